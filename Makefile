@@ -1,0 +1,84 @@
+# Storeside. `make demo` and `make test` install everything they need into this folder.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+
+STATE := $(or $(STORESIDE_HOME),.storeside)
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+UV_VERSION := 0.13.8
+UV := $(STATE)/uv/bin/uv
+STACK := $(PYTHON) -m include.stack
+# The interpreter that the environment is made from: 3.11 or 3.12.
+BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+# Airflow starts twice as fast with compiled packages.
+unexport PYTHONDONTWRITEBYTECODE
+export UV_NO_PROGRESS := 1
+
+.PHONY: help
+help: ## show these lines
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.PHONY: install
+install: $(STAMP)
+
+$(UV):
+	@test -n "$(BASE_PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed: apt-get install python3 python3-venv, or see https://www.python.org/downloads/" >&2; exit 1; }
+	@$(BASE_PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "error: $(BASE_PYTHON) has no venv module: apt-get install python3-venv" >&2; exit 1; }
+	@rm -rf $(STATE)/uv && mkdir -p $(STATE)
+	@$(BASE_PYTHON) -m venv $(STATE)/uv
+	@$(STATE)/uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(STAMP): requirements.lock | $(UV)
+	@echo "installing packages into $(VENV)" >&2
+	@test -x $(PYTHON) || $(UV) venv --quiet --python $(BASE_PYTHON) $(VENV)
+	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## transcode speech in a real storage cluster and load it; INPUT=folder takes your own audio
+	@$(STACK) demo $(if $(INPUT),--input "$(INPUT)") $(if $(COUNT),--count $(COUNT))
+
+.PHONY: up
+up: $(STAMP) ## start the whole stack and keep it up; TARGETS=n AIStore targets
+	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS))
+
+.PHONY: down
+down: $(STAMP) ## stop the stack
+	@$(STACK) down
+
+.PHONY: status
+status: $(STAMP) ## show the stack's processes
+	@$(STACK) status
+
+.PHONY: logs
+logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
+	@$(STACK) logs $(COMPONENT)
+
+.PHONY: test
+test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack
+	@$(PYTHON) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## ruff and mypy
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+.PHONY: format
+format: $(STAMP) ## format the code
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+.PHONY: lock
+lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev group
+	@$(UV) pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header \
+		requirements.txt --group pyproject.toml:dev -o requirements.lock
+
+.PHONY: clean
+clean: ## stop the stack and delete everything that was built or installed
+	@if test -x $(PYTHON); then $(STACK) down; fi
+	@rm -rf $(STATE) $(VENV)

@@ -1,0 +1,152 @@
+"""Recordings in S3 become transcoded speech in AIStore and a validated manifest in ClickHouse."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
+from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+
+from operators.aistore import AISCopyBucketOperator, AISTranscodeAudioOperator
+from operators.s3_events import SqsAcknowledgeS3EventsOperator
+from operators.speech import (
+    AISProbeAudioOperator,
+    ClickHousePublishManifestOperator,
+    ClickHouseStageManifestOperator,
+    GXValidateManifestOperator,
+)
+from operators.triggers.sqs import SqsQueueDepthTrigger
+
+QUEUE = "recordings-events"
+RECORDINGS = "ais://recordings"
+SPEECH = "ais://speech"
+FACTS = "ais://speech-facts"
+
+recordings = Asset(
+    name="recordings",
+    uri="s3://recordings",
+    watchers=[AssetWatcher(name="recordings-events", trigger=SqsQueueDepthTrigger(queue_name=QUEUE))],
+)
+speech = Asset(name="speech", uri="ais://speech")
+manifest = Asset(name="speech-manifest", uri="clickhouse://storeside/speech")
+
+PARAMS = {
+    "source": Param(
+        "s3://recordings",
+        type="string",
+        pattern=r"^(s3|gs|az|oci|ais)://[^/]+$",
+        title="Bucket of recordings",
+        description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
+    ),
+    "prefix": Param("", type="string", title="Prefix", description="Take only objects whose names start with this"),
+    "container": Param(
+        "wav", type="string", enum=["wav", "flac", "mp3", "ogg"], section="Audio", description="Container of results"
+    ),
+    "codec": Param(
+        "pcm_s16le",
+        type="string",
+        enum=["pcm_s16le", "pcm_s24le", "pcm_f32le", "flac", "mp3", "opus"],
+        section="Audio",
+        description="pcm_* go into wav, flac into flac, mp3 into mp3, opus into ogg",
+    ),
+    "sample_rate": Param(
+        16_000, type="integer", minimum=4_000, maximum=192_000, section="Audio", description="Samples per second (Hz)"
+    ),
+    "channels": Param(1, type="integer", enum=[1, 2], section="Audio", description="1 mono, 2 stereo"),
+    "communication": Param(
+        "ws",
+        type="string",
+        enum=["ws", "hpush"],
+        section="How",
+        values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
+        description="How AIStore hands objects to the transformer",
+    ),
+    "on_failure": Param(
+        "report",
+        type="string",
+        enum=["report", "fail"],
+        section="How",
+        values_display={"report": "Load the good ones, list the bad ones", "fail": "Fail the run"},
+        description="What a recording that cannot be decoded, or a manifest row that is not valid, does to the run",
+    ),
+    "retry_failed": Param(
+        False, type="boolean", section="How", description="Try recordings again that failed for good in earlier runs"
+    ),
+    "max_seconds": Param(
+        3_600, type="integer", minimum=1, section="How", description="Longest recording that is valid (seconds)"
+    ),
+}
+
+with DAG(
+    dag_id="speech_pipeline",
+    description="S3 recordings to transcoded speech in AIStore and a validated manifest in ClickHouse",
+    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 3 * * *", timezone="UTC"), assets=[recordings]),
+    catchup=False,
+    # Two runs at once would transform the same bucket pair, which AIStore refuses.
+    max_active_runs=1,
+    params=PARAMS,
+    tags=["speech", "aistore", "clickhouse"],
+    default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
+    doc_md="""
+### Speech pipeline
+
+1. **ingest**: AIStore copies new recordings from S3 through its own S3 backend.
+2. **transcode**: AIStore's ETL transcodes them beside the disks that hold them, and the destination is reconciled
+   with the source.
+3. **probe**: the cluster measures every result: duration, rate, levels, SHA-256.
+4. **stage_manifest**: ClickHouse pulls the measurements from AIStore.
+5. **validate**: Great Expectations holds every row against the suite.
+6. **publish**: the valid rows appear in `storeside.speech` in one step.
+7. **acknowledge_events**: SQS messages of loaded recordings are deleted, not before.
+
+It runs at 03:00 UTC, from the form, and when a recording arrives (S3 event on SQS). Only what is new or changed is
+processed. What failed, and why: `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
+""",
+) as dag:
+    ingest = AISCopyBucketOperator(
+        task_id="ingest",
+        source="{{ params.source }}",
+        destination=RECORDINGS,
+        prefix="{{ params.prefix }}",
+        on_failed_objects="{{ params.on_failure }}",
+        retry_failed="{{ params.retry_failed }}",
+    )
+    transcode = AISTranscodeAudioOperator(
+        task_id="transcode",
+        source=RECORDINGS,
+        destination=SPEECH,
+        prefix="{{ params.prefix }}",
+        container="{{ params.container }}",
+        codec="{{ params.codec }}",
+        sample_rate="{{ params.sample_rate }}",
+        channels="{{ params.channels }}",
+        communication="{{ params.communication }}",
+        on_failed_objects="{{ params.on_failure }}",
+        retry_failed="{{ params.retry_failed }}",
+        outlets=[speech],
+    )
+    probe = AISProbeAudioOperator(
+        task_id="probe",
+        source=SPEECH,
+        destination=FACTS,
+        prefix="{{ params.prefix }}",
+        communication="{{ params.communication }}",
+        on_failed_objects="{{ params.on_failure }}",
+        retry_failed="{{ params.retry_failed }}",
+    )
+    stage = ClickHouseStageManifestOperator(task_id="stage_manifest", bucket=SPEECH, facts=FACTS)
+    validate = GXValidateManifestOperator(
+        task_id="validate",
+        bucket=SPEECH,
+        facts=FACTS,
+        sample_rate="{{ params.sample_rate }}",
+        channels="{{ params.channels }}",
+        max_seconds="{{ params.max_seconds }}",
+        on_invalid_rows="{{ params.on_failure }}",
+    )
+    publish = ClickHousePublishManifestOperator(
+        task_id="publish", bucket=SPEECH, facts=FACTS, effect=probe.output["effect"], outlets=[manifest]
+    )
+    acknowledge_events = SqsAcknowledgeS3EventsOperator(task_id="acknowledge_events", queue_name=QUEUE)
+
+    ingest >> transcode >> probe >> stage >> validate >> publish >> acknowledge_events

@@ -1,0 +1,1 @@
+"""The engine: plain Python that works from a REPL, without Airflow."""

@@ -1,0 +1,1 @@
+"""S3 event notifications on SQS."""

@@ -1,0 +1,1 @@
+"""Great Expectations over manifests and ClickHouse tables."""

@@ -1,0 +1,33 @@
+-- Which of these recordings are loaded, or failed for good on the way, in the version of the event or a later one.
+SELECT e.n
+FROM
+(
+    SELECT arrayJoin(arrayZip({numbers:Array(UInt32)}, {keys:Array(String)}, {etags:Array(String)}, {times:Array(Float64)})) AS t,
+        t.1 AS n, t.2 AS key, t.3 AS etag, toDateTime64(t.4, 3) AS happened
+) AS e
+LEFT JOIN
+(
+    SELECT source_object AS key, argMax(source_version, loaded_at) AS version, max(loaded_at) AS at
+    FROM storeside.speech
+    WHERE source_bucket = {bucket:String} AND source_object IN {keys:Array(String)}
+    GROUP BY key
+) AS loaded ON loaded.key = e.key
+LEFT JOIN
+(
+    -- a failure of the object itself, or of what was made of it
+    SELECT key, max(recorded_at) AS at
+    FROM
+    (
+        SELECT object AS key, recorded_at FROM storeside.objects FINAL
+        WHERE object IN {keys:Array(String)} AND status = 'failed'
+        UNION ALL
+        SELECT t.object, f.recorded_at
+        FROM storeside.objects AS t FINAL
+        INNER JOIN storeside.objects AS f FINAL ON f.source = t.destination AND f.object = t.destination_object
+        WHERE t.object IN {keys:Array(String)} AND f.status = 'failed'
+    )
+    GROUP BY key
+) AS failed ON failed.key = e.key
+WHERE (loaded.key != '' AND (loaded.version = e.etag OR loaded.at > e.happened))
+    OR (failed.key != '' AND failed.at > e.happened)
+SETTINGS join_use_nulls = 0

@@ -1,0 +1,18 @@
+-- Pending objects become done in the ledger where their result is fresh, and failed with a reason where not.
+INSERT INTO storeside.objects
+    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
+SELECT
+    {source:String}, {destination:String}, r.object, r.version, {effect:String}, r.destination_object,
+    if(r.fresh, 'done', 'failed'),
+    multiIf(r.fresh, '', e.reason != '', e.reason, {no_reason:String}),
+    r.size, if(r.fresh, r.result_size, 0), {run_id:String}
+FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
+LEFT JOIN
+(
+    SELECT object, any(version) AS reason
+    FROM storeside.listings
+    WHERE job = {job:String} AND side = 'reason'
+    GROUP BY object
+) AS e ON e.object = r.object
+WHERE NOT r.fresh OR {record_done:Bool}
+SETTINGS async_insert = 0

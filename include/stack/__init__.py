@@ -1,0 +1,1 @@
+"""The embedded stack: every component of Storeside as supervised processes on loopback."""

@@ -1,0 +1,205 @@
+"""The four Airflow processes as components of the stack."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from include.stack.clickhouse_server import DATABASE, USER
+from include.stack.component import Component
+from include.stack.s3 import REGION, keys
+from include.stack.settings import CHECKOUT, HOST, Stack, StackError
+
+PROCESSES = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+HEALTH = {
+    "api-server": "metadatabase",
+    "scheduler": "scheduler",
+    "dag-processor": "dag_processor",
+    "triggerer": "triggerer",
+}
+DATABASE_FILE = "airflow.db"
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def environment(stack: Stack) -> dict[str, str]:
+    """Return the variables that make an `airflow` command belong to this stack; they contain its secrets."""
+    home = stack.state / "airflow"
+    url = stack.url("airflow")
+    settings = {
+        "CORE__DAGS_FOLDER": CHECKOUT / "dags",
+        "CORE__PLUGINS_FOLDER": CHECKOUT / "plugins",
+        "CORE__LOAD_EXAMPLES": False,
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": 4,
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": home / "passwords.json",
+        "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "DATABASE__SQL_ALCHEMY_CONN": _database_url(home),
+        "DATABASE__LOAD_DEFAULT_CONNECTIONS": False,
+        "API__HOST": HOST,
+        "API__PORT": stack.ports["airflow"],
+        "API__BASE_URL": url,
+        "API__WORKERS": 1,
+        "API_AUTH__JWT_SECRET": stack.secrets["airflow_jwt"],
+        "DAG_PROCESSOR__REFRESH_INTERVAL": 30,
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 30,
+        "DAG_PROCESSOR__PARSING_PROCESSES": 1,
+        "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
+        "LOGGING__LOGGING_LEVEL": "INFO",
+        "LOGGING__BASE_LOG_FOLDER": home / "logs",
+        "USAGE_DATA_COLLECTION__ENABLED": False,
+    }
+    return {
+        "AIRFLOW_HOME": str(home),
+        "PYTHONPATH": str(CHECKOUT),
+        **{f"AIRFLOW__{name}": str(value) for name, value in settings.items()},
+        **{f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in connections(stack).items()},
+    }
+
+
+def connections(stack: Stack) -> dict[str, dict[str, Any]]:
+    """Return the Airflow connections to the other components, by upper-case id."""
+    access_key, secret_key = keys(stack)
+    return {
+        "AWS_DEFAULT": {
+            "conn_type": "aws",
+            "login": access_key,
+            "password": secret_key,
+            "extra": {"region_name": REGION, "endpoint_url": stack.url("s3")},
+        },
+        "CLICKHOUSE_DEFAULT": {
+            "conn_type": "clickhouse",
+            "host": HOST,
+            "port": stack.ports["clickhouse_http"],
+            "login": USER,
+            "password": stack.secrets["clickhouse"],
+            "schema": DATABASE,
+        },
+        "AISTORE_DEFAULT": {"conn_type": "http", "host": HOST, "port": stack.ports["ais_proxy"], "schema": "http"},
+    }
+
+
+def components(stack: Stack) -> list[Component]:
+    """Return API server, scheduler, DAG processor and triggerer; call `prepare` before they start."""
+    variables = environment(stack)
+    command = (sys.executable, "-m", "airflow")
+    return [
+        Component(
+            name=name,
+            command=(*command, *arguments),
+            healthy=_probe(stack, HEALTH[name]),
+            environment=variables,
+            directory=CHECKOUT,
+            stop_seconds=15,
+            stop_last=name == "api-server",  # tasks report their end to it
+            start_seconds=240,
+            ports=(stack.ports["airflow"],) if name == "api-server" else (),
+        )
+        for name, arguments in PROCESSES.items()
+    ]
+
+
+def prepare(stack: Stack) -> None:
+    """Make folders, passwords and a migrated database for a new state; compile the packages once.
+
+    Raises:
+        StackError: the database cannot be migrated.
+    """
+    home = stack.state / "airflow"
+    home.mkdir(parents=True, exist_ok=True)
+    passwords = home / "passwords.json"
+    if not passwords.exists():
+        new = passwords.with_suffix(".new")
+        new.touch(mode=0o600)
+        new.write_text(json.dumps({user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}))
+        new.replace(passwords)
+    compile_packages()
+    database = home / DATABASE_FILE
+    if not database.exists():
+        new = database.with_suffix(".new")
+        shutil.copyfile(template(stack.cache), new)
+        new.replace(database)
+
+
+def compile_packages() -> None:
+    """Compile the installed packages to bytecode once; without it every Airflow start takes twice as long."""
+    packages = Path(sysconfig.get_path("purelib"))
+    done = packages / f".storeside-compiled-{importlib.metadata.version('apache-airflow')}"
+    if done.exists():
+        return
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-m", "compileall", "-q", "-q", "-j", "2", str(packages)]
+    subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, check=False)  # a few templates do not compile
+    try:
+        done.touch()
+    except OSError:
+        return  # installed read-only: then it came compiled, or never will be
+
+
+def template(cache: Path) -> Path:
+    """Return an SQLite file with Airflow's current tables; made once for every Airflow version.
+
+    Raises:
+        StackError: the database cannot be migrated.
+    """
+    path = cache / f"airflow-{importlib.metadata.version('apache-airflow')}.db"
+    if path.exists():
+        return path
+    work = cache / "airflow-migration"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    variables = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))},
+        "AIRFLOW_HOME": str(work),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(work / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(work / "plugins"),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database_url(work),
+    }
+    command = [sys.executable, "-m", "airflow", "db", "migrate"]
+    result = subprocess.run(command, env=variables, cwd=work, capture_output=True, text=True, check=False)
+    if result.returncode:
+        said = " | ".join((result.stdout + result.stderr).strip().splitlines()[-3:])
+        raise StackError(f"airflow db migrate failed: {said}")
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with sqlite3.connect(work / DATABASE_FILE) as connection:
+        connection.execute("VACUUM INTO ?", (str(new),))  # one file, whatever is still in the write-ahead log
+    connection.close()
+    new.replace(path)
+    shutil.rmtree(work)
+    return path
+
+
+def health(url: str) -> dict[str, str]:
+    """Return the status that Airflow's API reports of its processes; empty when it does not answer."""
+    try:
+        with _direct.open(f"{url}/api/v2/monitor/health", timeout=2) as response:
+            report = json.load(response)
+    except (OSError, ValueError):
+        return {}
+    return {name: entry.get("status") or "" for name, entry in report.items() if entry}
+
+
+def _probe(stack: Stack, name: str) -> Callable[[], bool]:
+    return lambda: health(stack.url("airflow")).get(name) == "healthy"
+
+
+def _database_url(home: Path) -> str:
+    return f"sqlite:///{home / DATABASE_FILE}"

@@ -1,0 +1,241 @@
+"""The commands of ``python -m include.stack``: bring the embedded stack up, look at it, take it down."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from include.stack import airflow, clickhouse, s3
+from include.stack.component import Component
+from include.stack.processes import marked
+from include.stack.settings import CHECKOUT, Stack, StackError, default_folder
+from include.stack.supervisor import Status, Supervisor
+
+STAGES = (("s3", "clickhouse", "podrunner"), ("aistore",), ("airflow",))
+PARTS = tuple(part for stage in STAGES for part in stage)
+TARGETS = 2
+FREE_BYTES = 2_000_000_000
+# What the pod runner runs in place of images.
+IMAGES: Mapping[str, Mapping[str, Any]] = {
+    "storeside/transformer-*": {
+        "command": ["{python}", "-m", "include.transformers.serve", "--host", "{host}", "--port", "{port}"],
+        "cwd": str(CHECKOUT),
+    }
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except StackError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]:
+    """Return the components of the chosen parts, in the stages in which they are started."""
+    return [
+        [component for part in stage if part in only for component in _components(stack, part)] for stage in STAGES
+    ]
+
+
+def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) -> Stack:
+    """Bring up the stack below `folder`, or what is missing of it, and return it.
+
+    Raises:
+        StackError: there is no room, or a part cannot be built or started.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < FREE_BYTES:
+        raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: 2 GB are needed, make room first")
+    stack = Stack.load(folder)
+    if stack is None:
+        stack = Stack.create(folder, TARGETS if targets is None else targets)
+        stack.save()
+    elif targets not in (None, stack.targets):
+        remedy = f"take it down and delete {stack.state} to make another"
+        raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
+    if "airflow" in only:
+        _tell("preparing Airflow (the first time compiles the packages and migrates a database)")
+        airflow.prepare(stack)
+    if "aistore" in only:
+        _tell("preparing AIStore (the first time builds it)")
+    Supervisor(stack).start(stages(stack, only), _tell)
+    return stack
+
+
+def _up(options: argparse.Namespace) -> int:
+    stack = up(options.folder, options.targets, options.only)
+    code = _print_status(stack)
+    _print_table(
+        [
+            ("Airflow", stack.url("airflow"), f"user admin, password {stack.secrets['airflow_admin']}"),
+            ("ClickHouse", stack.url("clickhouse_http"), "user storeside"),
+            ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
+            ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
+        ]
+    )
+    print(f"passwords: {stack.state / 'stack.json'}; logs: {stack.state / 'logs'}")
+    return code
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from include.stack import demo
+
+    stack = Stack.load(options.folder)
+    keep = bool(stack and Supervisor(stack).running())
+    try:
+        stack = up(options.folder)
+        _print_table(demo.run(stack, options.input, options.count))
+    finally:
+        if not keep and (stack := Stack.load(options.folder)):
+            _tell("taking the stack down; 'make up' keeps it up")
+            Supervisor(stack).stop()
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    stack = Stack.load(options.folder)
+    if stack:
+        Supervisor(stack).stop()
+    print("the stack is down")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    return _print_status(_load(options.folder))
+
+
+def _logs(options: argparse.Namespace) -> int:
+    folder = _load(options.folder).state / "logs"
+    name = options.component
+    paths = [folder / f"{name}.log"] if name else sorted(folder.glob("*.log"))
+    if not paths or not all(path.exists() for path in paths):
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.log"))) or "none yet"
+        raise StackError(f"there is no log of {name or 'anything'}: {known}")
+    lines = ["-n", "100" if name else "10", *(["-F"] if options.follow else [])]
+    return subprocess.run(["tail", *lines, *map(str, paths)], check=False).returncode
+
+
+def _env(options: argparse.Namespace) -> int:
+    for name, value in airflow.environment(_load(options.folder)).items():
+        print(f"export {name}={shlex.quote(value)}")
+    return 0
+
+
+def _components(stack: Stack, part: str) -> list[Component]:
+    if part == "s3":
+        return s3.components(stack)
+    if part == "clickhouse":
+        return clickhouse.components(stack)
+    if part == "podrunner":
+        from include.stack.podrunner import component as podrunner
+
+        return podrunner.components(stack, IMAGES)
+    if part == "aistore":
+        from include.stack import aistore, aistore_build
+
+        return aistore.components(stack, aistore_build.build(stack.cache))
+    return airflow.components(stack)
+
+
+def _part(name: str) -> str:
+    """Return the part that a component belongs to."""
+    if name in PARTS:
+        return name
+    return "aistore" if name.startswith("ais-") else "airflow"
+
+
+def _load(folder: Path) -> Stack:
+    stack = Stack.load(folder)
+    if stack is None:
+        raise StackError(f"there is no stack below {folder}: start one with 'python -m include.stack up'")
+    return stack
+
+
+def _print_status(stack: Stack) -> int:
+    supervisor = Supervisor(stack)
+    parts = {_part(name) for name in supervisor.names()}
+    found = supervisor.status(component for stage in stages(stack, parts) for component in stage)
+    if not found:
+        left = len(marked(stack.state))
+        print(f"the supervisor is gone, {left} processes are left: run up or down" if left else "the stack is down")
+        return 3
+    _print_table([("component", "state", "pid", "up"), *map(_row, found)])
+    return 0 if all(entry.healthy for entry in found) else 1
+
+
+def _row(entry: Status) -> tuple[str, ...]:
+    state = "healthy" if entry.healthy else f"{entry.state}, not healthy"
+    uptime = "" if entry.uptime is None else f"{entry.uptime:.0f} s"
+    return entry.name, state, str(entry.pid or ""), uptime
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _selection(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = sorted(set(names) - set(PARTS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(PARTS)}")
+    return names
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 16:
+        raise argparse.ArgumentTypeError("choose a number from 1 to 16")
+    return int(text)
+
+
+def _objects(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError("choose a number from 1 to 100000")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m include.stack", description="The embedded stack of Storeside.")
+    parser.add_argument(
+        "--folder", type=Path, default=default_folder(), help="where the stack lives (default: %(default)s)"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("up", help="start what does not run and wait until it is healthy")
+    command.add_argument("--targets", type=_count, help=f"AIStore targets of a new stack (default: {TARGETS})")
+    command.add_argument(
+        "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(PARTS)}"
+    )
+    command.set_defaults(run=_up)
+    command = commands.add_parser("demo", help="run the speech pipeline on recordings and print what happened")
+    command.add_argument("--input", type=Path, help="folder of your own audio (default: recordings from LibriVox)")
+    command.add_argument("--count", type=_objects, default=300, help="recordings to make (default: %(default)s)")
+    command.set_defaults(run=_demo)
+    command = commands.add_parser("down", help="stop everything")
+    command.set_defaults(run=_down)
+    command = commands.add_parser("status", help="show components; exit status 0 healthy, 1 not healthy, 3 down")
+    command.set_defaults(run=_status)
+    command = commands.add_parser("logs", help="show the last lines of logs")
+    command.add_argument("component", nargs="?")
+    command.add_argument("-f", "--follow", action="store_true", help="go on showing new lines")
+    command.set_defaults(run=_logs)
+    command = commands.add_parser("env", help="print shell lines that make 'airflow' use this stack; has passwords")
+    command.set_defaults(run=_env)
+    return parser

@@ -1,0 +1,41 @@
+"""What the supervisor needs to know of one process of the stack."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class Component:
+    """One supervised process.
+
+    `healthy` is a quick probe that neither raises nor blocks for more than two seconds.
+    `ports` are the TCP ports it listens on: they are checked before it is started.
+    `stop_last` is for what the rest of its stage needs until it has ended.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    healthy: Callable[[], bool] = field(compare=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    directory: Path = Path("/")
+    stop_signal: str = "TERM"
+    stop_seconds: int = 10
+    start_seconds: float = 60
+    ports: tuple[int, ...] = ()
+    stop_last: bool = False
+
+
+def answers(url: str, timeout: float = 1.0, headers: Mapping[str, str] | None = None) -> bool:
+    """Tell whether a GET of `url` is answered with a status below 400 within `timeout` seconds."""
+    try:
+        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - our own URLs
+        with _direct.open(request, timeout=timeout) as response:
+            return bool(response.status < 400)
+    except OSError:
+        return False

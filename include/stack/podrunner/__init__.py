@@ -1,0 +1,1 @@
+"""A small Kubernetes API that runs pods as plain processes of this machine."""

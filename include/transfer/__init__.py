@@ -1,0 +1,1 @@
+"""From S3 to ClickHouse."""

@@ -1,0 +1,227 @@
+"""The speech manifest: from facts in AIStore to rows in ``storeside.speech``, each loaded once.
+
+ClickHouse pulls the facts itself from AIStore's S3 API into a staging table; what a run publishes is moved from there
+in one atomic step. Until then nothing of it is visible, and a step that is repeated starts from a fresh table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from include import sql
+from include.storage.buckets import Bucket, list_aistore
+from include.transform.ledger import Scope
+
+log = logging.getLogger(__name__)
+
+FACTS = {
+    "duration_seconds": "Float64",
+    "sample_rate": "UInt32",
+    "channels": "UInt8",
+    "samples": "UInt64",
+    "bytes": "UInt64",
+    "peak_dbfs": "Float64",
+    "rms_dbfs": "Float64",
+    "checksum": "String",
+    "codec": "String",
+}
+_BATCH = 1000
+
+
+class ManifestError(Exception):
+    """The manifest cannot be completed; the message names what is missing."""
+
+
+def run_prefix(run_id: str) -> str:
+    """Return the prefix below which the facts of a run stand in their bucket, such as ``3f2a…/``."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[:16] + "/"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Facts that were found, their bytes, and the rows of them that are to be published."""
+
+    facts: int
+    facts_bytes: int
+    rows: int
+
+
+class SpeechManifest:
+    """The manifest of the audio in `bucket` for one run.
+
+    `facts` is the AIStore bucket that the probe wrote to, `endpoint` the URL of AIStore's S3 API as ClickHouse
+    reaches it.
+    """
+
+    def __init__(self, clickhouse: Any, bucket: Bucket, facts: Bucket, endpoint: str, run_id: str) -> None:
+        self.clickhouse = clickhouse
+        self.bucket = bucket
+        self.facts = facts
+        self.endpoint = endpoint.rstrip("/")
+        self.run_id = run_id
+        self.prefix = run_prefix(run_id)
+        key = self.prefix.rstrip("/")
+        self.facts_table = f"facts_{key}"
+        self.invalid_table = f"invalid_{key}"
+        self.staging_table = f"speech_{key}"
+
+    def stage(self, aistore: Any) -> Staged:
+        """Fill the staging table from the facts; what was published before is left out.
+
+        ClickHouse reads a key as a URL and as a pattern, so it cannot name some objects (``?``, ``*``, ``{}``):
+        what it did not bring is read through AIStore. Raises ManifestError when facts are missing still.
+        """
+        self._create()
+        path = f"{self.facts.name}/{self.prefix}"
+        self.clickhouse.command(
+            sql.query("pull_facts"),
+            parameters={
+                "facts": self.facts_table,
+                "url": f"{self.endpoint}/{path}**",
+                "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
+            },
+        )
+        facts, size = self._push_missing(aistore, path)
+        self.clickhouse.command(
+            sql.query("stage_manifest"),
+            parameters={
+                "facts": self.facts_table,
+                "staging": self.staging_table,
+                "bucket": str(self.bucket),
+                "path": path,
+                "run_id": self.run_id,
+            },
+        )
+        staged = Staged(facts, size, self.staged())
+        log.info("%d facts (%d bytes), %d rows to publish", staged.facts, staged.facts_bytes, staged.rows)
+        return staged
+
+    def staged(self) -> int:
+        """Return the number of rows in the staging table."""
+        return self._count(f"storeside_staging.`{self.staging_table}`")
+
+    def frames(self, window: int = 50_000) -> Iterator[Any]:
+        """Stream the staged rows as pandas frames of about `window` rows."""
+        query = f"SELECT * FROM storeside_staging.`{self.staging_table}` ORDER BY object"
+        with self.clickhouse.query_df_stream(query, settings={"max_block_size": window}) as frames:
+            yield from frames
+
+    def aggregates(self, select: str, expected_rows: int) -> Any:
+        """Return the one-row pandas frame of `select` over the staged rows."""
+        return self.clickhouse.query_df(
+            f"SELECT {select} FROM storeside_staging.`{self.staging_table}`",
+            parameters={"expected_rows": expected_rows},
+        )
+
+    def mark_invalid(self, objects: list[str], reason: str) -> None:
+        """Note that rows are not valid; `leave_out` or `publish` acts on it."""
+        self.clickhouse.insert(
+            f"storeside_staging.`{self.invalid_table}`",
+            [(name, reason) for name in objects],
+            column_names=["object", "reason"],
+            settings={"async_insert": 0},
+        )
+
+    def invalid(self) -> int:
+        """Return the number of rows that were marked as not valid."""
+        return int(
+            self.clickhouse.query(
+                f"SELECT uniqExact(object) FROM storeside_staging.`{self.invalid_table}`"
+            ).first_row[0]
+        )
+
+    def leave_out_invalid(self) -> None:
+        """Remove the rows that are not valid from the staging table, so that they are not published."""
+        self.clickhouse.command(
+            f"ALTER TABLE storeside_staging.`{self.staging_table}` DELETE"
+            f" WHERE object IN (SELECT object FROM storeside_staging.`{self.invalid_table}`)",
+            settings={"mutations_sync": 1},
+        )
+
+    def fail_invalid(self, scope: Scope) -> None:
+        """Record the objects of rows that were left out as failed, with the expectation they did not meet."""
+        self.clickhouse.command(
+            sql.query("settle_invalid"),
+            parameters={**scope.parameters, "invalid": self.invalid_table, "prefix": self.prefix},
+        )
+
+    def publish(self) -> int:
+        """Move the staged rows into ``storeside.speech`` in one step; returns how many this run has there.
+
+        Repeating it moves nothing: the staging table is empty then.
+        """
+        self.clickhouse.command(
+            f"ALTER TABLE storeside_staging.`{self.staging_table}` MOVE PARTITION tuple() TO TABLE storeside.speech"
+        )
+        return int(
+            self.clickhouse.query(
+                "SELECT count() FROM storeside.speech WHERE run_id = {run_id:String}",
+                parameters={"run_id": self.run_id},
+            ).first_row[0]
+        )
+
+    def clean_up(self, aistore: Any) -> None:
+        """Drop the staging tables and delete the facts."""
+        for table in (self.facts_table, self.invalid_table, self.staging_table):
+            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{table}`")
+        names = (o.name for o in list_aistore(aistore, self.facts, self.prefix))
+        while window := list(islice(names, 10_000)):
+            self.facts.handle(aistore).objects(obj_names=window).delete()
+
+    def _create(self) -> None:
+        self.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside_staging")
+        columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
+        self.clickhouse.command(
+            f"CREATE OR REPLACE TABLE storeside_staging.`{self.facts_table}` (path String, {columns})"
+            " ENGINE = MergeTree ORDER BY path"
+        )
+        self.clickhouse.command(
+            f"CREATE OR REPLACE TABLE storeside_staging.`{self.invalid_table}` (object String, reason String)"
+            " ENGINE = MergeTree ORDER BY object"
+        )
+        self.clickhouse.command(
+            f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS storeside.speech"
+        )
+
+    def _push_missing(self, aistore: Any, path: str) -> tuple[int, int]:
+        """Insert facts that ClickHouse could not pull by name; returns how many facts there are, and their bytes."""
+        bucket = self.facts.handle(aistore)
+        expected = size = 0
+        listing = list_aistore(aistore, self.facts, self.prefix)
+        while window := list(islice(listing, _BATCH)):
+            expected += len(window)
+            size += sum(o.size for o in window)
+            paths = [f"{self.facts.name}/{o.name}" for o in window]
+            there = {
+                row[0]
+                for row in self.clickhouse.query(
+                    f"SELECT path FROM storeside_staging.`{self.facts_table}` WHERE path IN {{paths:Array(String)}}",
+                    parameters={"paths": paths},
+                ).result_rows
+            }
+            rows = []
+            for found, full in zip(window, paths, strict=True):
+                if full not in there:
+                    facts = json.loads(bucket.object(found.name).get_reader().read_all())
+                    rows.append([full, *(facts[column] for column in FACTS)])
+            if rows:
+                log.info("%d facts have names that ClickHouse cannot address, read through AIStore", len(rows))
+                self.clickhouse.insert(
+                    f"storeside_staging.`{self.facts_table}`",
+                    rows,
+                    column_names=["path", *FACTS],
+                    settings={"async_insert": 0},
+                )
+        loaded = self._count(f"storeside_staging.`{self.facts_table}`")
+        if loaded != expected:
+            raise ManifestError(f"{loaded} facts were read where {self.facts}/{self.prefix} holds {expected}")
+        return expected, size
+
+    def _count(self, table: str) -> int:
+        return int(self.clickhouse.query(f"SELECT count() FROM {table}").first_row[0])

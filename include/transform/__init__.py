@@ -1,0 +1,1 @@
+"""AIStore ETL jobs: submit, follow, reconcile, retry."""

@@ -1,0 +1,151 @@
+"""AIStore jobs followed from outside: what they say, and when they say nothing more."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from include.storage.buckets import Bucket
+
+from .errors import TransientTransformError
+
+log = logging.getLogger(__name__)
+
+# A multi-object job never ends by itself: it is done when idle this many polls in a row (xact/api_wait.go).
+IDLE_POLLS = 2
+MULTI_OBJECT_KINDS = frozenset({"copy-listrange", "etl-listrange"})
+BUCKET_KINDS = frozenset({"copy-bck", "etl-bck"})
+_ZERO_TIME = "0001-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a job has done so far: objects and bytes read, summed over the targets."""
+
+    objects: int = 0
+    bytes: int = 0
+    finished: bool = False
+    error: str = ""
+
+
+class Follower:
+    """Tells when one AIStore job is over.
+
+    AIStore's own wait is not enough: it never returns for a job that lost a target, nor for a WebSocket
+    transform whose server died. Here a job is over when it ended, was aborted, went idle (multi-object jobs),
+    vanished, or made no progress for `stall_seconds`, in which case it is aborted.
+    """
+
+    def __init__(self, client: Any, job_id: str, stall_seconds: float = 300) -> None:
+        self.client = client
+        self.job_id = job_id
+        self.stall_seconds = stall_seconds
+        self._idle = 0
+        self._seen = (-1, -1)
+        self._moved = time.monotonic()
+
+    def poll(self) -> Progress:
+        """Ask the cluster once. Does not raise while a target is down: that is no progress."""
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        try:
+            snaps = self.client.job(self.job_id).get_details().list_snapshots()
+        except (AISError, RequestException) as e:
+            log.info("job %s: the cluster does not answer for now: %s", self.job_id, e)
+            return self._stalled(Progress(max(self._seen[0], 0), max(self._seen[1], 0)), f"no answer: {e}")
+        objects = sum(s.stats.objects for s in snaps if s.stats)
+        size = sum(s.stats.bytes for s in snaps if s.stats)
+        aborted = next((s.abort_err or "aborted" for s in snaps if s.aborted or s.abort_err), "")
+        if aborted:
+            return Progress(objects, size, finished=True, error=aborted)
+        if snaps and all(s.end_time and s.end_time != _ZERO_TIME for s in snaps):
+            return Progress(objects, size, finished=True)
+        idle = bool(snaps) and all(s.kind in MULTI_OBJECT_KINDS and s.is_idle for s in snaps)
+        self._idle = self._idle + 1 if idle else 0
+        if self._idle >= IDLE_POLLS:
+            return Progress(objects, size, finished=True)
+        if (objects, size) != self._seen:
+            self._seen, self._moved = (objects, size), time.monotonic()
+        return self._stalled(Progress(objects, size), "no progress")
+
+    def _stalled(self, progress: Progress, what: str) -> Progress:
+        still = time.monotonic() - self._moved
+        if still < self.stall_seconds:
+            return progress
+        abort(self.client, self.job_id)
+        error = f"{what} for {still:.0f} s: aborted"
+        return Progress(progress.objects, progress.bytes, finished=True, error=error)
+
+
+def abort(client: Any, job_id: str) -> None:
+    """Abort a job; one that is over or unknown stays as it is."""
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    try:
+        client.job(job_id).abort()
+    except (AISError, RequestException) as e:
+        log.warning("job %s: abort was declined: %s", job_id, e)
+
+
+def running_between(client: Any, source: Bucket, destination: Bucket) -> str | None:
+    """Return the id of a copy or transform that works between two buckets, None when there is none.
+
+    AIStore refuses a second bucket job on the same pair and lets multi-object jobs share one, so a task that
+    starts again follows what it finds here instead of submitting twice.
+    """
+    return next((job for job, idle in _jobs_between(client, source, destination) if not idle), None)
+
+
+def end_idle(client: Any, source: Bucket, destination: Bucket, seconds: float = 30) -> None:
+    """End multi-object jobs between two buckets that are idle, and wait until they are gone.
+
+    AIStore adds the next request on the same pair to an idle job, and so runs it with that job's ETL, whatever
+    ETL the request names. Raises TransientTransformError when a job does not end within `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while idle := [job for job, is_idle in _jobs_between(client, source, destination) if is_idle]:
+        if time.monotonic() > deadline:
+            raise TransientTransformError(f"AIStore's idle job {idle[0]} does not end: try later")
+        for job in idle:
+            abort(client, job)
+        time.sleep(0.2)
+
+
+def _jobs_between(client: Any, source: Bucket, destination: Bucket) -> Iterator[tuple[str, bool]]:
+    """Yield id and idleness of each copy or transform between two buckets that has not ended."""
+    for entry in client.cluster().list_running_jobs():
+        kind, _, job_id = entry.rstrip("]").partition("[")
+        if kind not in MULTI_OBJECT_KINDS | BUCKET_KINDS:
+            continue
+        snaps = [
+            s
+            for s in client.job(job_id).get_details().list_snapshots()
+            if _between(s, source, destination) and not s.aborted
+        ]
+        if snaps:
+            yield job_id, all(s.is_idle for s in snaps)
+
+
+def _between(snap: Any, source: Bucket, destination: Bucket) -> bool:
+    pair = (snap.source_bck, snap.destination_bck)
+    wanted = (source, destination)
+    return all(
+        b is not None and b.name == w.name and b.provider == w.provider for b, w in zip(pair, wanted, strict=True)
+    )
+
+
+def wait_for_rebalance(client: Any, seconds: float = 120) -> None:
+    """Return once no rebalance runs: AIStore refuses transforms and lists incompletely until then.
+
+    Raises TransientTransformError when it goes on for longer than `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while any(job.startswith("rebalance[") for job in client.cluster().list_running_jobs()):
+        if time.monotonic() > deadline:
+            raise TransientTransformError(f"the AIStore cluster still rebalances after {seconds:.0f} s: try later")
+        time.sleep(1)

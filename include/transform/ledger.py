@@ -1,0 +1,210 @@
+"""The ledger of copies and transforms, kept in ClickHouse.
+
+It remembers what happened to each object version, and it joins the listings of a job's two buckets, so that
+neither a worker's memory nor its time grows with a join over all objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from include import sql
+
+_LISTING = ("job", "side", "object", "destination_object", "size", "version")
+_PLANNED = ("pending", "known_bad", "collision", "reason")
+_BATCH = 20_000
+_SYNCHRONOUS = {"async_insert": 0}
+
+
+@dataclass(frozen=True)
+class Pending:
+    """One object that a job still has to process."""
+
+    object: str
+    destination_object: str
+    size: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Whose objects: a bucket pair, what is done between them, and the run that does it."""
+
+    source: str
+    destination: str
+    effect: str
+    run_id: str
+
+    @property
+    def job(self) -> str:
+        """The key of this scope's listings."""
+        text = "\0".join((self.source, self.destination, self.effect, self.run_id))
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The scope as bound query parameters."""
+        return {
+            "source": self.source,
+            "destination": self.destination,
+            "effect": self.effect,
+            "run_id": self.run_id,
+            "job": self.job,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Objects listed, to be done, left alone as they failed before in the same version, and colliding in name."""
+
+    listed: int
+    pending: int
+    known_bad: int
+    collisions: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Objects and bytes of one run on one bucket pair."""
+
+    done: int
+    failed: int
+    bytes_in: int
+    bytes_out: int
+
+
+class Ledger:
+    """Reads and writes ``storeside.objects`` and ``storeside.listings`` through a clickhouse-connect client."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def create(self) -> None:
+        """Create database and tables where they are missing."""
+        for statement in sql.schema():
+            self.client.command(statement)
+
+    def record_listing(self, scope: Scope, side: str, rows: Iterable[tuple[str, str, int, str]]) -> int:
+        """Replace one side of a job's listing with `rows` (object, destination object, bytes, version).
+
+        Streams in batches; returns the number of rows.
+        """
+        self._drop(scope, side)
+        count = 0
+        for batch in _batches((scope.job, side, *row) for row in rows):
+            self.client.insert("storeside.listings", batch, column_names=_LISTING, settings=_SYNCHRONOUS)
+            count += len(batch)
+        return count
+
+    def plan(self, scope: Scope, *, retry_failed: bool, keeps_result: bool) -> Plan:
+        """Decide from the recorded listings what is to be done; keeps it as the job's ``pending`` side.
+
+        `keeps_result` tells whether an object that is done must still have its result at the destination.
+        Name collisions are recorded as failures.
+        """
+        for side in _PLANNED:
+            self._drop(scope, side)
+        self.client.command(
+            sql.query("plan"),
+            parameters={**scope.parameters, "retry_failed": retry_failed, "keeps_result": keeps_result},
+        )
+        self.client.command(sql.query("settle_collisions"), parameters=scope.parameters)
+        return self.planned(scope)
+
+    def planned(self, scope: Scope) -> Plan:
+        """Return the plan that is recorded for the job; all zero when there is none."""
+        counts = dict(
+            self.client.query(
+                "SELECT side, count() FROM storeside.listings WHERE job = {job:String} GROUP BY side",
+                parameters={"job": scope.job},
+            ).result_rows
+        )
+        return Plan(
+            listed=counts.get("source", 0),
+            pending=counts.get("pending", 0),
+            known_bad=counts.get("known_bad", 0),
+            collisions=counts.get("collision", 0),
+        )
+
+    def missing(self, scope: Scope, after: str, limit: int) -> list[Pending]:
+        """Return up to `limit` pending objects with names greater than `after` that have no fresh result."""
+        rows = self.client.query(
+            "SELECT object, destination_object, size, version"
+            " FROM storeside.results(job = {job:String}, effect = {effect:String})"
+            " WHERE NOT fresh AND object > {after:String} ORDER BY object LIMIT {limit:UInt32}",
+            parameters={**scope.parameters, "after": after, "limit": limit},
+        ).result_rows
+        return [Pending(*row) for row in rows]
+
+    def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str]]) -> None:
+        """Keep why objects failed, as (object, reason), until `settle`."""
+        for batch in _batches((scope.job, "reason", name, "", 0, reason) for name, reason in reasons):
+            self.client.insert("storeside.listings", batch, column_names=_LISTING, settings=_SYNCHRONOUS)
+
+    def settle(self, scope: Scope, *, record_done: bool, no_reason: str) -> None:
+        """Record every pending object as done or as failed for good.
+
+        With `record_done` off only failures are recorded. `no_reason` stands where none is known.
+        """
+        self.client.command(
+            sql.query("settle"),
+            parameters={**scope.parameters, "record_done": record_done, "no_reason": no_reason},
+        )
+
+    def totals(self, scope: Scope) -> Totals:
+        """Return what the run did on the bucket pair so far."""
+        row = self.client.query(sql.query("totals"), parameters=scope.parameters).first_row
+        return Totals(*(int(value) for value in row))
+
+    def fresh_results(self, scope: Scope) -> tuple[int, int, int]:
+        """Return objects, their bytes and the bytes of their results, of pending objects with a fresh result."""
+        row = self.client.query(
+            "SELECT countIf(fresh), sumIf(size, fresh), sumIf(result_size, fresh)"
+            " FROM storeside.results(job = {job:String}, effect = {effect:String})",
+            parameters=scope.parameters,
+        ).first_row
+        return int(row[0]), int(row[1]), int(row[2])
+
+    def failures(self, scope: Scope, limit: int) -> list[tuple[str, str]]:
+        """Return up to `limit` objects that failed in this run, with their reasons."""
+        return [
+            (name, reason)
+            for name, reason in self.client.query(
+                "SELECT object, reason FROM storeside.objects FINAL WHERE source = {source:String}"
+                " AND destination = {destination:String} AND run_id = {run_id:String} AND status = 'failed'"
+                " ORDER BY object LIMIT {limit:UInt32}",
+                parameters={**scope.parameters, "limit": limit},
+            ).result_rows
+        ]
+
+    def empty_results(self, scope: Scope) -> list[str]:
+        """Return the names of empty objects that this job left at the destination."""
+        rows = self.client.query(
+            "SELECT p.destination_object FROM storeside.listings AS a INNER JOIN storeside.listings AS p"
+            " ON p.destination_object = a.destination_object WHERE a.job = {job:String} AND a.side = 'after'"
+            " AND a.size = 0 AND p.job = {job:String} AND p.side = 'pending'",
+            parameters={"job": scope.job},
+        ).result_rows
+        return [name for (name,) in rows]
+
+    def record_run(self, run: Mapping[str, Any]) -> None:
+        """Record one finished task of a run in ``storeside.runs``; keys are the table's columns."""
+        self.client.insert("storeside.runs", [list(run.values())], column_names=list(run), settings=_SYNCHRONOUS)
+
+    def forget_listings(self, scope: Scope) -> None:
+        """Drop the job's listings; the outcomes stay. The plan goes first: without it nothing is resumed."""
+        for side in (*_PLANNED, "source", "before", "after"):
+            self._drop(scope, side)
+
+    def _drop(self, scope: Scope, side: str) -> None:
+        self.client.command(f"ALTER TABLE storeside.listings DROP PARTITION ('{scope.job}', '{side}')")
+
+
+def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    iterator = iter(rows)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch

@@ -1,0 +1,1 @@
+"""Code that runs inside the storage cluster, beside each target."""

@@ -1,0 +1,1 @@
+"""What a DAG author imports: operators, hooks, sensors and triggers; thin around the engine in `include`."""

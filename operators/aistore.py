@@ -1,0 +1,295 @@
+"""Operators that have an AIStore cluster do the work: copy and transform from bucket to bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from include.storage.buckets import Bucket, StoredObject, list_s3
+from include.transform.bucket_job import BucketJob, State, Summary
+from include.transform.etl import EtlSpec
+from include.transform.naming import Naming
+from include.transformers.formats import AudioFormat
+from operators.hooks.aistore import AIStoreHook
+from operators.shared import airflow_errors, as_bool, ledger, run_columns, run_key
+from operators.triggers.aistore import AISJobTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+OnFailedObjects = Literal["fail", "report"]
+TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
+
+
+def transformer_command(transform: str) -> tuple[str, ...]:
+    """Return the command of our image that serves `transform`."""
+    serve = ("python", "-m", "include.transformers.serve", "--transform", transform)
+    return (*serve, "--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
+
+
+class _BucketJobOperator(BaseOperator):
+    """Runs a `BucketJob`, deferred while AIStore works.
+
+    A task that is killed and retried follows the job that still runs. Objects that fail are listed with their
+    reasons in the log and in ``storeside.objects``; `on_failed_objects` says whether the task then fails.
+    Returns the job's `Summary` as a dictionary.
+    """
+
+    template_fields: Sequence[str] = ("source", "destination", "prefix", "on_failed_objects", "retry_failed")
+    ui_color = "#d7e9f7"
+    kind = "copy"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        destination: str,
+        prefix: str = "",
+        on_failed_objects: OnFailedObjects = "fail",
+        retry_failed: bool | str = False,
+        workers: int = 0,
+        stall_seconds: float = 300,
+        poll_interval: float = 1.0,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.destination = destination
+        self.prefix = prefix
+        self.on_failed_objects = on_failed_objects
+        self.retry_failed = retry_failed
+        self.workers = workers
+        self.stall_seconds = stall_seconds
+        self.poll_interval = poll_interval
+        self.aistore_conn_id = aistore_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+
+    def spec(self) -> EtlSpec | None:
+        """Return the ETL to apply; None copies."""
+        return None
+
+    def naming(self, context: Context) -> Naming:
+        """Return how objects are called at the destination."""
+        return Naming()
+
+    def job(self, context: Context) -> BucketJob:
+        """Build the engine's job from the rendered arguments. Raises ValueError for arguments that make none."""
+        source = Bucket.parse(self.source)
+        return BucketJob(
+            AIStoreHook(self.aistore_conn_id).get_conn(),
+            ledger(self.clickhouse_conn_id),
+            source,
+            Bucket.parse(self.destination),
+            run_id=run_key(context),
+            spec=self.spec(),
+            naming=self.naming(context),
+            prefix=self.prefix,
+            retry_failed=as_bool(self.retry_failed),
+            workers=self.workers,
+            **self.job_arguments(source),
+        )
+
+    def job_arguments(self, source: Bucket) -> dict[str, Any]:
+        """Return further arguments of the job."""
+        return {}
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plan, submit and defer; ends at once when there is nothing to do."""
+        with airflow_errors():
+            job = self.job(context)
+            return self._go_on(context, job, job.begin())
+
+    def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        """Go on after a job is over: reconcile, retry what is missing, or finish."""
+        with airflow_errors():
+            if event["error"]:
+                self.log.warning("job %s: %s; what it left is done again", event["job_id"], event["error"])
+            job = self.job(context)
+            return self._go_on(context, job, job.advance(State(**state)))
+
+    def _go_on(self, context: Context, job: BucketJob, state: State) -> dict[str, Any]:
+        while state.phase != "done":
+            state = job.submit(state)
+            if state.job_id:
+                self.defer(
+                    trigger=AISJobTrigger(
+                        endpoint=AIStoreHook(self.aistore_conn_id).endpoint,
+                        job_id=state.job_id,
+                        total=state.pending if state.phase != "retry" else 0,
+                        poll_interval=self.poll_interval,
+                        stall_seconds=self.stall_seconds,
+                    ),
+                    method_name="resume",
+                    kwargs={"state": state.to_dict()},
+                )
+            state = job.advance(state)
+        return self._finish(context, job, job.finish(state))
+
+    def _finish(self, context: Context, job: BucketJob, summary: Summary) -> dict[str, Any]:
+        job.ledger.record_run(
+            {
+                **run_columns(context),
+                "kind": self.kind,
+                "source": summary.source,
+                "destination": summary.destination,
+                "state": "partial" if summary.failed else "done",
+                "listed": summary.listed,
+                "skipped": summary.skipped,
+                "done": summary.done,
+                "failed": summary.failed,
+                "bytes_in": summary.bytes_in,
+                "bytes_out": summary.bytes_out,
+                "seconds": summary.seconds,
+            }
+        )
+        self.log.info(
+            "%s -> %s: %d done, %d failed, %d unchanged, %d known to be bad; %.1f MB in, %.1f MB out, %.1f s",
+            summary.source, summary.destination, summary.done, summary.failed, summary.skipped, summary.known_bad,
+            summary.bytes_in / 1e6, summary.bytes_out / 1e6, summary.seconds,
+        )  # fmt: skip
+        for name, reason in summary.examples:
+            self.log.warning("failed: %r: %s", name, reason)
+        if summary.failed and self.on_failed_objects == "fail":
+            raise AirflowFailException(
+                f"{summary.failed} of {summary.done + summary.failed} objects failed, such as"
+                f" {summary.examples[0][0]!r}: {summary.examples[0][1]}. All of them: SELECT object, reason FROM"
+                f" storeside.objects FINAL WHERE status = 'failed' AND run_id = '{run_key(context)}'. The others are"
+                " done; clear this task to try the failed ones again."
+            )
+        return summary.to_dict()
+
+
+class AISCopyBucketOperator(_BucketJobOperator):
+    """Has AIStore copy one bucket into another, remote backends included, such as ``s3://in`` to ``ais://in``.
+
+    Only objects that are new or changed since the last copy are copied. With `aws_conn_id` an ``s3://`` source is
+    listed by S3 itself, so that the versions are ETags.
+
+    :param source: bucket URI; AIStore reads it through its own backend
+    :param destination: bucket URI; an ``ais://`` bucket is created where missing
+    :param prefix: copy only objects whose names start with this
+    :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
+    :param retry_failed: try objects again that failed for good in an earlier run
+    :param workers: concurrent workers per target; 0 lets AIStore choose
+    :param stall_seconds: abort and go on when nothing moves for so long
+    """
+
+    def __init__(self, *, aws_conn_id: str | None = "aws_default", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.aws_conn_id = aws_conn_id
+
+    def job_arguments(self, source: Bucket) -> dict[str, Any]:
+        """List an S3 source through S3."""
+        if source.scheme != "s3" or self.aws_conn_id is None:
+            return {}
+
+        def listing() -> Iterator[StoredObject]:
+            from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+
+            return list_s3(S3Hook(self.aws_conn_id).get_conn(), source.name, self.prefix)
+
+        return {"list_source": listing}
+
+
+class AISTransformBucketOperator(_BucketJobOperator):
+    """Has AIStore transform one bucket into another with an ETL that runs beside its targets.
+
+    The destination is reconciled with the source afterwards, because over WebSocket AIStore 5.0 reports objects as
+    done that failed: what is missing is tried once more over ``hpush``, which also tells why.
+
+    :param source: bucket URI
+    :param destination: bucket URI; an ``ais://`` bucket is created where missing
+    :param image: the transformer's image
+    :param command: the image's command; empty for its own
+    :param environment: the transformer's parameters; one ETL runs per set of them
+    :param extensions: extension of a source object (without dot) to that of its result
+    :param prepend: goes before the name of every result
+    :param communication: ``ws``, ``hpush`` or ``hpull``
+    :param object_timeout: seconds that one object may take
+    :param processes: processes of the transformer beside each target
+    """
+
+    template_fields = (*_BucketJobOperator.template_fields, "environment", "communication", "prepend")
+    kind = "transform"
+
+    def __init__(
+        self,
+        *,
+        image: str = TRANSFORMER_IMAGE,
+        command: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        extensions: Mapping[str, str] | None = None,
+        prepend: str = "",
+        communication: str = "ws",
+        object_timeout: int = 300,
+        processes: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.processes = processes
+        self.image = image
+        self.command = command
+        self.environment = environment
+        self.extensions = extensions
+        self.prepend = prepend
+        self.communication = communication
+        self.object_timeout = object_timeout
+
+    def spec(self) -> EtlSpec:
+        """Return the ETL's specification."""
+        return EtlSpec(
+            label=self.task_id,
+            image=self.image,
+            command=tuple(self.command),
+            environment=dict(self.environment or {}),
+            tuning={"NUM_WORKERS": str(self.processes)},
+            communication=self.communication,
+            object_timeout=self.object_timeout,
+        )
+
+    def naming(self, context: Context) -> Naming:
+        """Return the extension mapping and the prefix of results."""
+        return Naming(dict(self.extensions or {}), self.prepend)
+
+
+class AISTranscodeAudioOperator(AISTransformBucketOperator):
+    """Has AIStore transcode a bucket of recordings; see `AISTransformBucketOperator`.
+
+    :param container: ``wav``, ``flac``, ``mp3`` or ``ogg``
+    :param codec: a codec that goes into the container, such as ``pcm_s16le``
+    :param sample_rate: Hz
+    :param channels: 1 or 2
+    """
+
+    template_fields = (*AISTransformBucketOperator.template_fields, "container", "codec", "sample_rate", "channels")
+
+    def __init__(
+        self,
+        *,
+        container: str = "wav",
+        codec: str = "pcm_s16le",
+        sample_rate: int | str = 16_000,
+        channels: int | str = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(command=transformer_command("audio_transcode"), **kwargs)
+        self.container = container
+        self.codec = codec
+        self.sample_rate = sample_rate
+        self.channels = channels
+
+    def spec(self) -> EtlSpec:
+        """Put the format into the ETL's environment."""
+        audio = AudioFormat(self.container, self.codec, int(self.sample_rate), int(self.channels))
+        self.environment = audio.environment()
+        return super().spec()
+
+    def naming(self, context: Context) -> Naming:
+        """Give results the extension of their container."""
+        self.extensions = AudioFormat(self.container, self.codec).extensions
+        return super().naming(context)

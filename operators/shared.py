@@ -1,0 +1,63 @@
+"""What the operators share: the run's identity, the ledger, and how errors become Airflow's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.transform.errors import TransformError, TransientTransformError
+from include.transform.ledger import Ledger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def run_key(context: Context) -> str:
+    """Return what identifies this run in Storeside's tables: ``<dag_id>/<run_id>``."""
+    run = context["dag_run"]
+    return f"{run.dag_id}/{run.run_id}"
+
+
+def run_columns(context: Context) -> dict[str, str]:
+    """Return the columns of ``storeside.runs`` that say which task this is."""
+    instance = context["ti"]
+    return {"run_id": run_key(context), "dag_id": instance.dag_id, "task_id": instance.task_id}
+
+
+def clickhouse(conn_id: str) -> Any:
+    """Return the clickhouse-connect client of an Airflow connection."""
+    from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
+
+    return ClickHouseHook(conn_id).get_client()
+
+
+def ledger(clickhouse_conn_id: str) -> Ledger:
+    """Return the ledger behind an Airflow connection to ClickHouse."""
+    return Ledger(clickhouse(clickhouse_conn_id))
+
+
+def as_bool(value: bool | str) -> bool:
+    """Read a flag that may have been rendered from a template. Raises ValueError for anything else."""
+    if isinstance(value, bool):
+        return value
+    if value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+@contextmanager
+def airflow_errors() -> Iterator[None]:
+    """Turn the engine's errors into Airflow's: what cannot get better by itself is not retried."""
+    from aistore.sdk.errors import ErrBckNotFound, ErrRemoteBckNotFound
+
+    try:
+        yield
+    except TransientTransformError as e:
+        raise AirflowException(str(e)) from e
+    except (ErrBckNotFound, ErrRemoteBckNotFound) as e:
+        raise AirflowFailException(f"AIStore has no such bucket: {e.message}: create it or correct its name") from e
+    except (TransformError, ValueError) as e:
+        raise AirflowFailException(str(e)) from e

@@ -1,0 +1,208 @@
+"""Operators of the speech manifest: probe audio in the cluster, stage the facts, validate and publish them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from include.storage.buckets import Bucket
+from include.transfer.manifest import ManifestError, SpeechManifest, run_prefix
+from include.transform.bucket_job import acknowledge
+from include.transform.ledger import Ledger, Scope
+from include.transform.naming import Naming
+from operators.aistore import AISTransformBucketOperator, transformer_command
+from operators.hooks.aistore import AIStoreHook
+from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+OnInvalidRows = Literal["fail", "report"]
+
+
+class AISProbeAudioOperator(AISTransformBucketOperator):
+    """Has AIStore measure each audio object where it is stored.
+
+    The facts (duration, rate, levels, checksum, …) become one small JSON object per audio object in `destination`,
+    below a prefix of this run. Objects whose facts were published are not measured again; see
+    `ClickHousePublishManifestOperator`.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(command=transformer_command("audio_probe"), **kwargs)
+
+    def naming(self, context: Context) -> Naming:
+        """Name facts after the whole object, ``a.wav`` to ``a.wav.json``, below the run's prefix."""
+        from include.transformers.formats import CODECS
+
+        return Naming({c: f"{c}.json" for c in CODECS}, run_prefix(run_key(context)))
+
+    def job_arguments(self, source: Bucket) -> dict[str, Any]:
+        """Leave it to the publishing task to say that objects are done."""
+        return {"keeps_result": False}
+
+
+class _ManifestOperator(BaseOperator):
+    """What the manifest operators share: bucket, facts and connections.
+
+    :param bucket: URI of the AIStore bucket whose audio the manifest describes
+    :param facts: URI of the bucket that `AISProbeAudioOperator` wrote to
+    """
+
+    template_fields: Sequence[str] = ("bucket", "facts")
+    ui_color = "#fdf0d5"
+
+    def __init__(
+        self,
+        *,
+        bucket: str,
+        facts: str,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.bucket = bucket
+        self.facts = facts
+        self.aistore_conn_id = aistore_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+
+    def manifest(self, context: Context) -> SpeechManifest:
+        """Build the engine's manifest from the rendered arguments."""
+        return SpeechManifest(
+            clickhouse(self.clickhouse_conn_id),
+            Bucket.parse(self.bucket),
+            Bucket.parse(self.facts),
+            AIStoreHook(self.aistore_conn_id).clickhouse_endpoint,
+            run_key(context),
+        )
+
+
+class ClickHouseStageManifestOperator(_ManifestOperator):
+    """Has ClickHouse pull the facts of this run from AIStore into a staging table. Returns how many."""
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Start from a fresh staging table and fill it."""
+        with airflow_errors():
+            manifest = self.manifest(context)
+            try:
+                return asdict(manifest.stage(AIStoreHook(self.aistore_conn_id).get_conn()))
+            except ManifestError as e:
+                raise RuntimeError(f"{e}; a retry reads them again") from e
+
+
+class GXValidateManifestOperator(_ManifestOperator):
+    """Holds the staged manifest against Great Expectations suites, in windows of bounded memory.
+
+    With `on_invalid_rows` ``fail`` nothing is published when a row is invalid; with ``report`` invalid rows are left
+    out, listed, and recorded as failed objects. The verdict is returned, logged and kept in ``storeside.runs``.
+
+    :param sample_rate: Hz that every row must have
+    :param channels: channels that every row must have
+    :param min_seconds: shortest duration that is valid
+    :param max_seconds: longest duration that is valid
+    """
+
+    template_fields = (
+        *_ManifestOperator.template_fields,
+        "sample_rate",
+        "channels",
+        "on_invalid_rows",
+        "max_seconds",
+    )
+    ui_color = "#e2f0d9"
+
+    def __init__(
+        self,
+        *,
+        sample_rate: int | str = 16_000,
+        channels: int | str = 1,
+        min_seconds: float | str = 0.1,
+        max_seconds: float | str = 3_600,
+        on_invalid_rows: OnInvalidRows = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.sample_rate = sample_rate
+        self.channels = channels
+        self.min_seconds = min_seconds
+        self.max_seconds = max_seconds
+        self.on_invalid_rows = on_invalid_rows
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Validate all staged rows; returns the verdict as a dictionary of bounded size."""
+        from include.quality.suites import SUMMARY_SELECT, speech_manifest_suite, summary_suite
+        from include.quality.validation import combine, validate
+
+        started = time.monotonic()
+        manifest = self.manifest(context)
+        if not manifest.staged():
+            self.log.info("nothing new to validate")
+            return {"success": True, "rows": 0, "invalid": 0}
+        suite = speech_manifest_suite(
+            int(self.sample_rate), int(self.channels), float(self.min_seconds), float(self.max_seconds)
+        )
+        rows = validate(
+            manifest.frames(),
+            suite,
+            key_column="object",
+            on_failed=lambda keys, check: (
+                manifest.mark_invalid(keys, check.description) if check.severity == "critical" else None
+            ),
+        )
+        aggregates = manifest.aggregates(SUMMARY_SELECT, rows.rows)
+        verdict = combine(rows, validate([aggregates], summary_suite(), key_column="rows"))
+        invalid = manifest.invalid()
+        self.log.info("%s", verdict)
+        ledger(self.clickhouse_conn_id).record_run(
+            {
+                **run_columns(context),
+                "kind": "validate",
+                "source": self.bucket,
+                "state": "done" if verdict.success else "failed",
+                "listed": verdict.rows,
+                "done": verdict.rows - invalid,
+                "failed": invalid,
+                "seconds": time.monotonic() - started,
+                "detail": json.dumps(verdict.to_dict()),
+            }
+        )
+        if verdict.success:
+            return {**verdict.to_dict(), "invalid": invalid}
+        if self.on_invalid_rows == "fail" or not invalid:
+            raise AirflowFailException(f"the manifest is not valid, nothing was published: {verdict}")
+        manifest.leave_out_invalid()
+        self.log.warning("%d invalid rows are left out", invalid)
+        return {**verdict.to_dict(), "invalid": invalid}
+
+
+class ClickHousePublishManifestOperator(_ManifestOperator):
+    """Publishes the validated rows in one atomic step, and marks their objects as done.
+
+    Repeating it publishes nothing twice. Returns the number of rows of this run in ``storeside.speech``.
+
+    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects are done after this
+    """
+
+    template_fields = (*_ManifestOperator.template_fields, "effect")
+
+    def __init__(self, *, effect: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.effect = effect
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Move the rows, record their objects as done, remove staging tables and facts."""
+        with airflow_errors():
+            manifest = self.manifest(context)
+            rows = manifest.publish()
+            self.log.info("%d rows of this run are in storeside.speech", rows)
+            scope = Scope(self.bucket, self.facts, self.effect, run_key(context))
+            acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
+            manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
+        return {"rows": rows}

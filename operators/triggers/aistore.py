@@ -1,0 +1,81 @@
+"""Waiting for AIStore jobs in the triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from include.transform.jobs import Follower, Progress, abort
+
+REPORT_SECONDS = 5.0
+
+
+class AISJobTrigger(BaseTrigger):
+    """Fires once when an AIStore job is over, with its error if it had one.
+
+    `total` objects give the ETA in the log; a job without progress for `stall_seconds` is aborted. A user who kills
+    or clears the deferred task aborts the job; a triggerer that restarts goes on following it.
+    """
+
+    def __init__(
+        self, endpoint: str, job_id: str, total: int = 0, poll_interval: float = 1.0, stall_seconds: float = 300
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.endpoint = endpoint
+        self.job_id = job_id
+        self.total = total
+        self.poll_interval = poll_interval
+        self.stall_seconds = stall_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments that make this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "endpoint": self.endpoint,
+                "job_id": self.job_id,
+                "total": self.total,
+                "poll_interval": self.poll_interval,
+                "stall_seconds": self.stall_seconds,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Poll until the job is over; the SDK blocks, so it polls in a thread."""
+        from operators.hooks.aistore import aistore_client
+
+        follower = Follower(aistore_client(self.endpoint), self.job_id, self.stall_seconds)
+        started = reported = time.monotonic()
+        while True:
+            progress = await asyncio.to_thread(follower.poll)
+            now = time.monotonic()
+            if progress.finished or now - reported >= REPORT_SECONDS:
+                self.log.info("job %s: %s", self.job_id, describe(progress, self.total, now - started))
+                reported = now
+            if progress.finished:
+                yield TriggerEvent({"job_id": self.job_id, "error": progress.error})
+                return
+            await asyncio.sleep(self.poll_interval)
+
+    async def on_kill(self) -> None:
+        """Abort the job: its task was killed, cleared or marked by a user."""
+        from operators.hooks.aistore import aistore_client
+
+        self.log.info("aborting AIStore job %s", self.job_id)
+        await asyncio.to_thread(abort, aistore_client(self.endpoint), self.job_id)
+
+
+def describe(progress: Progress, total: int, seconds: float) -> str:
+    """Return one log line: done of total, rate and ETA."""
+    rate = progress.objects / seconds if seconds > 0 else 0.0
+    of = f" of {total}" if total else ""
+    text = f"{progress.objects}{of} objects, {progress.bytes / 1e6:.1f} MB, {rate:.1f} objects/s"
+    if progress.finished:
+        return f"{text}, over after {seconds:.1f} s{f' with error: {progress.error}' if progress.error else ''}"
+    if rate and total > progress.objects:
+        text += f", {(total - progress.objects) / rate:.0f} s to go"
+    return text

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from include.stack import aistore_build
+from include.stack.aistore_build import PATCHES, Patch
+from include.stack.settings import StackError
+
+ORIGINAL = "first\nsecond\n"
+
+
+def patch(sha256: str = "", old: str = "second", new: str = "third") -> Patch:
+    return Patch(
+        "example.com/module", "file.go", sha256 or hashlib.sha256(ORIGINAL.encode()).hexdigest(), ((old, new),)
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "file.go").write_text(ORIGINAL)
+    return tmp_path
+
+
+@pytest.fixture
+def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ``go`` that does what the test writes into it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    go = folder / "go"
+    go.write_text("#!/bin/sh\n")
+    go.chmod(go.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return go
+
+
+def test_patch_replaces_exact_text(tree: Path) -> None:
+    patch().apply(tree)
+    assert (tree / "file.go").read_text() == "first\nthird\n"
+
+
+def test_patch_refuses_another_content(tree: Path) -> None:
+    with pytest.raises(StackError, match="SHA-256") as caught:
+        patch(sha256="0" * 64).apply(tree)
+    assert "\n" not in str(caught.value)
+    assert (tree / "file.go").read_text() == ORIGINAL
+
+
+def test_patch_refuses_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"cannot patch example\.com/module"):
+        patch().apply(tmp_path)
+
+
+@pytest.mark.parametrize("old", ["absent", "s"])
+def test_patch_refuses_text_that_is_not_there_exactly_once(tree: Path, old: str) -> None:
+    with pytest.raises(StackError, match="exactly once"):
+        patch(old=old).apply(tree)
+
+
+def test_every_patch_names_one_file_and_its_checksum() -> None:
+    assert len({(entry.module, entry.file) for entry in PATCHES}) == len(PATCHES)
+    assert all(len(entry.sha256) == 64 and entry.replacements for entry in PATCHES)
+
+
+def test_missing_go_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StackError, match=r"Go is needed.*https://go\.dev/dl") as caught:
+        aistore_build.build(tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+
+
+def test_failed_download_names_the_log_and_leaves_nothing_behind(tmp_path: Path, fake_go: Path) -> None:
+    fake_go.write_text("#!/bin/sh\necho 'no route to the proxy' >&2\nexit 1\n")
+    cache = tmp_path / "cache"
+    with pytest.raises(StackError, match=r"download of github\.com/NVIDIA/aistore@v1\.5\.0 failed"):
+        aistore_build.build(cache)
+    assert "no route to the proxy" in (cache / "aisnode-build.log").read_text()
+    assert not [path for path in cache.iterdir() if path.is_dir()]
+
+
+def test_old_go_is_refused(tmp_path: Path, fake_go: Path) -> None:
+    module = tmp_path / "module"
+    module.mkdir()
+    fake_go.write_text(
+        "#!/bin/sh\n"
+        'case "$1 $2" in\n'
+        f"""'mod download') echo '{{"Dir": "{module}", "GoMod": "go.mod"}}' ;;\n"""
+        """'mod edit') echo '{"Go": "1.26", "Require": []}' ;;\n"""
+        "'env GOVERSION') echo go1.19.8 ;;\n"
+        "esac\n"
+    )
+    with pytest.raises(StackError, match=r"needs Go >= 1\.26, found go1\.19\.8"):
+        aistore_build.build(tmp_path / "cache")
+
+
+def test_a_binary_in_the_cache_is_taken_without_go(tmp_path: Path, fake_go: Path) -> None:
+    fake_go.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(StackError):
+        aistore_build.build(tmp_path)
+    binary = tmp_path / f"aisnode-{aistore_build.VERSION}-{aistore_build._patch_set()}" / "aisnode"
+    binary.parent.mkdir()
+    binary.touch()
+    assert aistore_build.build(tmp_path) == binary
+
+
+def test_versions_compare_as_numbers() -> None:
+    assert aistore_build._version("go1.9") < aistore_build._version("1.26") <= aistore_build._version("go1.26.8")

@@ -1,0 +1,444 @@
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+
+from include.stack.podrunner import component
+from include.stack.podrunner.kube_protobuf import MAGIC, MESSAGES, parse_body
+from include.stack.podrunner.pods import Image, Settings, _at_port, quantity
+from include.stack.settings import Stack
+
+# What a target of AIStore 5.0 (client-go 0.35.3) sent for etl.init(image, command=[...], MODE="x").
+CAPTURED = (
+    "azhzAAoJCgJ2MRIDUG9kEpwGCvoBChRlY2hvLWR1bXAtYWlzdGFyZ2V0MBIAGgAiACoAMgA4AEIAWgoKA2FwcBIDYWlzWiUKG2FwcC5r"
+    "dWJlcm5ldGVzLmlvL2NvbXBvbmVudBIGc2VydmVyWh0KFmFwcC5rdWJlcm5ldGVzLmlvL25hbWUSA2V0bFovChdudmlkaWEuY29tL2Fp"
+    "cy1ldGwtbmFtZRIUZWNoby1kdW1wLWFpc3RhcmdldDBaKAoXbnZpZGlhLmNvbS9haXMtZXRsLW5vZGUSDW5vZGUtdGFyZ2V0LTBaJwoZ"
+    "bnZpZGlhLmNvbS9haXMtZXRsLXRhcmdldBIKYWlzdGFyZ2V0MBKHBAoxCgh2b2x1bWUtMBIlCiMKIS90bXAvc3NmaXgvcnVuL3N0YXRl"
+    "L2Fpc3RvcmUvZGF0YRL9AgoJZWNoby1kdW1wEhJzdG9yZXNpZGUvZWNobzoxLjIaBnB5dGhvbhoCLW0aB3V2aWNvcm4aF2VjaG9fc2Vy"
+    "dmVyOmZhc3RhcGlfYXBwGgYtLWhvc3QaBzAuMC4wLjAaBi0tcG9ydBoEODAwMCoAMhIKB2RlZmF1bHQQABjAPiIAKgA6CQoETU9ERRIB"
+    "eDpMCg5BSVNfVEFSR0VUX1VSTBI6aHR0cDovLzEyNy4wLjAuMTo1MDE0Ny92MS9ldGwvX29iamVjdC9lY2hvLWR1bXAvTHRzbkVxUnZp"
+    "QToSCgpkaXJlY3RfcHV0EgR0cnVlQgBKMwoIdm9sdW1lLTAQARohL3RtcC9zc2ZpeC9ydW4vc3RhdGUvYWlzdG9yZS9kYXRhIgAyAFoq"
+    "Ch4SHAoHL2hlYWx0aBINCAEQABoHZGVmYXVsdBoAIgAQABgFIAooADAAagByBkFsd2F5c4ABAIgBAJABAKIBFUZhbGxiYWNrVG9Mb2dz"
+    "T25FcnJvchoAMgBCAEoAUgBYAGAAaACCAQCKAQCSATUKMQovCi0KKwoWa3ViZXJuZXRlcy5pby9ob3N0bmFtZRICSW4aDW5vZGUtdGFy"
+    "Z2V0LTAaAJoBAMIBABoTCgAaACIAKgAyAEoAWgByAIgBABoAIgA="
+)
+SERVER = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(500 if os.path.exists("broken") else 200)
+        self.end_headers()
+        self.wfile.write("\\n".join(f"{k}={v}" for k, v in os.environ.items()).encode())
+    def log_message(self, *_): pass
+http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+names = (f"pod-{n}" for n in itertools.count())
+
+
+# ---- reading bodies
+
+
+def encode(kind: str, **fields: Any) -> bytes:
+    """Write a body the way client-go does."""
+    raw = MESSAGES[kind](**fields).SerializeToString()
+    meta = MESSAGES["TypeMeta"](apiVersion="v1", kind=kind)
+    return MAGIC + MESSAGES["Unknown"](typeMeta=meta, raw=raw).SerializeToString()
+
+
+def test_body_captured_from_aistore() -> None:
+    pod = parse_body(base64.b64decode(CAPTURED))
+    assert (pod["kind"], pod["metadata"]["name"]) == ("Pod", "echo-dump-aistarget0")
+    assert pod["metadata"]["labels"]["nvidia.com/ais-etl-target"] == "aistarget0"
+    container = pod["spec"]["containers"][0]
+    assert container["image"] == "storeside/echo:1.2"
+    assert container["command"][:3] == ["python", "-m", "uvicorn"]
+    assert container["ports"] == [{"name": "default", "hostPort": 0, "containerPort": 8000, "protocol": ""}]
+    assert {"name": "direct_put", "value": "true"} in container["env"]
+    assert container["readinessProbe"]["periodSeconds"] == 10
+    assert container["readinessProbe"]["httpGet"]["path"] == "/health"
+    assert container["readinessProbe"]["httpGet"]["port"] == "default"
+
+
+def test_body_round_trip_of_maps_quantities_and_negative_numbers() -> None:
+    container = {
+        "name": "c",
+        "resources": {"limits": {"memory": {"string": "64Mi"}}},
+        "readinessProbe": {"handler": {"httpGet": {"port": {"type": 0, "intVal": 8000}}}, "periodSeconds": -1},
+    }
+    body = encode("Pod", metadata={"name": "a", "labels": {"k": "ü"}}, spec={"containers": [container]})
+    assert parse_body(body) == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "labels": {"k": "ü"}},
+        "spec": {
+            "containers": [
+                {
+                    "name": "c",
+                    "resources": {"limits": {"memory": "64Mi"}},
+                    "readinessProbe": {"periodSeconds": -1, "httpGet": {"port": 8000}},
+                }
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", MAGIC + b"\xff\xff", MAGIC, b"\x00"])
+def test_body_that_is_no_object(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_body(body)
+
+
+# ---- small parts
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("64Mi", 64 << 20), ("1G", 10**9), ("128974848", 128974848), ("1e3", 1000), ("0.5Gi", 1 << 29)],
+)
+def test_quantity(text: str, value: float) -> None:
+    assert quantity(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "-1", "64MB", "lots", "1Mi "])
+def test_quantity_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a Kubernetes quantity"):
+        quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("serve --host 0.0.0.0 --port 8000 --rate 8000", "serve --host 127.0.0.1 --port 4711 --rate 8000"),
+        ("serve --port=8000 --limit=80001", "serve --port=4711 --limit=80001"),
+        ("gunicorn -b 0.0.0.0:8000", "gunicorn -b 127.0.0.1:4711"),
+        ("serve --bind :8000", "serve --bind :4711"),
+    ],
+)
+def test_command_is_moved_to_its_port(given: str, wanted: str) -> None:
+    assert _at_port(given.split(), 8000, 4711, "127.0.0.1") == wanted.split()
+
+
+def test_command_in_a_shell_is_moved_to_its_port() -> None:
+    assert _at_port(["sh", "-c", "exec serve --host 0.0.0.0 --port 8000"], 8000, 4711, "127.0.0.1") == [
+        "sh",
+        "-c",
+        "exec serve --host 127.0.0.1 --port 4711",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a/b", "a/b:1", "a/b:latest", "a/b@sha256:00", "docker.io/a/b:1"])
+def test_image_is_found_whatever_its_tag(tmp_path: Path, name: str) -> None:
+    image = Image(("true",))
+    settings = Settings(1, "ais", "t", "", "", tmp_path, sys.executable, {"a/b": image})
+    assert settings.image(name) is image
+    assert settings.image(f"x{name}") is None
+
+
+# ---- the running runner
+
+
+class Runner:
+    """A pod runner with its client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stack = Stack.create(folder, targets=1)
+        images = {
+            "test/server": {"command": ["{python}", "-c", SERVER, "{host}", "{port}"], "cwd": str(folder)},
+            "test/python": {"command": ["{python}", "-c", "raise SystemExit('no command')"], "env": {"AT": "{port}"}},
+            "test/absent": {"command": ["/does/not/exist"]},
+        }
+        (self.component,) = component.components(self.stack, images)
+        account = component.service_account(self.stack)
+        self.session = requests.Session()
+        self.session.trust_env = False
+        self.session.verify = str(account / "ca.crt")
+        self.session.headers["Authorization"] = f"Bearer {(account / 'token').read_text()}"
+        self.pods = f"{self.stack.url('podrunner', 'https')}/api/v1/namespaces/ais/pods"
+        self.services = self.pods.replace("/pods", "/services")
+        self.start()
+
+    def start(self) -> None:
+        environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        self.process = subprocess.Popen(
+            self.component.command, cwd=self.component.directory, env=environment | {"RUNNER_SECRET": "hidden"}
+        )
+        wait_for(self.component.healthy)
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        self.process.send_signal(how)
+        self.process.wait(15)
+
+    def run(self, image: str, *command: str, **fields: Any) -> str:
+        name = next(names)
+        container = {"name": "c", "image": image, "command": list(command), "ports": [{"containerPort": 8000}]}
+        container["readinessProbe"] = {"handler": {"httpGet": {"path": "/"}}, "periodSeconds": 1}
+        service = encode("Service", metadata={"name": name}, spec={"ports": [{"port": 8000}]})
+        assert self.session.post(self.services, service).status_code == 201
+        body = encode("Pod", metadata={"name": name}, spec={"containers": [container | fields]})
+        answer = self.session.post(self.pods, body)
+        assert answer.status_code == 201, answer.text
+        return name
+
+    def python(self, code: str, **fields: Any) -> str:
+        return self.run("test/python:1", "python", "-c", code, **fields)
+
+    def get(self, name: str) -> dict[str, Any]:
+        pod: dict[str, Any] = self.session.get(f"{self.pods}/{name}").json()
+        return pod
+
+    def ready(self, name: str) -> bool:
+        conditions = self.get(name)["status"].get("conditions", [])
+        return {"type": "Ready", "status": "True"}.items() <= next(
+            (c.items() for c in conditions if c["type"] == "Ready"), {}.items()
+        )
+
+    def port(self, name: str) -> int:
+        return int(self.session.get(f"{self.services}/{name}").json()["spec"]["ports"][0]["nodePort"])
+
+    def end(self, name: str) -> dict[str, Any]:
+        """Wait for the end of a pod and return how it ended."""
+        wait_for(lambda: "terminated" in self.state(name), 20)
+        terminated: dict[str, Any] = self.state(name)["terminated"]
+        return terminated
+
+    def state(self, name: str) -> dict[str, Any]:
+        state: dict[str, Any] = self.get(name)["status"]["containerStatuses"][0]["state"]
+        return state
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Runner]:
+    runner = Runner(folder)
+    try:
+        yield runner
+    finally:
+        if runner.process.poll() is None:
+            runner.stop()
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with started(tmp_path_factory.mktemp("podrunner")) as running:
+        yield running
+
+
+def test_nobody_gets_in_without_the_token(runner: Runner) -> None:
+    for headers in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}):
+        answer = runner.session.get(runner.pods, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["reason"] == "Unauthorized"
+
+
+def test_secrets_are_readable_by_their_owner_alone(runner: Runner) -> None:
+    home = component.folder(runner.stack)
+    for path in (component.service_account(runner.stack) / "token", home / "server.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (component.service_account(runner.stack) / "token").read_text() not in (home / "config.json").read_text()
+
+
+def test_token_and_certificate_survive_a_second_call(runner: Runner) -> None:
+    before = [path.read_bytes() for path in sorted(component.service_account(runner.stack).iterdir())]
+    component.components(runner.stack, {})
+    assert before == [path.read_bytes() for path in sorted(component.service_account(runner.stack).iterdir())]
+
+
+def test_pod_of_the_target_has_volumes(runner: Runner) -> None:
+    spec = runner.get("ais-target-0")["spec"]
+    assert spec["containers"][0]["volumeMounts"][0]["name"] == spec["volumes"][0]["name"]
+    assert runner.session.delete(f"{runner.pods}/ais-target-0").status_code == 403
+
+
+def test_pod_becomes_ready_at_its_service_with_a_clean_environment(runner: Runner) -> None:
+    name = runner.run("test/server:1", env=[{"name": "GIVEN", "value": "yes"}])
+    wait_for(lambda: runner.ready(name))
+    text = runner.session.get(f"http://127.0.0.1:{runner.port(name)}/").text
+    variables = dict(line.split("=", 1) for line in text.splitlines())
+    assert variables["GIVEN"] == "yes"
+    assert set(variables) - {"LC_CTYPE"} <= {"PATH", "HOME", "LANG", "HOSTNAME", "GIVEN"}
+
+
+def test_probe_that_fails_later_makes_the_pod_unready_and_back(runner: Runner) -> None:
+    name = runner.run("test/server")
+    wait_for(lambda: runner.ready(name))
+    broken = runner.folder / "broken"
+    broken.touch()
+    try:
+        wait_for(lambda: not runner.ready(name))
+        assert "running" in runner.state(name)
+    finally:
+        broken.unlink()
+    wait_for(lambda: runner.ready(name))
+
+
+def test_crash_is_reported_with_code_and_log(runner: Runner) -> None:
+    name = runner.python("import sys; print('x' * 5000); sys.exit('no module named foo')")
+    end = runner.end(name)
+    assert (end["exitCode"], end["reason"]) == (1, "Error")
+    assert end["message"].endswith("no module named foo\n")
+    assert len(end["message"]) <= 2048
+    assert runner.get(name)["status"]["phase"] == "Failed"
+    assert "no module named foo" in runner.session.get(f"{runner.pods}/{name}/log").text
+
+
+def test_signal_and_success_are_told_apart(runner: Runner) -> None:
+    killed = runner.end(runner.python("import os; os.kill(os.getpid(), 11)"))
+    assert (killed["exitCode"], killed["reason"]) == (139, "Error")
+    assert runner.end(runner.python("pass"))["reason"] == "Completed"
+
+
+def test_unknown_image_fails_at_once_and_names_the_known_ones(runner: Runner) -> None:
+    end = runner.end(runner.run("nobody/unknown:3", "python", "-c", "pass"))
+    assert end["exitCode"] != 0
+    assert "nobody/unknown:3" in end["message"]
+    assert "test/server" in end["message"]
+
+
+def test_program_that_cannot_be_started(runner: Runner) -> None:
+    end = runner.end(runner.run("test/absent"))
+    assert (end["exitCode"], end["reason"]) == (127, "ContainerCannotRun")
+    assert "/does/not/exist" in end["message"]
+
+
+def test_memory_limit_counts_children(runner: Runner) -> None:
+    child = "import time; held = bytearray(120 << 20); time.sleep(60)"
+    code = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    limits = {"limits": {"memory": {"string": "100Mi"}}}
+    end = runner.end(runner.python(code, resources=limits))
+    assert (end["exitCode"], end["reason"]) == (137, "OOMKilled")
+    assert "100 MiB" in end["message"]
+
+
+def test_memory_below_the_limit_is_left_alone(runner: Runner) -> None:
+    name = runner.python("import time; time.sleep(60)", resources={"limits": {"memory": {"string": "1Gi"}}})
+    time.sleep(2.5)
+    assert "running" in runner.state(name)
+
+
+def test_deleting_ends_the_whole_tree(runner: Runner) -> None:
+    code = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    name = runner.python(code)
+    log = f"{runner.pods}/{name}/log"
+    wait_for(lambda: runner.session.get(log).text.strip().isdigit())
+    child = int(runner.session.get(log).text)
+    assert runner.session.delete(f"{runner.pods}/{name}").status_code == 200
+    assert not alive(child)
+    assert runner.session.get(f"{runner.pods}/{name}").json()["reason"] == "NotFound"
+    assert runner.session.delete(f"{runner.pods}/{name}").status_code == 404
+    listed = runner.session.get(runner.pods, params={"fieldSelector": f"metadata.name={name}"})
+    assert listed.json()["items"] == []
+
+
+def test_a_name_is_taken_once(runner: Runner) -> None:
+    name = runner.python("import time; time.sleep(60)")
+    body = encode("Pod", metadata={"name": name}, spec={"containers": [{"name": "c"}]})
+    answer = runner.session.post(runner.pods, body)
+    assert (answer.status_code, answer.json()["reason"]) == (409, "AlreadyExists")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "A", "-a"])
+def test_names_that_are_none_are_refused(runner: Runner, name: str) -> None:
+    body = encode("Pod", metadata={"name": name}, spec={"containers": [{"name": "c"}]})
+    assert runner.session.post(runner.pods, body).status_code == 422
+
+
+def test_malformed_bodies_are_refused(runner: Runner) -> None:
+    assert runner.session.post(runner.pods, MAGIC + b"\xff\xff").status_code == 400
+
+
+def test_watch_reports_changes_and_does_not_end(runner: Runner) -> None:
+    name = next(names)
+    query = {"watch": "true", "fieldSelector": f"metadata.name={name}"}
+    with runner.session.get(runner.pods, params=query, stream=True, timeout=(5, 3)) as watch:
+        container = {"name": "c", "image": "test/python", "command": ["python", "-c", "exit(3)"]}
+        body = encode("Pod", metadata={"name": name}, spec={"containers": [container]})
+        assert requests_elsewhere(runner, body) == 201
+        events = []
+        with pytest.raises(requests.ConnectionError, match="timed out"):
+            for line in watch.iter_lines(chunk_size=1):
+                events.append(json.loads(line))
+    assert [event["type"] for event in events] == ["ADDED", "MODIFIED", "MODIFIED"]
+    assert events[-1]["object"]["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+
+
+def requests_elsewhere(runner: Runner, body: bytes) -> int:
+    verify = str(runner.session.verify)
+    return requests.post(runner.pods, body, headers=runner.session.headers, verify=verify, timeout=5).status_code
+
+
+def test_metrics(runner: Runner) -> None:
+    name = runner.python("while True: pass")
+    base = runner.stack.url("podrunner", "https") + "/apis/metrics.k8s.io/v1beta1"
+    assert runner.session.get(f"{base}/pods").json()["kind"] == "PodMetricsList"
+    usage = runner.session.get(f"{base}/namespaces/default/pods/{name}").json()["containers"][0]["usage"]
+    runner.session.delete(f"{runner.pods}/{name}")
+    assert int(usage["cpu"].removesuffix("n")) > 50_000_000
+    assert int(usage["memory"].removesuffix("Ki")) > 1000
+    assert runner.session.get(f"{base}/namespaces/default/pods/absent").status_code == 404
+
+
+# ---- the end of the runner
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def tree_of(runner: Runner) -> tuple[int, int]:
+    """Start a pod with a child, and return the ids of both."""
+    code = "import os, subprocess, time; print(os.getpid(), subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    log = f"{runner.pods}/{runner.python(code)}/log"
+    wait_for(lambda: len(runner.session.get(log).text.split()) == 2)
+    leader, child = runner.session.get(log).text.split()
+    return int(leader), int(child)
+
+
+def test_pods_end_with_the_runner(tmp_path: Path) -> None:
+    with started(tmp_path) as runner:
+        pids = tree_of(runner)
+        runner.stop()
+        assert not any(alive(pid) for pid in pids)
+
+
+def test_pods_end_with_a_killed_runner_and_its_successor_cleans_up(tmp_path: Path) -> None:
+    with started(tmp_path) as runner:
+        leader, child = tree_of(runner)
+        bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        runner.stop(signal.SIGKILL)
+        wait_for(lambda: not alive(leader))
+        # an id that has gone to somebody else meanwhile
+        running = component.folder(runner.stack) / "running"
+        (running / str(bystander.pid)).write_text(json.dumps({"started": time.time(), "hostname": "pod"}))
+        runner.start()
+        try:
+            assert not alive(child)
+            assert bystander.poll() is None
+            assert not list(running.iterdir())
+        finally:
+            bystander.kill()
+            bystander.wait()
