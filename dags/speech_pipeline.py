@@ -145,7 +145,11 @@ processed. What failed, and why: `SELECT object, reason FROM storeside.objects F
         on_invalid_rows="{{ params.on_failure }}",
     )
     publish = ClickHousePublishManifestOperator(
-        task_id="publish", bucket=SPEECH, facts=FACTS, effect=probe.output["effect"], outlets=[manifest]
+        task_id="publish",
+        bucket=SPEECH,
+        facts=FACTS,
+        effect="{{ ti.xcom_pull('probe')['effect'] }}",
+        outlets=[manifest],
     )
     acknowledge_events = SqsAcknowledgeS3EventsOperator(task_id="acknowledge_events", queue_name=QUEUE)
 

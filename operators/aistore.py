@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -120,6 +121,7 @@ class _BucketJobOperator(BaseOperator):
                     trigger=AISJobTrigger(
                         endpoint=AIStoreHook(self.aistore_conn_id).endpoint,
                         job_id=state.job_id,
+                        started=time.time(),
                         total=state.pending if state.phase != "retry" else 0,
                         poll_interval=self.poll_interval,
                         stall_seconds=self.stall_seconds,

@@ -1,19 +1,26 @@
 -- What is to be done with each listed object. An object is done when the ledger has this version of it as done by the
--- same effect and its result is there and not empty. What failed for good in another run is left alone. Of objects
--- whose results would have the same name, the first is taken.
-INSERT INTO storeside.listings (job, side, object, destination_object, size, version)
+-- same effect and its result is there and not empty. What failed for good in another run is left alone. Objects with
+-- names that cannot be are refused, and of objects whose results would have the same name all but the first.
+INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
 SELECT
     {job:String},
     multiIf(
-        s.object != s.winner, 'collision',
         l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String}
             AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}, 'known_bad',
+        s.reason != '' OR s.object != s.winner, 'refused',
         'pending'
     ),
-    s.object, s.destination_object, s.size, s.version
+    s.object, s.destination_object, s.size, s.version,
+    multiIf(
+        s.reason != '', s.reason,
+        s.object != s.winner, concat('its result would be named ', s.destination_object, ', like that of ', s.winner),
+        ''
+    )
 FROM
 (
-    SELECT object, destination_object, size, version, min(object) OVER (PARTITION BY destination_object) AS winner
+    SELECT
+        object, destination_object, size, version, reason,
+        min(object) OVER (PARTITION BY destination_object) AS winner
     FROM storeside.listings
     WHERE job = {job:String} AND side = 'source'
 ) AS s

@@ -9,7 +9,7 @@ SELECT
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 LEFT JOIN
 (
-    SELECT object, any(version) AS reason
+    SELECT object, any(reason) AS reason
     FROM storeside.listings
     WHERE job = {job:String} AND side = 'reason'
     GROUP BY object

@@ -23,11 +23,12 @@ ORDER BY (source, destination, object);
 CREATE TABLE IF NOT EXISTS storeside.listings
 (
     job String,
-    side LowCardinality(String) COMMENT 'source, before, after: listings; pending, known_bad, collision: the plan; reason: errors, in version',
+    side LowCardinality(String) COMMENT 'source, before, after: listings; pending, known_bad, refused: the plan; reason: errors',
     object String,
     destination_object String,
     size UInt64,
     version String,
+    reason String,
     listed_at DateTime DEFAULT now()
 )
 ENGINE = MergeTree
@@ -45,7 +46,8 @@ SELECT
     p.size AS size,
     p.version AS version,
     a.size AS result_size,
-    a.version != b.version AND if({effect:String} = '', a.size = p.size, a.size > 0) AS fresh
+    a.destination_object != '' AND a.version != b.version
+        AND if({effect:String} = '', a.size = p.size, a.size > 0) AS fresh
 FROM (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'pending') AS p
 LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'before') AS b
     ON b.destination_object = p.destination_object

@@ -61,6 +61,8 @@ def environment(stack: Stack) -> dict[str, str]:
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 30,
         "DAG_PROCESSOR__PARSING_PROCESSES": 1,
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
+        # a worker that has ended is noticed this late, in seconds; 5 by default, which is longer than most tasks here
+        "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,
         "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__BASE_LOG_FOLDER": home / "logs",
         "USAGE_DATA_COLLECTION__ENABLED": False,

@@ -27,25 +27,26 @@ def folder(stack: Stack) -> Path:
 
 def components(stack: Stack, binary: Path) -> list[Component]:
     """Write the configuration of all nodes and return their components."""
-    proxy_ready = f"{stack.url('ais_proxy')}/v1/health?prr=true"
+    # Targets join while the proxy starts up: earlier they may get lost, later they cause a rebalance.
+    proxy_up = f"{stack.url('ais_proxy')}/v1/health"
     proxy = Component(
         name="ais-proxy",
         command=(*_command(stack, binary, "proxy"), f"-ntargets={stack.targets}", "-skip_startup=true"),
         environment=_environment(stack, "proxy", "node-proxy", "ais-proxy"),
         directory=folder(stack) / "proxy",
-        healthy=partial(answers, proxy_ready),
+        healthy=partial(answers, f"{proxy_up}?prr=true"),
         stop_signal="INT",
     )
-    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), mountpaths=0)
+    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"))
     targets = []
     for number in range(stack.targets):
         name = f"target-{number}"
         ports = tuple(f"ais_target{number}_{kind}" for kind in ("public", "control", "data"))
-        _write(stack, name, ports, mountpaths=1)
+        _write(stack, name, ports, instance=number + 1)
         targets.append(
             Component(
                 name=f"ais-{name}",
-                command=(*_after(proxy_ready), *_command(stack, binary, name)),
+                command=(*_after(proxy_up), *_command(stack, binary, name)),
                 environment=_environment(stack, name, node_name(number), pod_name(number)),
                 directory=CHECKOUT,
                 healthy=partial(answers, f"{stack.url(ports[0])}/v1/health?readiness=true"),
@@ -95,7 +96,7 @@ def _environment(stack: Stack, node: str, kube_node: str, pod: str) -> Mapping[s
     }
 
 
-def _write(stack: Stack, node: str, ports: tuple[str, ...], mountpaths: int) -> None:
+def _write(stack: Stack, node: str, ports: tuple[str, ...], instance: int = 0) -> None:
     home = folder(stack) / node
     data = folder(stack) / "data"
     home.mkdir(parents=True, exist_ok=True)
@@ -115,8 +116,8 @@ def _write(stack: Stack, node: str, ports: tuple[str, ...], mountpaths: int) -> 
         "fspaths": {},
         "test_fspaths": {
             "root": str(data),
-            "count": mountpaths,
-            "instance": int(node.partition("-")[2] or 0),
+            "count": min(instance, 1),
+            "instance": instance,  # from 1: the folder of instance 0 would hold those of all others
         },
     }
     (home / "ais_local.json").write_text(json.dumps(local, indent=1))

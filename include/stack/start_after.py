@@ -1,7 +1,7 @@
 """``python -m include.stack.start_after URL COMMAND...`` becomes COMMAND as soon as URL answers.
 
 A target of AIStore that starts beside its proxy may register in vain and then stay outside the cluster for
-good, without an error; after the proxy it always gets in.
+good, without an error.
 """
 
 from __future__ import annotations

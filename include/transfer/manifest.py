@@ -176,6 +176,11 @@ class SpeechManifest:
 
     def _create(self) -> None:
         self.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside_staging")
+        for (stale,) in self.clickhouse.query(
+            "SELECT name FROM system.tables WHERE database = 'storeside_staging'"
+            " AND metadata_modification_time < now() - INTERVAL 7 DAY"
+        ).result_rows:  # of runs that failed and were never cleared
+            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{stale}`")
         columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
         self.clickhouse.command(
             f"CREATE OR REPLACE TABLE storeside_staging.`{self.facts_table}` (path String, {columns})"

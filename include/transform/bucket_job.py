@@ -18,13 +18,16 @@ A try that starts again after a kill follows the job that still runs and goes on
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from include.storage.buckets import Bucket, StoredObject, list_aistore
+from include.storage.names import unfit
 
 from . import etl as etls
 from . import jobs
@@ -54,7 +57,7 @@ class State:
     listed: int = 0
     pending: int = 0
     known_bad: int = 0
-    collisions: int = 0
+    refused: int = 0
     cursor: str = ""
     job_id: str = ""
     etl_name: str = ""
@@ -145,28 +148,31 @@ class BucketJob:
     def _plan(self) -> State:
         """List both buckets, compare them with the ledger, and say what is to be done."""
         jobs.wait_for_rebalance(self.client)
-        destination = self.naming.destination
-        self.ledger.record_listing(
-            self.scope, "source", ((o.name, destination(o.name), o.size, o.version) for o in self.list_source())
-        )
+        self.ledger.record_listing(self.scope, "source", map(self._source_row, self.list_source()))
         self._list_destination("before")
         plan = self.ledger.plan(self.scope, retry_failed=self.retry_failed, keeps_result=self.keeps_result)
         log.info(
-            "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d name collisions",
+            "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d refused for their names",
             self.source,
             self.destination,
             plan.listed,
             plan.pending,
             plan.known_bad,
-            plan.collisions,
+            plan.refused,
         )
         if not plan.pending:
             return self._state("done", plan)
         return self._state("bucket" if self.spec and plan.pending == plan.listed else "objects", plan)
 
+    def _source_row(self, found: StoredObject) -> tuple[str, str, int, str, str]:
+        """Return the listing's row: a name that AIStore cannot hold has no destination but a reason."""
+        reason = unfit(found.name)
+        destination = "" if reason else self.naming.destination(found.name)
+        return found.name, destination, found.size, found.version, reason or ""
+
     @staticmethod
     def _state(phase: str, plan: Plan) -> State:
-        return State(phase, time.time(), plan.listed, plan.pending, plan.known_bad, plan.collisions)
+        return State(phase, time.time(), plan.listed, plan.pending, plan.known_bad, plan.refused)
 
     def submit(self, state: State) -> State:
         """Submit the next job; returns the state with its id, or without one when the phase has no more to do."""
@@ -199,7 +205,8 @@ class BucketJob:
         """Record every outcome and sum up. Removes empty results that a WebSocket transform left behind."""
         if state.pending:
             self.ledger.settle(self.scope, record_done=self.keeps_result, no_reason=NO_REASON)
-            self._remove_empty_results()
+            if self.spec:
+                self._remove_empty_results()
         if self.keeps_result:
             self.ledger.forget_listings(self.scope)
         totals = self.ledger.totals(self.scope)
@@ -212,7 +219,7 @@ class BucketJob:
             destination=str(self.destination),
             effect=self.scope.effect,
             listed=state.listed,
-            skipped=state.listed - state.pending - state.known_bad - state.collisions,
+            skipped=state.listed - state.pending - state.known_bad - state.refused,
             known_bad=state.known_bad,
             done=totals.done,
             failed=totals.failed,
@@ -228,7 +235,7 @@ class BucketJob:
 
     def _list_destination(self, side: str) -> None:
         listing = list_aistore(self.client, self.destination, self.naming.prepend + self.prefix)
-        self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version) for o in listing))
+        self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version, "") for o in listing))
 
     def _submit_bucket(self, state: State) -> State:
         assert self.spec is not None  # noqa: S101 - plan() chose this phase
@@ -331,4 +338,8 @@ def _object_name(reported: str, bucket: Bucket) -> str:
 
 
 def _reason(message: str) -> str:
+    """Return what an error says, without the JSON that the transformer's server and AIStore put around it."""
+    found = re.search(r'"detail":\s*("(?:[^"\\]|\\.)*")', message)
+    if found:
+        message = json.loads(found[1]).removeprefix("Processing error: ")
     return " ".join(message.split())[:1000]

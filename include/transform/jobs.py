@@ -31,6 +31,16 @@ class Progress:
     error: str = ""
 
 
+def newest_snapshots(client: Any, job_id: str) -> list[Any]:
+    """Return the newest snapshot of a job from each target.
+
+    AIStore makes the ids of multi-object jobs from the clock and the buckets, so a job that follows an aborted one
+    within seconds can have the same id (xact.GenBEID), and both are reported.
+    """
+    by_target = client.job(job_id).get_details().root
+    return [max(snaps, key=lambda s: s.start_time) for snaps in by_target.values() if snaps]
+
+
 class Follower:
     """Tells when one AIStore job is over.
 
@@ -53,7 +63,7 @@ class Follower:
         from requests import RequestException
 
         try:
-            snaps = self.client.job(self.job_id).get_details().list_snapshots()
+            snaps = newest_snapshots(self.client, self.job_id)
         except (AISError, RequestException) as e:
             log.info("job %s: the cluster does not answer for now: %s", self.job_id, e)
             return self._stalled(Progress(max(self._seen[0], 0), max(self._seen[1], 0)), f"no answer: {e}")
@@ -122,11 +132,7 @@ def _jobs_between(client: Any, source: Bucket, destination: Bucket) -> Iterator[
         kind, _, job_id = entry.rstrip("]").partition("[")
         if kind not in MULTI_OBJECT_KINDS | BUCKET_KINDS:
             continue
-        snaps = [
-            s
-            for s in client.job(job_id).get_details().list_snapshots()
-            if _between(s, source, destination) and not s.aborted
-        ]
+        snaps = [s for s in newest_snapshots(client, job_id) if _between(s, source, destination) and not s.aborted]
         if snaps:
             yield job_id, all(s.is_idle for s in snaps)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from include import sql
 
-_LISTING = ("job", "side", "object", "destination_object", "size", "version")
-_PLANNED = ("pending", "known_bad", "collision", "reason")
+_LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
+_PLANNED = ("pending", "known_bad", "refused", "reason")
 _BATCH = 20_000
 _SYNCHRONOUS = {"async_insert": 0}
 
@@ -59,12 +59,12 @@ class Scope:
 
 @dataclass(frozen=True)
 class Plan:
-    """Objects listed, to be done, left alone as they failed before in the same version, and colliding in name."""
+    """Objects listed, to be done, left alone as they failed before in the same version, and refused for their names."""
 
     listed: int
     pending: int
     known_bad: int
-    collisions: int
+    refused: int
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Ledger:
         for statement in sql.schema():
             self.client.command(statement)
 
-    def record_listing(self, scope: Scope, side: str, rows: Iterable[tuple[str, str, int, str]]) -> int:
-        """Replace one side of a job's listing with `rows` (object, destination object, bytes, version).
+    def record_listing(self, scope: Scope, side: str, rows: Iterable[tuple[str, str, int, str, str]]) -> int:
+        """Replace one side of a job's listing with `rows` (object, destination object, bytes, version, reason).
 
         Streams in batches; returns the number of rows.
         """
@@ -104,7 +104,7 @@ class Ledger:
         """Decide from the recorded listings what is to be done; keeps it as the job's ``pending`` side.
 
         `keeps_result` tells whether an object that is done must still have its result at the destination.
-        Name collisions are recorded as failures.
+        Objects whose names AIStore cannot hold, or whose results would have the same name, are recorded as failures.
         """
         for side in _PLANNED:
             self._drop(scope, side)
@@ -112,7 +112,7 @@ class Ledger:
             sql.query("plan"),
             parameters={**scope.parameters, "retry_failed": retry_failed, "keeps_result": keeps_result},
         )
-        self.client.command(sql.query("settle_collisions"), parameters=scope.parameters)
+        self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
         return self.planned(scope)
 
     def planned(self, scope: Scope) -> Plan:
@@ -127,7 +127,7 @@ class Ledger:
             listed=counts.get("source", 0),
             pending=counts.get("pending", 0),
             known_bad=counts.get("known_bad", 0),
-            collisions=counts.get("collision", 0),
+            refused=counts.get("refused", 0),
         )
 
     def missing(self, scope: Scope, after: str, limit: int) -> list[Pending]:
@@ -142,7 +142,7 @@ class Ledger:
 
     def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str]]) -> None:
         """Keep why objects failed, as (object, reason), until `settle`."""
-        for batch in _batches((scope.job, "reason", name, "", 0, reason) for name, reason in reasons):
+        for batch in _batches((scope.job, "reason", name, "", 0, "", reason) for name, reason in reasons):
             self.client.insert("storeside.listings", batch, column_names=_LISTING, settings=_SYNCHRONOUS)
 
     def settle(self, scope: Scope, *, record_done: bool, no_reason: str) -> None:

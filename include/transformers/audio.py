@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
@@ -29,7 +30,9 @@ class AudioError(ValueError):
 
 def _open(source: str | bytes | bytearray) -> BinaryIO:
     if isinstance(source, str):
-        return open(source, "rb")
+        # By descriptor, so that the file has no name: libav would guess the format from it, and resolve
+        # references against it.
+        return os.fdopen(os.open(source, os.O_RDONLY), "rb")
     return io.BytesIO(source)
 
 
@@ -45,7 +48,6 @@ class _Decoder:
             raise AudioError("the object is empty")
         data.seek(0)
         try:
-            # A file object and no path: libav gets no name that it could resolve siblings against.
             self.container: Any = av.open(
                 data,
                 options={"format_whitelist": CONTAINERS, "protocol_whitelist": ""},

@@ -12,21 +12,31 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from include.transform.jobs import Follower, Progress, abort
 
 REPORT_SECONDS = 5.0
+# Airflow 3.3 fails a task that runs again before its executor has said that the deferring worker is gone
+# (scheduler_job_runner.py, "finished with state success, but the task instance's state attribute is running").
+SETTLE_SECONDS = 2.0
 
 
 class AISJobTrigger(BaseTrigger):
     """Fires once when an AIStore job is over, with its error if it had one.
 
-    `total` objects give the ETA in the log; a job without progress for `stall_seconds` is aborted. A user who kills
+    `started` (seconds since the epoch) and `total` objects give rate and ETA in the log; a job without progress for `stall_seconds` is aborted. A user who kills
     or clears the deferred task aborts the job; a triggerer that restarts goes on following it.
     """
 
     def __init__(
-        self, endpoint: str, job_id: str, total: int = 0, poll_interval: float = 1.0, stall_seconds: float = 300
+        self,
+        endpoint: str,
+        job_id: str,
+        started: float,
+        total: int = 0,
+        poll_interval: float = 1.0,
+        stall_seconds: float = 300,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.endpoint = endpoint
         self.job_id = job_id
+        self.started = started
         self.total = total
         self.poll_interval = poll_interval
         self.stall_seconds = stall_seconds
@@ -38,6 +48,7 @@ class AISJobTrigger(BaseTrigger):
             {
                 "endpoint": self.endpoint,
                 "job_id": self.job_id,
+                "started": self.started,
                 "total": self.total,
                 "poll_interval": self.poll_interval,
                 "stall_seconds": self.stall_seconds,
@@ -49,12 +60,13 @@ class AISJobTrigger(BaseTrigger):
         from operators.hooks.aistore import aistore_client
 
         follower = Follower(aistore_client(self.endpoint), self.job_id, self.stall_seconds)
-        started = reported = time.monotonic()
+        reported = time.time()
+        await asyncio.sleep(SETTLE_SECONDS)
         while True:
             progress = await asyncio.to_thread(follower.poll)
-            now = time.monotonic()
+            now = time.time()
             if progress.finished or now - reported >= REPORT_SECONDS:
-                self.log.info("job %s: %s", self.job_id, describe(progress, self.total, now - started))
+                self.log.info("job %s: %s", self.job_id, describe(progress, self.total, now - self.started))
                 reported = now
             if progress.finished:
                 yield TriggerEvent({"job_id": self.job_id, "error": progress.error})

@@ -294,7 +294,7 @@ def test_probe_that_fails_later_makes_the_pod_unready_and_back(runner: Runner) -
 
 
 def test_crash_is_reported_with_code_and_log(runner: Runner) -> None:
-    name = runner.python("import sys; print('x' * 5000); sys.exit('no module named foo')")
+    name = runner.python("import sys; print('x' * 5000, flush=True); sys.exit('no module named foo')")
     end = runner.end(name)
     assert (end["exitCode"], end["reason"]) == (1, "Error")
     assert end["message"].endswith("no module named foo\n")
@@ -375,11 +375,11 @@ def test_watch_reports_changes_and_does_not_end(runner: Runner) -> None:
         container = {"name": "c", "image": "test/python", "command": ["python", "-c", "exit(3)"]}
         body = encode("Pod", metadata={"name": name}, spec={"containers": [container]})
         assert requests_elsewhere(runner, body) == 201
-        events = []
+        events: list[dict[str, Any]] = []
+        lines = map(json.loads, watch.iter_lines(chunk_size=1))
         with pytest.raises(requests.ConnectionError, match="timed out"):
-            for line in watch.iter_lines(chunk_size=1):
-                events.append(json.loads(line))
-    assert [event["type"] for event in events] == ["ADDED", "MODIFIED", "MODIFIED"]
+            events.extend(lines)
+    assert [event["type"] for event in events] == ["ADDED", *["MODIFIED"] * (len(events) - 1)]
     assert events[-1]["object"]["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
 
 
@@ -411,7 +411,8 @@ def alive(pid: int) -> bool:
 
 def tree_of(runner: Runner) -> tuple[int, int]:
     """Start a pod with a child, and return the ids of both."""
-    code = "import os, subprocess, time; print(os.getpid(), subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    child = "subprocess.Popen(['sleep', '60']).pid"
+    code = f"import os, subprocess, time; print(os.getpid(), {child}, flush=True); time.sleep(60)"
     log = f"{runner.pods}/{runner.python(code)}/log"
     wait_for(lambda: len(runner.session.get(log).text.split()) == 2)
     leader, child = runner.session.get(log).text.split()

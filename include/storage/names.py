@@ -1,0 +1,27 @@
+"""Object names that AIStore cannot hold."""
+
+from __future__ import annotations
+
+# Names longer than this are refused by file systems as soon as they are one path component (NAME_MAX, limits.h);
+# AIStore's own limit on a whole name is larger.
+_COMPONENT = 255
+
+
+def unfit(name: str) -> str | None:
+    """Return why an AIStore cluster cannot hold an object of this name; None when it can.
+
+    AIStore keeps objects as files below a bucket's folder and joins the name to its path: ``..`` would leave the
+    bucket, even its mountpath, and empty or ``.`` components would be lost, so that another object is overwritten.
+    """
+    parts = name.split("/")
+    if ".." in parts:
+        return "the name has a '..' component, which would leave the bucket's folder"
+    if "" in parts:
+        return "the name has an empty component (a leading, trailing or double '/'), which AIStore drops"
+    if "." in parts:
+        return "the name has a '.' component, which AIStore drops"
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        return "the name has control characters, which AIStore's listings cannot carry"
+    if any(len(part.encode()) > _COMPONENT for part in parts):
+        return f"a component of the name is longer than {_COMPONENT} bytes"
+    return None
