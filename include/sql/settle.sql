@@ -4,12 +4,12 @@ INSERT INTO storeside.objects
 SELECT
     {source:String}, {destination:String}, r.object, r.version, {effect:String}, r.destination_object,
     if(r.fresh, 'done', 'failed'),
-    multiIf(r.fresh, '', e.reason != '', e.reason, {no_reason:String}),
+    multiIf(r.fresh, '', e.why != '', e.why, {no_reason:String}),
     r.size, if(r.fresh, r.result_size, 0), {run_id:String}
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 LEFT JOIN
 (
-    SELECT object, any(reason) AS reason
+    SELECT object, any(reason) AS why
     FROM storeside.listings
     WHERE job = {job:String} AND side = 'reason'
     GROUP BY object

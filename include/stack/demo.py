@@ -166,7 +166,8 @@ def _table(stack: Stack, clickhouse: Any, upload: Upload, outcome: Outcome) -> l
     """Sum up from ClickHouse what became of the uploaded recordings, in whichever run."""
     bound = {"prefix": upload.prefix, "started": outcome.started}
     done, failed, size_in, size_out = clickhouse.query(
-        "SELECT countIf(status = 'done'), countIf(status = 'failed'), sumIf(bytes_in, status = 'done'), sum(bytes_out)"
+        "SELECT countIf(status = 'done'), countIf(status = 'failed'),"
+        " sumIf(bytes_in, status = 'done'), sum(bytes_out)"
         " FROM storeside.objects FINAL WHERE destination = 'ais://speech' AND startsWith(object, {prefix:String})",
         parameters=bound,
     ).first_row
@@ -177,7 +178,8 @@ def _table(stack: Stack, clickhouse: Any, upload: Upload, outcome: Outcome) -> l
         parameters=bound,
     ).result_rows
     rows, audio = clickhouse.query(
-        "SELECT count(), sum(duration_seconds) FROM storeside.speech WHERE startsWith(source_object, {prefix:String})",
+        "SELECT count(), sum(duration_seconds) FROM storeside.speech"
+        " WHERE startsWith(source_object, {prefix:String})",
         parameters=bound,
     ).first_row
     transcoding, pulled, checked, invalid = clickhouse.query(

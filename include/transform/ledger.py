@@ -59,7 +59,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Plan:
-    """Objects listed, to be done, left alone as they failed before in the same version, and refused for their names."""
+    """Objects listed, to be done, left alone as they failed before in this version, and refused for their names."""
 
     listed: int
     pending: int

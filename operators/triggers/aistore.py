@@ -20,8 +20,9 @@ SETTLE_SECONDS = 2.0
 class AISJobTrigger(BaseTrigger):
     """Fires once when an AIStore job is over, with its error if it had one.
 
-    `started` (seconds since the epoch) and `total` objects give rate and ETA in the log; a job without progress for `stall_seconds` is aborted. A user who kills
-    or clears the deferred task aborts the job; a triggerer that restarts goes on following it.
+    `started` (seconds since the epoch) and `total` objects give rate and ETA in the log; a job without progress for
+    `stall_seconds` is aborted. A user who kills or clears the deferred task aborts the job; a triggerer that restarts
+    goes on following it.
     """
 
     def __init__(

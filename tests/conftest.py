@@ -1,0 +1,99 @@
+"""The embedded stack for tests: one for the whole session, apart from the one that `make up` keeps."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.stack import cli, demo, s3
+from include.stack.settings import Stack, default_folder
+from include.stack.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+    from types_boto3_sqs import SQSClient
+
+    from include.transform.bucket_job import BucketJob, Summary
+
+FOLDER = default_folder() / "test"
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """Storage, ClickHouse, S3 + SQS and pod runner, without Airflow."""
+    if (old := Stack.load(FOLDER)) is not None:
+        Supervisor(old).stop()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    (FOLDER / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
+    (default_folder() / "cache").mkdir(exist_ok=True)
+    found = cli.up(FOLDER, only=("s3", "clickhouse", "podrunner", "aistore"))
+    yield found
+    Supervisor(found).stop()
+
+
+@pytest.fixture(scope="session")
+def airflow(stack: Stack) -> Stack:
+    """The same stack with Airflow's four processes."""
+    return cli.up(FOLDER)
+
+
+@pytest.fixture(scope="session")
+def clickhouse(stack: Stack) -> Any:
+    """A clickhouse-connect client of the stack's server."""
+    return demo.clickhouse_client(stack)
+
+
+@pytest.fixture(scope="session")
+def aistore(stack: Stack) -> Any:
+    """An `aistore` SDK client of the stack's cluster."""
+    from operators.hooks.aistore import aistore_client
+
+    return aistore_client(stack.url("ais_proxy"))
+
+
+@pytest.fixture(scope="session")
+def s3_client(stack: Stack) -> S3Client:
+    """A boto3 S3 client of the stack's server."""
+    return s3.client("s3", stack.url("s3"), *s3.keys(stack))
+
+
+@pytest.fixture(scope="session")
+def sqs_client(stack: Stack) -> SQSClient:
+    """A boto3 SQS client of the stack's server."""
+    return s3.client("sqs", stack.url("s3"), *s3.keys(stack))
+
+
+@pytest.fixture
+def drive() -> Callable[[BucketJob], Summary]:
+    """Run a `BucketJob` to its end, as an operator does between its deferrals."""
+
+    def run(job: BucketJob) -> Summary:
+        state = job.begin()
+        while state.phase != "done":
+            state = job.submit(state)
+            if state.job_id:
+                follower = job.follower(state, stall_seconds=60)
+                while not follower.poll().finished:
+                    time.sleep(0.3)
+            state = job.advance(state)
+        return job.finish(state)
+
+    return run
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Callable[[int], list[Path]]:
+    """Make some distinct recordings."""
+    from include.stack import speech_corpus
+
+    def make(count: int) -> list[Path]:
+        corpus = speech_corpus.make(demo.RECORDINGS, tmp_path / "corpus", count)
+        return [corpus.folder / o.name for o in corpus.objects]
+
+    return make
