@@ -38,7 +38,12 @@ PARAMS = {
         title="Bucket of recordings",
         description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
     ),
-    "prefix": Param("", type="string", title="Prefix", description="Take only objects whose names start with this"),
+    "prefix": Param(
+        None,
+        type=["null", "string"],
+        title="Prefix",
+        description="Take only objects whose names start with this; empty takes all",
+    ),
     "container": Param(
         "wav", type="string", enum=["wav", "flac", "mp3", "ogg"], section="Audio", description="Container of results"
     ),
@@ -107,7 +112,7 @@ processed. What failed, and why: `SELECT object, reason FROM storeside.objects F
         task_id="ingest",
         source="{{ params.source }}",
         destination=RECORDINGS,
-        prefix="{{ params.prefix }}",
+        prefix="{{ params.prefix or '' }}",
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )
@@ -115,7 +120,7 @@ processed. What failed, and why: `SELECT object, reason FROM storeside.objects F
         task_id="transcode",
         source=RECORDINGS,
         destination=SPEECH,
-        prefix="{{ params.prefix }}",
+        prefix="{{ params.prefix or '' }}",
         container="{{ params.container }}",
         codec="{{ params.codec }}",
         sample_rate="{{ params.sample_rate }}",
@@ -129,7 +134,7 @@ processed. What failed, and why: `SELECT object, reason FROM storeside.objects F
         task_id="probe",
         source=SPEECH,
         destination=FACTS,
-        prefix="{{ params.prefix }}",
+        prefix="{{ params.prefix or '' }}",
         communication="{{ params.communication }}",
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",

@@ -108,10 +108,11 @@ class _BucketJobOperator(BaseOperator):
     def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         """Go on after a job is over: reconcile, retry what is missing, or finish."""
         with airflow_errors():
+            self.log.info("job %s: %s", event["job_id"], event["progress"])
             if event["error"]:
                 self.log.warning("job %s: %s; what it left is done again", event["job_id"], event["error"])
             job = self.job(context)
-            return self._go_on(context, job, job.advance(State(**state)))
+            return self._go_on(context, job, job.advance(State(**state), event["seconds"]))
 
     def _go_on(self, context: Context, job: BucketJob, state: State) -> dict[str, Any]:
         while state.phase != "done":
@@ -147,6 +148,7 @@ class _BucketJobOperator(BaseOperator):
                 "bytes_in": summary.bytes_in,
                 "bytes_out": summary.bytes_out,
                 "seconds": summary.seconds,
+                "job_seconds": summary.job_seconds,
             }
         )
         self.log.info(

@@ -72,6 +72,7 @@ CREATE TABLE IF NOT EXISTS storeside.runs
     bytes_in UInt64,
     bytes_out UInt64,
     seconds Float64,
+    job_seconds Float64 COMMENT 'of them, what AIStore itself worked',
     detail String,
     recorded_at DateTime64(3) DEFAULT now64(3)
 )

@@ -182,8 +182,9 @@ def _table(stack: Stack, clickhouse: Any, upload: Upload, outcome: Outcome) -> l
         " WHERE startsWith(source_object, {prefix:String})",
         parameters=bound,
     ).first_row
-    transcoding, pulled, checked, invalid = clickhouse.query(
-        "SELECT sumIf(seconds, task_id = 'transcode' AND done > 0), sumIf(bytes_out, task_id = 'probe'),"
+    transcoding, working, pulled, checked, invalid = clickhouse.query(
+        "SELECT sumIf(seconds, task_id = 'transcode' AND done > 0),"
+        " sumIf(job_seconds, task_id = 'transcode' AND done > 0), sumIf(bytes_out, task_id = 'probe'),"
         " sumIf(listed, kind = 'validate'), sumIf(failed, kind = 'validate')"
         " FROM storeside.runs FINAL WHERE recorded_at >= {started:DateTime64(3)}",
         parameters=bound,
@@ -208,7 +209,7 @@ def _table(stack: Stack, clickhouse: Any, upload: Upload, outcome: Outcome) -> l
         ("rows loaded", f"{rows}, {audio / 60:.1f} minutes of speech"),
         ("rows loaded by a second run", str(outcome.again)),
         ("whole run", f"{outcome.seconds:.1f} s"),
-        ("look at", f"{stack.url('airflow')}/dags/{DAG}"),
+        ("look at it", f"make up, then {stack.url('airflow')}/dags/{DAG}"),
         ("", "SELECT object, duration_seconds, rms_dbfs FROM storeside.speech LIMIT 5"),
     ]
 

@@ -49,7 +49,8 @@ class State:
     """Where a job stands; small and JSON-able, so that it survives a deferral or a restart.
 
     `phase` is ``attached`` (to a job that ran already), ``bucket`` (all at once), ``objects`` (windows of names),
-    ``retry`` (what is missing) or ``done``. `cursor` is the last object name that was submitted.
+    ``retry`` (what is missing) or ``done``. `cursor` is the last object name that was submitted; `job_seconds` is
+    what AIStore's jobs have taken so far.
     """
 
     phase: str
@@ -61,6 +62,7 @@ class State:
     cursor: str = ""
     job_id: str = ""
     etl_name: str = ""
+    job_seconds: float = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a dictionary of plain values."""
@@ -69,7 +71,7 @@ class State:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of a job. `examples` are (object, reason) of the first failures; the ledger has all of them."""
+    """What came of a job; `job_seconds` of its `seconds` are AIStore's own. `examples` are (object, reason) of the first failures; the ledger has all of them."""
 
     source: str
     destination: str
@@ -82,6 +84,7 @@ class Summary:
     bytes_in: int
     bytes_out: int
     seconds: float
+    job_seconds: float = 0
     examples: tuple[tuple[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,6 +131,7 @@ class BucketJob:
 
     def begin(self) -> State:
         """Say what is to be done first: follow a job that runs already, resume what a killed try began, or plan."""
+        jobs.wait_for_rebalance(self.client)
         self.ledger.create()
         self._require_destination()
         running = jobs.running_between(self.client, self.source, self.destination)
@@ -147,7 +151,6 @@ class BucketJob:
 
     def _plan(self) -> State:
         """List both buckets, compare them with the ledger, and say what is to be done."""
-        jobs.wait_for_rebalance(self.client)
         self.ledger.record_listing(self.scope, "source", map(self._source_row, self.list_source()))
         self._list_destination("before")
         plan = self.ledger.plan(self.scope, retry_failed=self.retry_failed, keeps_result=self.keeps_result)
@@ -178,6 +181,7 @@ class BucketJob:
         """Submit the next job; returns the state with its id, or without one when the phase has no more to do."""
         if state.phase in ("attached", "done"):
             return state
+        jobs.wait_for_rebalance(self.client)
         jobs.end_idle(self.client, self.source, self.destination)
         if state.phase == "bucket":
             return self._submit_bucket(state)
@@ -188,14 +192,16 @@ class BucketJob:
         """Return what tells when the submitted job is over."""
         return jobs.Follower(self.client, state.job_id, stall_seconds)
 
-    def advance(self, state: State) -> State:
-        """Go on after the submitted job is over: next window, the retry of what is missing, or done."""
+    def advance(self, state: State, seconds: float = 0) -> State:
+        """Go on after the submitted job is over, which took `seconds`: next window, retry of what is missing, or done."""
+        state = replace(state, job_seconds=state.job_seconds + seconds)
         if state.phase == "attached":
             return self._resume() or self._plan()
         if state.phase == "retry":
             self._record_reasons(state)
         if state.phase in ("objects", "retry") and state.job_id:
             return replace(state, job_id="")
+        jobs.wait_for_rebalance(self.client)
         self._list_destination("after")
         if state.phase != "retry" and self.ledger.missing(self.scope, "", 1):
             return replace(state, phase="retry", cursor="", job_id="")
@@ -207,6 +213,8 @@ class BucketJob:
             self.ledger.settle(self.scope, record_done=self.keeps_result, no_reason=NO_REASON)
             if self.spec:
                 self._remove_empty_results()
+                jobs.end_idle(self.client, self.source, self.destination)
+                etls.release(self.client, (self.spec.name, self._retry_spec(self.spec).name))
         if self.keeps_result:
             self.ledger.forget_listings(self.scope)
         totals = self.ledger.totals(self.scope)
@@ -226,6 +234,7 @@ class BucketJob:
             bytes_in=totals.bytes_in,
             bytes_out=totals.bytes_out,
             seconds=round(time.time() - state.started, 3),
+            job_seconds=round(state.job_seconds, 3),
             examples=tuple(examples),
         )
 
@@ -258,12 +267,13 @@ class BucketJob:
         group = self.source.handle(self.client).objects(obj_names=names)
         to = self.destination.handle(self.client)
         etl_name = ""
+        jobs.renew_ids(self.client)
         if self.spec is None:
             ids = group.copy(to, prepend=self.naming.prepend, continue_on_error=True)
             job_id = ids[-1]
         else:
             retry = state.phase == "retry"
-            etl_name = etls.ensure(self.client, replace(self.spec, communication="hpush") if retry else self.spec)
+            etl_name = etls.ensure(self.client, self._retry_spec(self.spec) if retry else self.spec)
             job_id = group.transform(
                 to,
                 etl_name,
@@ -275,6 +285,11 @@ class BucketJob:
             )
         log.info("submitted %d objects as job %s", len(names), job_id)
         return replace(state, job_id=job_id, etl_name=etl_name, cursor=names[-1])
+
+    @staticmethod
+    def _retry_spec(spec: EtlSpec) -> EtlSpec:
+        """Return the ETL for what is missing: over ``hpush``, which tells the reason of a failure."""
+        return replace(spec, communication="hpush")
 
     def _record_reasons(self, state: State) -> None:
         """Keep the reasons that AIStore knows of a finished retry."""

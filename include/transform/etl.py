@@ -6,11 +6,11 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .errors import TransformError, TransientTransformError
+from .errors import TransformError
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,9 @@ def ensure(client: Any, spec: EtlSpec, attempts: int = 3) -> str:
     """
     from aistore.sdk.errors import AISError
 
-    for attempt in range(1, attempts + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         if _running(client, spec.name):
             return spec.name
         started = time.monotonic()
@@ -94,19 +96,40 @@ def ensure(client: Any, spec: EtlSpec, attempts: int = 3) -> str:
         else:
             log.info("ETL %s runs after %.1f s", spec.name, time.monotonic() - started)
             return spec.name
-    raise TransientTransformError(f"ETL {spec.name} did not start")
 
 
 def _running(client: Any, name: str) -> bool:
-    return any(etl.id == name for etl in client.cluster().list_etls())
+    """Tell whether the ETL runs beside every target: one that was restarted lists it without having it."""
+    from aistore.sdk.errors import AISError
+
+    if not any(etl.id == name for etl in client.cluster().list_etls()):
+        return False
+    try:
+        client.cluster().client.request("get", path=f"etl/{name}/health")
+    except AISError as e:
+        log.warning("ETL %s does not run beside every target, starting it again: %s", name, e)
+        discard(client, name)
+        return False
+    return True
+
+
+def release(client: Any, names: Iterable[str]) -> None:
+    """Stop and delete ETLs, unless a transform runs somewhere in the cluster.
+
+    Stopping any ETL aborts every bucket transform (AIStore 5.0, xreg.AbortKind). Idle ones are not left behind
+    because a target can hang in stopping them when another target is lost.
+    """
+    if any(
+        job.startswith("etl-") and not job.startswith("etl-inline") for job in client.cluster().list_running_jobs()
+    ):
+        log.info("other transforms run: ETLs are left for them to end")
+        return
+    for name in names:
+        discard(client, name)
 
 
 def discard(client: Any, name: str) -> None:
-    """Stop and delete the ETL `name` if it is there.
-
-    Stopping any ETL aborts every bucket transform of the cluster (AIStore 5.0, xreg.AbortKind): call this only
-    for an ETL that failed to start, or when nothing runs.
-    """
+    """Stop and delete the ETL `name` if it is there, whatever else runs; see `release`."""
     from aistore.sdk.errors import AISError
 
     for verb in ("stop", "delete"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from include.storage.buckets import Bucket
@@ -23,20 +24,17 @@ _ZERO_TIME = "0001-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class Progress:
-    """What a job has done so far: objects and bytes read, summed over the targets."""
+    """What a job has done so far: objects and bytes read, summed over the targets, and its own seconds at the end."""
 
     objects: int = 0
     bytes: int = 0
+    seconds: float = 0
     finished: bool = False
     error: str = ""
 
 
 def newest_snapshots(client: Any, job_id: str) -> list[Any]:
-    """Return the newest snapshot of a job from each target.
-
-    AIStore makes the ids of multi-object jobs from the clock and the buckets, so a job that follows an aborted one
-    within seconds can have the same id (xact.GenBEID), and both are reported.
-    """
+    """Return the newest snapshot of a job from each target."""
     by_target = client.job(job_id).get_details().root
     return [max(snaps, key=lambda s: s.start_time) for snaps in by_target.values() if snaps]
 
@@ -55,7 +53,7 @@ class Follower:
         self.stall_seconds = stall_seconds
         self._idle = 0
         self._seen = (-1, -1)
-        self._moved = time.monotonic()
+        self._started = self._moved = time.monotonic()
 
     def poll(self) -> Progress:
         """Ask the cluster once. Does not raise while a target is down: that is no progress."""
@@ -71,13 +69,13 @@ class Follower:
         size = sum(s.stats.bytes for s in snaps if s.stats)
         aborted = next((s.abort_err or "aborted" for s in snaps if s.aborted or s.abort_err), "")
         if aborted:
-            return Progress(objects, size, finished=True, error=aborted)
+            return Progress(objects, size, _seconds(snaps), finished=True, error=aborted)
         if snaps and all(s.end_time and s.end_time != _ZERO_TIME for s in snaps):
-            return Progress(objects, size, finished=True)
+            return Progress(objects, size, _seconds(snaps), finished=True)
         idle = bool(snaps) and all(s.kind in MULTI_OBJECT_KINDS and s.is_idle for s in snaps)
         self._idle = self._idle + 1 if idle else 0
         if self._idle >= IDLE_POLLS:
-            return Progress(objects, size, finished=True)
+            return Progress(objects, size, self._moved - self._started, finished=True)
         if (objects, size) != self._seen:
             self._seen, self._moved = (objects, size), time.monotonic()
         return self._stalled(Progress(objects, size), "no progress")
@@ -88,7 +86,14 @@ class Follower:
             return progress
         abort(self.client, self.job_id)
         error = f"{what} for {still:.0f} s: aborted"
-        return Progress(progress.objects, progress.bytes, finished=True, error=error)
+        return Progress(progress.objects, progress.bytes, still, finished=True, error=error)
+
+
+def _seconds(snaps: Sequence[Any]) -> float:
+    """Return how long a job took, by the clocks of its targets."""
+    ends = [datetime.fromisoformat(s.end_time) for s in snaps if s.end_time and s.end_time != _ZERO_TIME]
+    starts = [datetime.fromisoformat(s.start_time) for s in snaps if s.start_time]
+    return (max(ends) - min(starts)).total_seconds() if ends and starts else 0.0
 
 
 def abort(client: Any, job_id: str) -> None:
@@ -145,13 +150,36 @@ def _between(snap: Any, source: Bucket, destination: Bucket) -> bool:
     )
 
 
-def wait_for_rebalance(client: Any, seconds: float = 120) -> None:
-    """Return once no rebalance runs: AIStore refuses transforms and lists incompletely until then.
+def renew_ids(client: Any) -> None:
+    """Make the next multi-object job have an id that no earlier one had.
 
-    Raises TransientTransformError when it goes on for longer than `seconds`.
+    AIStore 5.0 makes these ids from the minute, the buckets and the version of the bucket metadata, and does not see
+    that an id is taken as it looks it up without its prefix (streamingF.genBEID). A job with the id of an aborted one
+    works, but cannot be followed or aborted: AIStore shows the other. Making any bucket changes the version.
     """
+    from uuid import uuid4
+
+    bucket = client.bucket(f"storeside-{uuid4().hex[:12]}")
+    bucket.create()
+    bucket.delete()
+
+
+def wait_for_rebalance(client: Any, seconds: float = 120) -> None:
+    """Return once all targets answer and no rebalance runs: until then transforms are refused, listings incomplete.
+
+    Raises TransientTransformError when that takes longer than `seconds`.
+    """
+    from aistore.sdk.errors import AISError
+
     deadline = time.monotonic() + seconds
-    while any(job.startswith("rebalance[") for job in client.cluster().list_running_jobs()):
+    while True:
+        try:
+            running = client.cluster().list_running_jobs()
+            reason = "rebalances" if any(job.startswith("rebalance[") for job in running) else ""
+        except AISError as e:
+            reason = f"does not answer as a whole ({e.message[:200]})"
+        if not reason:
+            return
         if time.monotonic() > deadline:
-            raise TransientTransformError(f"the AIStore cluster still rebalances after {seconds:.0f} s: try later")
+            raise TransientTransformError(f"the AIStore cluster still {reason} after {seconds:.0f} s: try later")
         time.sleep(1)

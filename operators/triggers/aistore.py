@@ -66,12 +66,15 @@ class AISJobTrigger(BaseTrigger):
         while True:
             progress = await asyncio.to_thread(follower.poll)
             now = time.time()
-            if progress.finished or now - reported >= REPORT_SECONDS:
-                self.log.info("job %s: %s", self.job_id, describe(progress, self.total, now - self.started))
-                reported = now
+            text = describe(progress, self.total, now - self.started)
             if progress.finished:
-                yield TriggerEvent({"job_id": self.job_id, "error": progress.error})
+                yield TriggerEvent(
+                    {"job_id": self.job_id, "error": progress.error, "seconds": progress.seconds, "progress": text}
+                )
                 return
+            if now - reported >= REPORT_SECONDS:
+                self.log.info("job %s: %s", self.job_id, text)
+                reported = now
             await asyncio.sleep(self.poll_interval)
 
     async def on_kill(self) -> None:
@@ -84,6 +87,7 @@ class AISJobTrigger(BaseTrigger):
 
 def describe(progress: Progress, total: int, seconds: float) -> str:
     """Return one log line: done of total, rate and ETA."""
+    seconds = progress.seconds or seconds
     rate = progress.objects / seconds if seconds > 0 else 0.0
     of = f" of {total}" if total else ""
     text = f"{progress.objects}{of} objects, {progress.bytes / 1e6:.1f} MB, {rate:.1f} objects/s"
