@@ -194,10 +194,8 @@ def _table(stack: Stack, clickhouse: Any, upload: Upload, outcome: Outcome) -> l
     return [
         ("recordings in S3", f"{upload.objects} objects, {upload.bytes / 1e6:.1f} MB{broken}"),
         ("transcoded in the cluster", f"{done} objects, {size_in / 1e6:.1f} MB in, {size_out / 1e6:.1f} MB out"),
-        (
-            "",
-            f"{transcoding:.1f} s, {done / max(transcoding, 0.001):.1f} objects/s, planning and reconciling included",
-        ),
+        ("", f"{working:.1f} s of work in the cluster, {done / max(working, 0.001):.1f} objects/s"),
+        ("", f"{transcoding:.1f} s with planning, starting the ETL, reconciling and retrying"),
         ("not transcoded", f"{failed} objects" + (":" if failures else "")),
         *(("", f"{name}: {reason}") for name, reason in failures),
         (

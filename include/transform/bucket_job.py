@@ -71,7 +71,10 @@ class State:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of a job; `job_seconds` of its `seconds` are AIStore's own. `examples` are (object, reason) of the first failures; the ledger has all of them."""
+    """What came of a job; `job_seconds` of its `seconds` are AIStore's own.
+
+    `examples` are (object, reason) of the first failures; the ledger has all of them.
+    """
 
     source: str
     destination: str
@@ -193,7 +196,7 @@ class BucketJob:
         return jobs.Follower(self.client, state.job_id, stall_seconds)
 
     def advance(self, state: State, seconds: float = 0) -> State:
-        """Go on after the submitted job is over, which took `seconds`: next window, retry of what is missing, or done."""
+        """Go on after the submitted job, which took `seconds`: next window, retry of what is missing, or done."""
         state = replace(state, job_seconds=state.job_seconds + seconds)
         if state.phase == "attached":
             return self._resume() or self._plan()
