@@ -117,8 +117,10 @@ def components(stack: Stack) -> list[Component]:
     ]
 
 
-def prepare(stack: Stack) -> None:
+def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
     """Make folders, passwords and a migrated database for a new state; compile the packages once.
+
+    `tell` hears of what takes long.
 
     Raises:
         StackError: the database cannot be migrated.
@@ -131,7 +133,7 @@ def prepare(stack: Stack) -> None:
         new.touch(mode=0o600)
         new.write_text(json.dumps({user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}))
         new.replace(passwords)
-    compile_packages()
+    compile_packages(tell)
     database = home / DATABASE_FILE
     if not database.exists():
         new = database.with_suffix(".new")
@@ -139,12 +141,13 @@ def prepare(stack: Stack) -> None:
         new.replace(database)
 
 
-def compile_packages() -> None:
+def compile_packages(tell: Callable[[str], object] = lambda text: None) -> None:
     """Compile the installed packages to bytecode once; without it every Airflow start takes twice as long."""
     packages = Path(sysconfig.get_path("purelib"))
     done = packages / f".storeside-compiled-{importlib.metadata.version('apache-airflow')}"
     if done.exists():
         return
+    tell("compiling the Python packages, once (half a minute)")
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "compileall", "-q", "-q", "-j", "2", str(packages)]
     subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, check=False)  # a few templates do not compile

@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,8 +119,8 @@ PATCHES = (
 )
 
 
-def build(cache: Path) -> Path:
-    """Return the node binary below `cache`, building it there first when it is absent."""
+def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
+    """Return the node binary below `cache`, building it there first when it is absent; `tell` hears of that."""
     binary = cache / f"aisnode-{VERSION}-{_patch_set()}" / "aisnode"
     if binary.exists():
         return binary
@@ -130,6 +130,7 @@ def build(cache: Path) -> Path:
             go = shutil.which("go")
             if go is None:
                 raise StackError(f"Go is needed to build AIStore {VERSION} and was not found: {_GO_HINT}")
+            tell(f"building AIStore {VERSION}, once (some minutes)")
             work = Path(tempfile.mkdtemp(prefix="aisnode-build-", dir=cache))
             try:
                 _build(_Go(go, cache / "aisnode-build.log"), work, binary)

@@ -67,10 +67,7 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) 
         remedy = f"take it down and delete {stack.state} to make another"
         raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
     if "airflow" in only:
-        _tell("preparing Airflow (the first time compiles the packages and migrates a database)")
-        airflow.prepare(stack)
-    if "aistore" in only:
-        _tell("preparing AIStore (the first time builds it)")
+        airflow.prepare(stack, _tell)
     Supervisor(stack).start(stages(stack, only), _tell)
     return stack
 
@@ -146,7 +143,7 @@ def _components(stack: Stack, part: str) -> list[Component]:
     if part == "aistore":
         from include.stack import aistore, aistore_build
 
-        return aistore.components(stack, aistore_build.build(stack.cache))
+        return aistore.components(stack, aistore_build.build(stack.cache, _tell))
     return airflow.components(stack)
 
 
