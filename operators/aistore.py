@@ -81,6 +81,8 @@ class _BucketJobOperator(BaseOperator):
     def job(self, context: Context) -> BucketJob:
         """Build the engine's job from the rendered arguments. Raises ValueError for arguments that make none."""
         source = Bucket.parse(self.source)
+        if self.on_failed_objects not in ("fail", "report"):
+            raise ValueError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
         return BucketJob(
             AIStoreHook(self.aistore_conn_id).get_conn(),
             ledger(self.clickhouse_conn_id),

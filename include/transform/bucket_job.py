@@ -246,7 +246,10 @@ class BucketJob:
             self.destination.handle(self.client).create(exist_ok=True)
 
     def _list_destination(self, side: str) -> None:
-        listing = list_aistore(self.client, self.destination, self.naming.prepend + self.prefix)
+        # Of a prefix that reaches into the extension, only what comes before it is in the names of results.
+        folder, slash, last = self.prefix.rpartition("/")
+        prefix = self.naming.prepend + folder + slash + last.partition(".")[0]
+        listing = list_aistore(self.client, self.destination, prefix)
         self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version, "") for o in listing))
 
     def _submit_bucket(self, state: State) -> State:
