@@ -38,7 +38,10 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
         super().__init__(command=transformer_command("audio_probe"), **kwargs)
 
     def naming(self, context: Context) -> Naming:
-        """Name facts after the whole object, ``a.wav`` to ``a.wav.json``, below the run's prefix."""
+        """Name facts after the whole object, ``a.wav`` to ``a.wav.json``, below the run's prefix.
+
+        Of objects with other extensions the facts keep the name as it is; ``stage_manifest.sql`` reads both back.
+        """
         from include.transformers.formats import CODECS
 
         return Naming({c: f"{c}.json" for c in CODECS}, run_prefix(run_key(context)))

@@ -37,7 +37,7 @@ def parse(body: str) -> list[S3Event]:
     """
     try:
         document = json.loads(body)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise NotificationError(f"not JSON: {e}") from e
     if not isinstance(document, dict):
         raise NotificationError("not a JSON object")

@@ -6,7 +6,8 @@ SELECT
     {run_id:String}, now64(3)
 FROM
 (
-    SELECT *, substring(path, length({path:String}) + 1, length(path) - length({path:String}) - length('.json')) AS object
+    -- facts of an object with another extension, or none, have its very name: AIStore gives them no '.json'
+    SELECT *, replaceRegexpOne(substring(path, length({path:String}) + 1), '\\.(wav|flac|mp3|ogg)\\.json$', '.\\1') AS object
     FROM storeside_staging.{facts:Identifier}
 ) AS f
 LEFT JOIN (SELECT * FROM storeside.objects FINAL WHERE destination = {bucket:String} AND status = 'done') AS t

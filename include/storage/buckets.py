@@ -58,15 +58,19 @@ class StoredObject:
 def list_aistore(client: Any, bucket: Bucket, prefix: str = "") -> Iterator[StoredObject]:
     """Stream the objects of `bucket` as the AIStore cluster behind `client` lists them.
 
-    The version joins AIStore's own counter, or the remote backend's version, with the checksum: the counter alone stays
-    as it is when a transform overwrites an object from another target (AIStore 5.0), and starts again after a deletion.
-    What a WebSocket transform wrote has no checksum; its size stands in.
+    The version of a remote object is the backend's version or checksum, whichever there is. In AIStore's own buckets
+    its counter is joined with the checksum: the counter alone stays as it is when a transform overwrites an object
+    from another target (AIStore 5.0), and starts again after a deletion. What a WebSocket transform wrote has no
+    checksum; its size stands in.
     """
     listing = bucket.handle(client).list_objects_iter(
         prefix=prefix, props="name,size,version,checksum", page_size=PAGE
     )
     for entry in listing:
-        yield StoredObject(entry.name, int(entry.size), f"{entry.version}/{entry.checksum or entry.size}")
+        version = entry.version or entry.checksum
+        if bucket.scheme == "ais":
+            version = f"{entry.version}/{entry.checksum or entry.size}"
+        yield StoredObject(entry.name, int(entry.size), version)
 
 
 def list_s3(client: S3Client, bucket: str, prefix: str = "") -> Iterator[StoredObject]:

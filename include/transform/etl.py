@@ -50,8 +50,10 @@ class EtlSpec:
     def name(self) -> str:
         """The ETL's name: the label and a hash of everything else, so that it stands for this specification."""
         text = json.dumps(asdict(self), sort_keys=True)
-        prefix = "".join(c if c.isalnum() else "-" for c in self.label.lower())[:_PREFIX_LENGTH].strip("-")
-        return f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        label = "".join(c if c.isascii() and c.isalnum() else "-" for c in self.label.lower()).strip("-")
+        if not label[:1].isalpha():  # Kubernetes: the name of a service begins with a letter
+            label = f"etl-{label}"
+        return f"{label[:_PREFIX_LENGTH].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     @property
     def effect(self) -> str:

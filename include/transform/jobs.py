@@ -36,7 +36,12 @@ class Progress:
 def newest_snapshots(client: Any, job_id: str) -> list[Any]:
     """Return the newest snapshot of a job from each target."""
     by_target = client.job(job_id).get_details().root
-    return [max(snaps, key=lambda s: s.start_time) for snaps in by_target.values() if snaps]
+    return [max(snaps, key=lambda s: _instant(s.start_time)) for snaps in by_target.values() if snaps]
+
+
+def _instant(text: str) -> float:
+    """Read a time as Go writes it, which does not sort as text: fractions lose their last zeros."""
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 class Follower:

@@ -10,8 +10,10 @@ import hashlib
 import io
 import math
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, BinaryIO, cast
 
 import av
@@ -22,6 +24,12 @@ from .formats import CODECS, LAYOUTS, AudioFormat
 # libav's names of the containers that hold audio and cannot refer to other files. Playlists (hls, concat,
 # dash, sdp) are left out on purpose: they make libav open what a recording's author names.
 CONTAINERS = "aac,aiff,caf,flac,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,ogg,w64,wav"
+
+
+# Rates of recordings: beyond them is damage, and a tiny object at 1 Hz would become a huge result.
+SOURCE_RATES = range(1_000, 768_001)
+# Sizes from here on stand in WAV files that were written to a pipe, whose writer did not know the size.
+_UNKNOWN_SIZE = 0x7FFF0000
 
 
 class AudioError(ValueError):
@@ -47,6 +55,8 @@ class _Decoder:
         if not data.read(1):
             raise AudioError("the object is empty")
         data.seek(0)
+        _refuse_truncated_wav(data)
+        data.seek(0)
         try:
             self.container: Any = av.open(
                 data,
@@ -59,11 +69,23 @@ class _Decoder:
             self.container.close()
             raise AudioError(f"the {self.container.format.name} container holds no audio stream")
         self.stream: Any = self.container.streams.audio[0]
+        try:
+            self._require_decodable()
+        except AudioError:
+            self.container.close()
+            raise
         self.stream.codec_context.options = {"err_detect": "explode+crccheck"}
         self.stream.codec_context.thread_type = (
             "NONE"  # objects are the parallelism: threads within one cost more than they give
         )
         self.samples = 0
+
+    def _require_decodable(self) -> None:
+        context = self.stream.codec_context
+        if context is None:
+            raise AudioError(f"the codec in the {self.container.format.name} container is not known")
+        if context.sample_rate not in SOURCE_RATES:
+            raise AudioError(f"the sample rate {context.sample_rate} Hz is not that of a recording")
 
     @property
     def declared_samples(self) -> int | None:
@@ -95,6 +117,24 @@ class _Decoder:
         self.container.close()
 
 
+def _refuse_truncated_wav(data: BinaryIO) -> None:
+    """Compare what a WAV file declares with what is there: libav ends without a word where the file does."""
+    if data.read(4) != b"RIFF" or data.read(8)[4:] != b"WAVE":
+        return
+    rate = 0  # bytes per second
+    while len(head := data.read(8)) == 8:
+        name, size = head[:4], int.from_bytes(head[4:], "little")
+        start = data.tell()
+        if name == b"data":
+            there = data.seek(0, io.SEEK_END) - start
+            if size < _UNKNOWN_SIZE and there < size - rate // 100:
+                raise AudioError(f"truncated: {there} of {size} declared bytes of samples are there")
+            return
+        if name == b"fmt " and len(form := data.read(16)) == 16:
+            (rate,) = struct.unpack_from("<I", form, 8)
+        data.seek(start + size + size % 2)
+
+
 def transcode(source: str | bytes | bytearray, target: AudioFormat) -> bytes:
     """Transcode one object.
 
@@ -115,15 +155,28 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat) -> bytes:
                     rate=target.sample_rate,
                     frame_size=_frame_size(stream),
                 )
-                for frame in decoder.frames():
-                    for resampled in resampler.resample(frame):
-                        out.mux(stream.encode(resampled))
-                for resampled in resampler.resample(None):
-                    out.mux(stream.encode(resampled))
-                out.mux(stream.encode(None))
+                _encode(decoder, resampler, stream, out)
         finally:
             decoder.close()
+    if not written.tell():
+        raise AudioError(f"too short: {decoder.samples} samples become none at {target.sample_rate} Hz")
     return written.getvalue()
+
+
+def _encode(decoder: _Decoder, resampler: Any, stream: Any, out: Any) -> None:
+    try:
+        for frame in chain(decoder.frames(), (None,)):
+            for resampled in resampler.resample(frame):
+                out.mux(stream.encode(resampled))
+        out.mux(stream.encode(None))
+    except AudioError:
+        raise
+    except (av.FFmpegError, ValueError) as e:  # a form or timestamps that no recording has, or that change within it
+        form = decoder.stream.codec_context
+        raise AudioError(
+            f"{decoder.codec} of {len(form.layout.channels)} channels at {form.sample_rate} Hz cannot be transcoded"
+            f" after {decoder.samples} samples: {_reason(e)}"
+        ) from e
 
 
 def _frame_size(stream: Any) -> int | None:
@@ -169,6 +222,8 @@ def probe(source: str | bytes | bytearray) -> AudioFacts:
                 peak = max(peak, float(np.abs(scaled).max()))
                 square_sum += float(np.dot(scaled, scaled))
                 values += scaled.size
+            if not math.isfinite(square_sum):
+                raise AudioError(f"the {decoder.codec} samples are not all numbers")
             return AudioFacts(
                 duration_seconds=decoder.samples / context.sample_rate,
                 sample_rate=context.sample_rate,

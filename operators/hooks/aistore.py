@@ -7,6 +7,8 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
+from include.storage.cluster import client as aistore_client
+
 
 class AIStoreHook(BaseHook):
     """Gives the `aistore` SDK's client for a connection.
@@ -47,10 +49,3 @@ class AIStoreHook(BaseHook):
         """Tell whether the cluster is ready, for the connection form."""
         ready = self.get_conn().cluster().is_ready()
         return ready, "the cluster is ready" if ready else f"no ready AIStore cluster at {self.endpoint}"
-
-
-def aistore_client(endpoint: str) -> Any:
-    """Return an `aistore` SDK client with time-outs that fit polling."""
-    from aistore.sdk import Client
-
-    return Client(endpoint, timeout=(5, 60))

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from include.storage.cluster import client
 from include.transform.jobs import Follower, Progress, abort
 
 REPORT_SECONDS = 5.0
@@ -58,9 +59,7 @@ class AISJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the job is over; the SDK blocks, so it polls in a thread."""
-        from operators.hooks.aistore import aistore_client
-
-        follower = Follower(aistore_client(self.endpoint), self.job_id, self.stall_seconds)
+        follower = Follower(client(self.endpoint), self.job_id, self.stall_seconds)
         reported = time.time()
         await asyncio.sleep(SETTLE_SECONDS)
         while True:
@@ -79,10 +78,8 @@ class AISJobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Abort the job: its task was killed, cleared or marked by a user."""
-        from operators.hooks.aistore import aistore_client
-
         self.log.info("aborting AIStore job %s", self.job_id)
-        await asyncio.to_thread(abort, aistore_client(self.endpoint), self.job_id)
+        await asyncio.to_thread(abort, client(self.endpoint), self.job_id)
 
 
 def describe(progress: Progress, total: int, seconds: float) -> str:

@@ -1,0 +1,267 @@
+"""The speech pipeline in Airflow, from the REST API and from S3 events, on the whole embedded stack."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from include.stack import demo, s3, speech_corpus
+from include.stack.airflow_api import AirflowApi
+from include.stack.settings import Stack
+from include.storage.buckets import Bucket
+from tests.support import contents, process, unique, until, versions
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+    from types_boto3_sqs import SQSClient
+
+pytestmark = pytest.mark.timeout(240)
+
+DAG = "speech_pipeline"
+TASKS = ("ingest", "transcode", "probe", "stage_manifest", "validate", "publish", "acknowledge_events")
+RUN_SECONDS = 120
+
+
+@dataclass
+class Pipeline:
+    """The DAG with everything around it."""
+
+    stack: Stack
+    api: AirflowApi
+    s3: S3Client
+    sqs: SQSClient
+    clickhouse: Any
+
+    @property
+    def queue(self) -> str:
+        return self.sqs.get_queue_url(QueueName=s3.QUEUE)["QueueUrl"]
+
+    def messages(self) -> int:
+        """Return how many messages are in the queue, in flight or not."""
+        names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+        found = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=list(names))["Attributes"]
+        return sum(int(found[name]) for name in names)
+
+    def pause(self, paused: bool) -> None:
+        self.api.request("PATCH", f"dags/{DAG}", json={"is_paused": paused})
+
+    def put(self, objects: Mapping[str, bytes]) -> None:
+        for name, content in objects.items():
+            self.s3.put_object(Bucket=s3.BUCKET, Key=name, Body=content)
+
+    def put_quietly(self, objects: Mapping[str, bytes]) -> None:
+        """Put objects whose events start no run."""
+        self.pause(True)
+        self.put(objects)
+        self.sqs.purge_queue(QueueUrl=self.queue)
+        self.pause(False)
+
+    def run(self, **conf: Any) -> tuple[str, str]:
+        """Run the DAG to its end; returns the run's id and state."""
+        run = self.api.trigger(DAG, conf)
+        return run, self.api.wait(DAG, run, RUN_SECONDS)["state"]
+
+    def tasks(self, run: str) -> dict[str, dict[str, Any]]:
+        return {task["task_id"]: task for task in self.api.task_instances(DAG, run)}
+
+    def log(self, run: str, task: str, attempt: int = 1) -> str:
+        return self.api.log(DAG, run, task, attempt)
+
+    def xcom(self, run: str, task: str) -> Any:
+        value = self.api.xcom(DAG, run, task)
+        return json.loads(value) if isinstance(value, str) else value
+
+    def rows(self, prefix: str) -> tuple[int, int]:
+        """Return rows and distinct objects of the manifest below a prefix of the recordings."""
+        found = self.clickhouse.query(
+            "SELECT count(), uniqExact(object) FROM storeside.speech"
+            " WHERE startsWith(source_object, {prefix:String})",
+            parameters={"prefix": prefix},
+        )
+        return tuple(found.first_row)
+
+    def failures(self, prefix: str) -> dict[str, str]:
+        found = self.clickhouse.query(
+            "SELECT object, reason FROM storeside.objects FINAL"
+            " WHERE status = 'failed' AND startsWith(object, {prefix:String})",
+            parameters={"prefix": prefix},
+        )
+        return dict(found.result_rows)
+
+
+@pytest.fixture(scope="module")
+def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any) -> Pipeline:
+    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
+
+    def known() -> bool:
+        return any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"])
+
+    until(known, 90, "DAG")
+    assert not api.get("importErrors")["import_errors"]
+    return Pipeline(airflow, api, s3_client, sqs_client, clickhouse)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("corpus")
+    return list(contents(folder, [o.name for o in speech_corpus.make(demo.RECORDINGS, folder, 60).objects]).values())
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("bad")
+    return contents(folder, speech_corpus.make_bad(folder))
+
+
+def below(prefix: str, names: Iterable[str], corpus: list[bytes]) -> dict[str, bytes]:
+    return {prefix + name: content for name, content in zip(names, corpus, strict=False)}
+
+
+def test_good_recordings_are_loaded_once_and_bad_ones_listed(
+    pipeline: Pipeline, corpus: list[bytes], bad: dict[str, bytes]
+) -> None:
+    prefix = unique("all") + "/"
+    names = [*(f"{n:02}.flac" for n in range(12)), *speech_corpus.HOSTILE_NAMES]
+    refused = {prefix + name for name in names if "../" in name or "//" in name}
+    broken = {prefix + name for name in bad}
+    good = {prefix + name for name in names} - refused
+    pipeline.put_quietly({**below(prefix, names, corpus), **{prefix + n: c for n, c in bad.items()}})
+
+    run, state = pipeline.run(prefix=prefix, on_failure="report")
+    assert state == "success", {name: task["state"] for name, task in pipeline.tasks(run).items()}
+    assert {task["state"] for task in pipeline.tasks(run).values()} == {"success"}
+    assert pipeline.rows(prefix) == (len(good), len(good))
+    failures = pipeline.failures(prefix)
+    assert set(failures) == refused | broken
+    assert all(failures.values())
+    ingest, transcode = pipeline.log(run, "ingest"), pipeline.log(run, "transcode")
+    assert not [name for name in refused if failures[name] not in ingest or name not in ingest]
+    assert not [name for name in broken if failures[name] not in transcode or name not in transcode]
+    found = pipeline.xcom(run, "transcode")
+    assert (found["done"], found["failed"]) == (len(good), len(broken))
+    assert pipeline.xcom(run, "publish")["rows"] == len(good)
+
+    run, state = pipeline.run(prefix=prefix, on_failure="report")
+    assert state == "success"
+    assert pipeline.rows(prefix) == (len(good), len(good))
+    assert pipeline.xcom(run, "publish")["rows"] == 0
+    again = pipeline.xcom(run, "transcode")
+    assert (again["done"], again["failed"], again["known_bad"]) == (0, 0, len(broken))
+
+
+def test_a_bad_recording_fails_the_run_when_asked_to(
+    pipeline: Pipeline, corpus: list[bytes], bad: dict[str, bytes]
+) -> None:
+    prefix = unique("fail") + "/"
+    pipeline.put_quietly({prefix + "good.flac": corpus[0], prefix + "text.flac": bad["bad/text.flac"]})
+    run, state = pipeline.run(prefix=prefix, on_failure="fail")
+    assert state == "failed"
+    tasks = pipeline.tasks(run)
+    assert (tasks["transcode"]["state"], tasks["transcode"]["try_number"]) == ("failed", 1)
+    assert tasks["publish"]["state"] == "upstream_failed"
+    log = pipeline.log(run, "transcode")
+    assert "AirflowFailException" in log
+    assert f"{prefix}text.flac" in log
+    assert "not an audio container" in log
+    assert pipeline.rows(prefix) == (0, 0)
+
+
+def test_parameters_that_do_not_go_together_fail_at_once(pipeline: Pipeline) -> None:
+    pipeline.pause(False)
+    started = time.monotonic()
+    run, state = pipeline.run(prefix=unique("none") + "/", container="ogg", codec="pcm_s16le")
+    assert state == "failed"
+    task = pipeline.tasks(run)["transcode"]
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    assert "codec 'pcm_s16le' does not go into ogg: use one of opus" in pipeline.log(run, "transcode")
+    assert time.monotonic() - started < 40
+    with pytest.raises(requests.HTTPError) as refused:  # what the form would not let through
+        pipeline.api.trigger(DAG, {"channels": 3})
+    assert refused.value.response.status_code in (400, 422)
+
+
+def test_an_upload_alone_starts_a_run_that_loads_it(pipeline: Pipeline, corpus: list[bytes]) -> None:
+    pipeline.put_quietly({})
+    before = {run["dag_run_id"] for run in pipeline.api.runs(DAG)}
+    name = unique("event") + "/one.flac"
+    pipeline.put({name: corpus[1]})
+    until(lambda: pipeline.rows(name) == (1, 1), 75, "row of the recording", interval=0.5)
+    until(lambda: not pipeline.messages(), 20, "empty queue", interval=0.5)
+    started = [run for run in pipeline.api.runs(DAG) if run["dag_run_id"] not in before]
+    assert {run["run_type"] for run in started} == {"asset_triggered"}
+    for run in started:
+        assert pipeline.api.wait(DAG, run["dag_run_id"], 60)["state"] == "success"
+    assert pipeline.rows(name) == (1, 1)
+
+
+def test_a_killed_triggerer_neither_loses_nor_repeats_work(
+    pipeline: Pipeline, corpus: list[bytes], aistore: Any
+) -> None:
+    prefix = unique("kill") + "/"
+    pipeline.put_quietly(below(prefix, [f"{n:02}.flac" for n in range(60)], corpus))
+    run = pipeline.api.trigger(DAG, {"prefix": prefix})
+
+    def deferred() -> bool:
+        task = pipeline.tasks(run).get("transcode")
+        return bool(task and task["state"] == "deferred")
+
+    until(deferred, 60, "deferred transcode", interval=0.2)
+    triggerer = process(pipeline.stack, "triggerer")
+    triggerer.kill()
+    assert pipeline.api.wait(DAG, run, 150)["state"] == "success"
+    assert process(pipeline.stack, "triggerer").pid != triggerer.pid
+    assert {task["try_number"] for task in pipeline.tasks(run).values()} == {1}
+    assert pipeline.rows(prefix) == (60, 60)
+    made = {n: v for n, v in versions(aistore, Bucket("ais", "speech")).items() if n.startswith(prefix)}
+    assert len(made) == 60
+    assert {version.partition("/")[0] for version in made.values()} == {"1"}  # each was written once
+
+
+def test_a_viewer_looks_and_does_not_touch(pipeline: Pipeline) -> None:
+    viewer = AirflowApi(pipeline.stack.url("airflow"), "viewer", pipeline.stack.secrets["airflow_viewer"])
+    assert viewer.get(f"dags/{DAG}")["dag_id"] == DAG
+    for method, path, body in (
+        ("POST", f"dags/{DAG}/dagRuns", {"logical_date": None, "conf": {}}),
+        ("PATCH", f"dags/{DAG}", {"is_paused": True}),
+    ):
+        with pytest.raises(requests.HTTPError) as refused:
+            viewer.request(method, path, json=body)
+        assert refused.value.response.status_code == 403
+
+
+def test_no_secret_is_shown_anywhere(pipeline: Pipeline) -> None:
+    """Of all runs of this session; it stands last for that reason."""
+    secrets = pipeline.stack.secrets
+    shown: dict[str, str] = {}
+
+    def look(place: str, text: str) -> None:
+        shown.update({name: place for name, secret in secrets.items() if secret in text})
+
+    runs = [run["dag_run_id"] for run in pipeline.api.runs(DAG)]
+    assert runs
+    for run in runs:
+        for task in pipeline.tasks(run).values():
+            name = task["task_id"]
+            look(f"rendered template or details of {name}", json.dumps(task))
+            if task["state"] not in ("success", "failed"):
+                continue
+            for attempt in range(1, task["try_number"] + 1):
+                look(f"log of {name}", pipeline.log(run, name, attempt))
+            for entry in pipeline.api.xcoms(DAG, run, name):
+                look(f"XCom of {name}", json.dumps(pipeline.api.xcom(DAG, run, name, entry["key"])))
+    pipeline.clickhouse.command("SYSTEM FLUSH LOGS")
+    queries = pipeline.clickhouse.query("SELECT query, exception FROM system.query_log").result_rows
+    assert any("storeside.objects" in query for query, _ in queries)
+    for query, exception in queries:
+        look("ClickHouse's query_log", query + exception)
+    home = pipeline.stack.state / "airflow" / "logs"
+    for path in Path(home).rglob("*.log"):
+        look(f"file {path.relative_to(home)}", path.read_text(errors="replace"))
+    assert not shown

@@ -1,0 +1,379 @@
+"""Copies and transforms on a real cluster: complete, or every missing object with its reason; also when killed."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+import wave
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aistore.sdk.errors import AISError
+from requests import RequestException
+
+from include.stack import demo, speech_corpus
+from include.stack.settings import Stack
+from include.storage.buckets import Bucket, list_s3
+from include.transform import jobs
+from include.transform.bucket_job import BucketJob, Summary
+from include.transform.errors import TransientTransformError
+from include.transform.etl import EtlSpec
+from include.transform.ledger import Ledger
+from include.transform.naming import Naming
+from include.transformers.formats import AudioFormat
+from tests.support import (
+    contents,
+    etl_servers,
+    process,
+    put,
+    read,
+    sizes,
+    transcode_spec,
+    unique,
+    until,
+    versions,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+MANY = 120
+WAV = Naming(AudioFormat().extensions)
+# words that the reason of each bad object must have
+REASONS = {
+    "bad/corrupt-frames.flac": "no audio samples",
+    "bad/damaged-middle.flac": "truncated",
+    "bad/truncated.flac": "damaged flac data after",
+    "bad/text.flac": "not an audio container",
+    "bad/empty.flac": "empty",
+    "bad/no-samples.flac": "no audio samples",
+    "bad/no-frames.wav": "no audio samples",
+}
+Drive = Callable[[BucketJob], Summary]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Name and content of many distinct recordings, and of the bad objects."""
+    folder = tmp_path_factory.mktemp("corpus")
+    made = speech_corpus.make(demo.RECORDINGS, folder, MANY)
+    return contents(folder, [o.name for o in made.objects])
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("bad")
+    return contents(folder, speech_corpus.make_bad(folder))
+
+
+def first(corpus: Mapping[str, bytes], count: int) -> dict[str, bytes]:
+    return dict(list(corpus.items())[:count])
+
+
+@dataclass
+class Pair:
+    """A bucket pair of one test, and the jobs between them."""
+
+    client: Any
+    ledger: Ledger
+    source: Bucket
+    destination: Bucket
+
+    def job(self, run: str, spec: EtlSpec | None = None, **options: Any) -> BucketJob:
+        options.setdefault("naming", WAV if spec else None)
+        return BucketJob(self.client, self.ledger, self.source, self.destination, run_id=run, spec=spec, **options)
+
+    def reasons(self, run: str) -> dict[str, str]:
+        scope = self.job(run, transcode_spec()).scope
+        return dict(self.ledger.failures(scope, limit=100))
+
+
+def counters(pair: Pair) -> set[str]:
+    """Return how often AIStore has counted each result as written: a lower bound, as it misses some."""
+    return {version.partition("/")[0] for version in versions(pair.client, pair.destination).values()}
+
+
+@pytest.fixture
+def pair(aistore: Any, clickhouse: Any) -> Pair:
+    """Two AIStore buckets, of which the destination does not exist yet."""
+    source = Bucket("ais", unique("in"))
+    source.handle(aistore).create()
+    return Pair(aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")))
+
+
+@pytest.fixture
+def s3_pair(aistore: Any, clickhouse: Any, s3_client: Any) -> Pair:
+    """An S3 bucket and an AIStore bucket."""
+    source = Bucket("s3", unique("in"))
+    s3_client.create_bucket(Bucket=source.name)
+    return Pair(aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")))
+
+
+# ---- copies
+
+
+def test_a_copy_takes_what_is_new_or_changed_and_nothing_else(
+    s3_pair: Pair, s3_client: Any, corpus: dict[str, bytes], drive: Drive
+) -> None:
+    pair = s3_pair
+    objects = {**first(corpus, 6), "some/empty.flac": b""}
+
+    def upload(name: str, content: bytes) -> None:
+        s3_client.put_object(Bucket=pair.source.name, Key=name, Body=content)
+        objects[name] = content
+
+    def copy(run: str, prefix: str = "") -> Summary:
+        listing = pair.job(run, prefix=prefix, list_source=lambda: list_s3(s3_client, pair.source.name, prefix))
+        return drive(listing)
+
+    for name, content in dict(objects).items():
+        upload(name, content)
+    one = copy("prefix", "some/")
+    assert (one.listed, one.done, one.failed) == (1, 1, 0), one
+    assert sizes(pair.client, pair.destination) == {"some/empty.flac": 0}
+    found = copy("all")
+    assert (found.listed, found.done, found.failed, found.skipped) == (7, 6, 0, 1), found
+    assert found.bytes_in == found.bytes_out == sum(map(len, objects.values()))
+    again = copy("again")
+    assert (again.listed, again.done, again.failed, again.skipped) == (7, 0, 0, 7), again
+
+    name = next(iter(objects))
+    upload(name, objects[name][::-1])  # as large as it was
+    upload("late/added.flac", b"anything")
+    changed = copy("changed")
+    assert (changed.listed, changed.done, changed.failed, changed.skipped) == (8, 2, 0, 6), changed
+    assert {n: read(pair.client, pair.destination, n) for n in sizes(pair.client, pair.destination)} == objects
+
+
+# ---- transforms
+
+
+@pytest.mark.parametrize("communication", ["ws", "hpush"])
+def test_a_transform_is_complete_or_says_what_is_missing_and_why(
+    pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive, communication: str
+) -> None:
+    good = first(corpus, 12)
+    put(pair.client, pair.source, {**good, **bad})
+    spec = transcode_spec(communication=communication)
+
+    found = drive(pair.job("1", spec))
+    assert (found.listed, found.done, found.failed, found.known_bad) == (19, 12, 7, 0), found
+    reasons = pair.reasons("1")
+    assert set(reasons) == set(bad)
+    assert not {name: reason for name, reason in reasons.items() if REASONS[name] not in reason}
+    assert len({e[0] for e in found.examples}) == 7
+
+    results = sizes(pair.client, pair.destination)
+    assert set(results) == {WAV.destination(name) for name in good}
+    assert all(results.values())
+    with wave.open(io.BytesIO(read(pair.client, pair.destination, min(results)))) as audio:
+        assert (audio.getframerate(), audio.getnchannels(), audio.getsampwidth()) == (16_000, 1, 2)
+
+    again = pair.job("2", spec)
+    assert again.begin().phase == "done"
+    summary = drive(again)
+    assert (summary.done, summary.failed, summary.known_bad, summary.skipped) == (0, 0, 7, 12), summary
+    assert counters(pair) == {"1"}
+
+
+def test_a_transform_does_again_what_it_is_asked_to(
+    pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive
+) -> None:
+    good = first(corpus, 5)
+    name = "bad/truncated.flac"
+    put(pair.client, pair.source, {**good, name: bad[name]})
+    one = drive(pair.job("prefix", transcode_spec(), prefix="bad/"))
+    assert (one.listed, one.done, one.failed) == (1, 0, 1), one
+    rest = drive(pair.job("rest", transcode_spec()))
+    assert (rest.listed, rest.done, rest.failed, rest.known_bad) == (6, 5, 0, 1), rest
+    assert counters(pair) == {"1"}
+
+    # what failed is tried again when asked; a deleted result is made again
+    lost = WAV.destination(max(good))
+    pair.destination.handle(pair.client).object(lost).delete()
+    put(pair.client, pair.source, {"bad/mended.flac": good[min(good)]})
+    retried = drive(pair.job("retry", transcode_spec(), retry_failed=True))
+    assert (retried.done, retried.failed, retried.known_bad, retried.skipped) == (2, 1, 0, 4), retried
+    assert REASONS[name] in pair.reasons("retry")[name]
+    assert lost in sizes(pair.client, pair.destination)
+
+    # another format is another result, and a new version of what failed is tried: everything is done
+    put(pair.client, pair.source, {name: good[min(good)]})
+    other = drive(pair.job("8 kHz", transcode_spec(AudioFormat(sample_rate=8_000))))
+    assert (other.done, other.failed, other.skipped) == (7, 0, 0), other
+    results = sizes(pair.client, pair.destination)
+    assert len(results) == 7
+    for result in results:
+        with wave.open(io.BytesIO(read(pair.client, pair.destination, result))) as audio:
+            assert audio.getframerate() == 8_000
+
+
+# ---- names
+
+
+def test_hostile_and_colliding_names(
+    stack: Stack, s3_pair: Pair, s3_client: Any, corpus: dict[str, bytes], drive: Drive
+) -> None:
+    contents = list(corpus.values())
+    stored: set[str] = set()
+    for name, content in zip(speech_corpus.HOSTILE_NAMES, contents, strict=False):
+        s3_client.put_object(Bucket=s3_pair.source.name, Key=name, Body=content)
+        stored.add(name)
+    refused = {name for name in stored if name.startswith("../") or "//" in name}
+    assert len(refused) == 2
+
+    found = drive(s3_pair.job("1", list_source=lambda: list_s3(s3_client, s3_pair.source.name)))
+    good = stored - refused
+    assert (found.listed, found.done, found.failed) == (len(stored), len(good), 2), found
+    reasons = dict(s3_pair.ledger.failures(s3_pair.job("1").scope, limit=100))
+    assert set(reasons) == refused
+    assert "'..' component" in reasons["../escape.flac"]
+    assert "empty component" in reasons["hostile/a//b.flac"]
+    assert {n: read(s3_pair.client, s3_pair.destination, n) for n in good} == {
+        n: c for n, c in zip(speech_corpus.HOSTILE_NAMES, contents, strict=False) if n in good
+    }
+    assert not [p for p in (stack.state / "aistore").rglob("*escape*")]
+    assert {p.name for p in (stack.state / "aistore").iterdir()} == aistore_folders(stack)
+
+    # the same names through a transform, and two that would have one result
+    pair = Pair(s3_pair.client, s3_pair.ledger, s3_pair.destination, Bucket("ais", unique("wav")))
+    put(pair.client, pair.source, {"same/a.flac": contents[0], "same/a.mp3": contents[8], "same/b.mp3": contents[8]})
+    transformed = drive(pair.job("1", transcode_spec()))
+    assert (transformed.done, transformed.failed) == (len(good) + 2, 1), transformed
+    assert set(pair.reasons("1")) == {"same/a.mp3"}
+    assert "same/a.wav" in pair.reasons("1")["same/a.mp3"]
+    assert "same/a.flac" in pair.reasons("1")["same/a.mp3"]
+    assert set(sizes(pair.client, pair.destination)) == {
+        WAV.destination(n) for n in [*good, "same/a.flac", "same/b.mp3"]
+    }
+    again = drive(pair.job("2", transcode_spec()))
+    assert (again.done, again.failed, again.known_bad) == (0, 0, 1), again
+
+
+def aistore_folders(stack: Stack) -> set[str]:
+    from include.stack import aistore
+
+    return {"proxy", "data", *(f"target-{n}" for n in range(stack.targets))} | {
+        p.name for p in aistore.folder(stack).iterdir() if p.name.startswith("no-aws")
+    }
+
+
+# ---- killed and resumed
+
+
+@pytest.mark.parametrize("moment", ["running", "over", "aborted"])
+def test_a_killed_try_is_resumed_without_doing_anything_twice(
+    pair: Pair, corpus: dict[str, bytes], drive: Drive, moment: str
+) -> None:
+    put(pair.client, pair.source, first(corpus, 60))
+    spec = transcode_spec()
+    killed = pair.job("run", spec)
+    state = killed.submit(killed.begin())
+    assert state.phase == "bucket"
+    follower = killed.follower(state, 60)
+    if moment == "over":
+        until(lambda: follower.poll().finished, 60, "end of the job")
+    elif moment == "aborted":
+        until(lambda: len(sizes(pair.client, pair.destination)) > 5, 30, "results", interval=0.02)
+        jobs.abort(pair.client, state.job_id)
+    left = versions(pair.client, pair.destination)
+
+    resumed = pair.job("run", spec)
+    begun = resumed.begin()
+    if moment == "running":
+        assert (begun.phase, begun.job_id) == ("attached", state.job_id)
+    else:
+        assert begun.phase == "objects"
+    found = drive(pair.job("run", spec))
+    assert (found.done, found.failed) == (60, 0), found
+    now = versions(pair.client, pair.destination)
+    assert len(now) == 60
+    # nothing that was there is made again; an abort can cut one object of each worker short
+    assert {name: now[name] for name in left} == left
+    if moment != "aborted":
+        assert counters(pair) == {"1"}
+
+
+def test_a_job_that_follows_an_aborted_one_can_be_told_from_it(pair: Pair) -> None:
+    put(pair.client, pair.source, {f"{n}": b"content" for n in range(8)})
+    job = pair.job("run")
+    aborted = job.submit(job.begin())
+    until(lambda: len(sizes(pair.client, pair.destination)) == 8, 10, "results")
+    jobs.abort(pair.client, aborted.job_id)
+    pair.destination.handle(pair.client).object("7").delete()
+    again = job.submit(job.begin())
+    assert again.job_id
+    assert again.job_id != aborted.job_id
+    follower = job.follower(again, 30)
+    progress = until(lambda: (seen := follower.poll()).finished and seen, 30, "end of the job")
+    assert (progress.objects, progress.error) == (1, "")
+    assert len(sizes(pair.client, pair.destination)) == 8
+
+
+def while_driving(job: BucketJob, drive: Drive, disturb: Callable[[], None], seconds: float) -> Summary:
+    """Drive a job in a thread, disturb it meanwhile, and return what came of it."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(drive, job)
+        disturb()
+        return running.result(seconds)
+
+
+def test_an_etl_server_is_killed(
+    stack: Stack, pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive
+) -> None:
+    put(pair.client, pair.source, {**corpus, "bad/text.flac": bad["bad/text.flac"]})
+
+    def kill() -> None:
+        until(lambda: len(sizes(pair.client, pair.destination)) > 5, 40, "results", interval=0.02)
+        etl_servers(stack)[0].kill()
+
+    pair.destination.handle(pair.client).create()
+    found = while_driving(pair.job("1", transcode_spec()), drive, kill, 60)
+    assert (found.done, found.failed) == (MANY, 1), found
+    assert REASONS["bad/text.flac"] in pair.reasons("1")["bad/text.flac"]
+    assert set(sizes(pair.client, pair.destination)) == {WAV.destination(name) for name in corpus}
+
+    # the ETL of the same name starts again
+    pair.destination.handle(pair.client).object(WAV.destination(min(corpus))).delete()
+    assert drive(pair.job("2", transcode_spec())).done == 1
+
+
+def drive_with_retries(job: Callable[[], BucketJob], drive: Drive, tries: int = 4, delay: float = 5) -> Summary:
+    """Drive a job as Airflow's retries do: again after errors that may pass."""
+    for left in reversed(range(tries)):
+        try:
+            return drive(job())
+        except (TransientTransformError, AISError, RequestException) as error:
+            logging.getLogger(__name__).warning("retry after: %s", error)
+            if not left:
+                raise
+            time.sleep(delay)
+    raise AssertionError
+
+
+@pytest.mark.timeout(180)
+def test_a_target_is_killed(stack: Stack, pair: Pair, corpus: dict[str, bytes], drive: Drive) -> None:
+    put(pair.client, pair.source, corpus)
+    pair.destination.handle(pair.client).create()
+    target = process(stack, "ais-target-1")
+
+    def kill() -> None:
+        until(lambda: sizes(pair.client, pair.destination), 40, "results", interval=0.02)
+        target.kill()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(drive_with_retries, lambda: pair.job("1", transcode_spec()), drive)
+        kill()
+        found = running.result(150)
+    assert (found.done, found.failed) == (len(corpus), 0), found
+    results = sizes(pair.client, pair.destination)
+    assert set(results) == {WAV.destination(name) for name in corpus}
+    assert all(results.values())
+    assert process(stack, "ais-target-1").pid != target.pid
+
+    # afterwards the cluster transforms as before
+    pair.destination.handle(pair.client).object(min(results)).delete()
+    assert drive_with_retries(lambda: pair.job("2", transcode_spec()), drive).done == 1

@@ -1,0 +1,101 @@
+"""What tests of the engine against the real stack share: buckets of their own, transforms, and processes to kill."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from include.stack.settings import Stack
+from include.stack.supervisor import Supervisor
+from include.storage.buckets import Bucket, list_aistore
+from include.transform.etl import EtlSpec
+from include.transformers.formats import AudioFormat
+from operators.aistore import TRANSFORMER_IMAGE, transformer_command
+
+# What AIStore and the pod runner poll by depends on it: a short one starts an ETL sooner.
+INIT_SECONDS = 30
+
+
+def unique(label: str) -> str:
+    """Return a name that no other test uses."""
+    return f"{label}-{uuid.uuid4().hex[:8]}"
+
+
+def transcode_spec(audio: AudioFormat | None = None, communication: str = "ws") -> EtlSpec:
+    """Return the ETL of the DAG's `transcode` task."""
+    return EtlSpec(
+        "test-transcode",
+        TRANSFORMER_IMAGE,
+        transformer_command("audio_transcode"),
+        (audio or AudioFormat()).environment(),
+        tuning={"NUM_WORKERS": "1"},
+        communication=communication,
+        init_timeout=INIT_SECONDS,
+    )
+
+
+def probe_spec() -> EtlSpec:
+    """Return the ETL of the DAG's `probe` task."""
+    return EtlSpec("test-probe", TRANSFORMER_IMAGE, transformer_command("audio_probe"), init_timeout=INIT_SECONDS)
+
+
+def put(aistore: Any, bucket: Bucket, objects: Mapping[str, bytes]) -> None:
+    """Put objects into an AIStore bucket, which is made where missing."""
+    handle = bucket.handle(aistore)
+    handle.create(exist_ok=True)
+    for name, content in objects.items():
+        handle.object(name).get_writer().put_content(content)
+
+
+def read(aistore: Any, bucket: Bucket, name: str) -> bytes:
+    """Return the content of an object."""
+    return bytes(bucket.handle(aistore).object(name).get_reader().read_all())
+
+
+def versions(aistore: Any, bucket: Bucket) -> dict[str, str]:
+    """Return name and version of the objects in a bucket; see `list_aistore`."""
+    return {o.name: o.version for o in list_aistore(aistore, bucket)}
+
+
+def sizes(aistore: Any, bucket: Bucket) -> dict[str, int]:
+    """Return name and bytes of the objects in a bucket."""
+    return {o.name: o.size for o in list_aistore(aistore, bucket)}
+
+
+def contents(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """Read files below a folder, by their names there."""
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str, interval: float = 0.1) -> Any:
+    """Wait for `condition` and return what it gave; raises TimeoutError that names `what`."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what} within {seconds:g} s")
+        time.sleep(interval)
+    return found
+
+
+def process(stack: Stack, component: str) -> psutil.Process:
+    """Return the running process of a component of the stack."""
+    pid = next(entry.pid for entry in Supervisor(stack).status() if entry.name == component)
+    assert pid, f"{component} does not run"
+    return psutil.Process(pid)
+
+
+def etl_servers(stack: Stack) -> list[psutil.Process]:
+    """Return the processes that serve transforms beside the targets."""
+    found = []
+    for child in process(stack, "podrunner").children(recursive=True):
+        try:
+            if "include.transformers.serve" in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found

@@ -1,0 +1,492 @@
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import io
+import json
+import os
+import struct
+import wave
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from include.stack.speech_corpus import make_bad
+from include.transformers.audio import AudioError, AudioFacts, probe, transcode
+from include.transformers.formats import CODECS, ENCODER_RATES, EXTENSIONS, AudioFormat
+
+SPEECH = Path(__file__).resolve().parents[1] / "data" / "speech" / "sense_and_sensibility_01_austen_64kb-0870.flac"
+SPEECH_SECONDS = 7.1
+FORMS = [(container, codec) for container, codecs in CODECS.items() for codec in codecs]
+PCM_BYTES = {"pcm_s16le": 2, "pcm_s24le": 3, "pcm_f32le": 4}
+
+
+def sine(seconds: float = 1.0, rate: int = 16_000, amplitude: float = 0.5, hz: float = 440) -> np.ndarray:
+    return amplitude * np.sin(np.arange(round(seconds * rate)) * (2 * np.pi * hz / rate))
+
+
+def wav(samples: np.ndarray, rate: int = 16_000) -> bytes:
+    """Write (samples, channels) of any PCM type as the RIFF specification has it, without the code under test."""
+    channels = samples.shape[1] if samples.ndim > 1 else 1
+    return riff(samples.tobytes(), channels, rate, samples.dtype.itemsize, 3 if samples.dtype.kind == "f" else 1)
+
+
+def riff(data: bytes, channels: int, rate: int, width: int, code: int = 1, declared: int | None = None) -> bytes:
+    head = struct.pack(
+        "<HHIIHH", code, channels, rate, rate * channels * width & 0xFFFFFFFF, channels * width, 8 * width
+    )
+    size = len(data) if declared is None else declared
+    body = b"WAVEfmt " + struct.pack("<I", 16) + head + b"data" + struct.pack("<I", size) + data
+    return b"RIFF" + struct.pack("<I", min(len(body), 0xFFFFFFFF)) + body
+
+
+def s16(samples: np.ndarray) -> np.ndarray:
+    return (samples * 32_767).round().astype("<i2")
+
+
+def decoded(content: bytes) -> tuple[np.ndarray, int]:
+    """Decode with PyAV alone: shape (samples, channels), full scale 1."""
+    with av.open(io.BytesIO(content)) as container:
+        stream = container.streams.audio[0]
+        planes = []
+        for frame in container.decode(stream):
+            array = frame.to_ndarray()
+            array = array.T if frame.format.is_planar else array.reshape(-1, len(frame.layout.channels))
+            planes.append(array / (1.0 if array.dtype.kind == "f" else -float(np.iinfo(array.dtype).min)))
+        return np.concatenate(planes), stream.rate
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("bad")
+    return {Path(name).name: folder / name for name in make_bad(folder)}
+
+
+# --- transcoding
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("rate", [8_000, 16_000, 48_000])
+@pytest.mark.parametrize(("container", "codec"), FORMS)
+def test_every_format_has_rate_channels_and_duration(container: str, codec: str, rate: int, channels: int) -> None:
+    result = transcode(str(SPEECH), AudioFormat(container, codec, rate, channels))
+    audio, found_rate = decoded(result)
+    facts = probe(result)
+    # Opus is decoded at 48 kHz whatever was encoded (RFC 7845, section 5.1).
+    assert found_rate == facts.sample_rate == (48_000 if codec == "opus" else rate)
+    assert audio.shape[1] == facts.channels == channels
+    assert len(audio) == facts.samples
+    assert facts.duration_seconds == pytest.approx(SPEECH_SECONDS, abs=0.1)
+    assert facts.duration_seconds == facts.samples / facts.sample_rate
+    assert facts.codec.startswith(codec)
+    assert facts.bytes == len(result)
+    assert facts.checksum == hashlib.sha256(result).hexdigest()
+    # one channel on two is 3 dB less on each, as the ffmpeg command's -ac does
+    assert facts.rms_dbfs == pytest.approx(-24.41 - (3.01 if channels == 2 else 0), abs=0.7)
+    with av.open(io.BytesIO(result)) as opened:
+        assert container in opened.format.name.split(",")
+
+
+@pytest.mark.parametrize("codec", CODECS["wav"])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_wav_header_has_the_right_sizes(codec: str, channels: int) -> None:
+    result = transcode(str(SPEECH), AudioFormat("wav", codec, 16_000, channels))
+    assert int.from_bytes(result[4:8], "little") == len(result) - 8
+    where = result.index(b"data")
+    size = int.from_bytes(result[where + 4 : where + 8], "little")
+    assert size == len(result) - where - 8 == 113_600 * channels * PCM_BYTES[codec]
+    if codec == "pcm_s16le":  # the wave module reads integers only
+        with wave.open(io.BytesIO(result)) as reader:
+            assert (reader.getnchannels(), reader.getsampwidth(), reader.getframerate()) == (channels, 2, 16_000)
+            assert reader.getnframes() == 113_600
+            assert len(reader.readframes(200_000)) == 113_600 * channels * 2
+
+
+def test_wav_of_the_target_form_keeps_every_sample() -> None:
+    samples = np.random.default_rng(1).integers(-32_768, 32_768, 40_001).astype("<i2")
+    samples[:4] = (-32_768, 32_767, 0, -1)
+    with wave.open(io.BytesIO(transcode(wav(samples), AudioFormat()))) as reader:
+        assert np.array_equal(np.frombuffer(reader.readframes(100_000), "<i2"), samples)
+
+
+def test_flac_of_the_target_form_keeps_every_sample() -> None:
+    samples = s16(sine(2.0))
+    audio, _ = decoded(transcode(wav(samples), AudioFormat("flac", "flac")))
+    assert np.array_equal((audio[:, 0] * 32_768).astype(np.int16), samples)
+
+
+def test_bytes_bytearray_and_path_give_the_same(tmp_path: Path) -> None:
+    content = SPEECH.read_bytes()
+    path = tmp_path / "no extension # ? %20"
+    path.write_bytes(content)
+    first, *others = (transcode(source, AudioFormat()) for source in (content, bytearray(content), str(path)))
+    assert all(other == first for other in others)
+    assert probe(content) == probe(bytearray(content)) == probe(str(path))
+
+
+def test_mono_is_the_mean_of_stereo() -> None:
+    left, right = sine(1.0, hz=300, amplitude=0.4), sine(1.0, hz=1_000, amplitude=0.2)
+    mixed, _ = decoded(transcode(wav(s16(np.stack([left, right], axis=1))), AudioFormat()))
+    assert mixed.shape == (16_000, 1)
+    assert np.abs(mixed[:, 0] - (left + right) / 2).max() < 2e-4
+
+
+def test_resampled_sine_stays_that_sine() -> None:
+    audio, rate = decoded(transcode(wav(s16(sine(1.0, rate=44_100)), 44_100), AudioFormat()))
+    assert (rate, len(audio)) == (16_000, pytest.approx(16_000, abs=2))
+    middle = slice(1_000, 15_000)
+    assert np.abs(audio[:, 0][middle] - sine(1.0)[: len(audio)][middle]).max() < 2e-3
+
+
+# --- probing
+
+
+@pytest.mark.parametrize("amplitude", [1.0, 0.5, 0.1, 0.001])
+def test_levels_of_a_sine(amplitude: float) -> None:
+    facts = probe(wav(sine(1.0, amplitude=amplitude, hz=1_000).astype("<f4")))
+    assert facts.peak_dbfs == pytest.approx(20 * np.log10(amplitude), abs=0.01)
+    assert facts.rms_dbfs == pytest.approx(20 * np.log10(amplitude / np.sqrt(2)), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("content", "codec"),
+    [
+        (riff((sine(hz=1_000) * 127 + 128).round().astype(np.uint8).tobytes(), 1, 16_000, 1), "pcm_u8"),
+        (wav(s16(sine(hz=1_000))), "pcm_s16le"),
+        (
+            riff(
+                (sine(hz=1_000) * (2**23 - 1)).round().astype("<i4")[:, None].view(np.uint8)[:, :3].tobytes(),
+                1, 16_000, 3,
+            ),
+            "pcm_s24le",
+        ),
+        (wav((sine(hz=1_000) * (2**31 - 1)).round().astype("<i4")), "pcm_s32le"),
+        (wav(sine(hz=1_000).astype("<f4")), "pcm_f32le"),
+        (wav(sine(hz=1_000).astype("<f8")), "pcm_f64le"),
+    ],
+    ids=["8", "16", "24", "32", "float", "double"],
+)  # fmt: skip
+def test_sample_types_have_the_same_levels(content: bytes, codec: str) -> None:
+    for facts in (probe(content), probe(transcode(content, AudioFormat()))):
+        assert (facts.samples, facts.sample_rate, facts.channels) == (16_000, 16_000, 1)
+        assert facts.peak_dbfs == pytest.approx(-6.02, abs=0.07)
+        assert facts.rms_dbfs == pytest.approx(-9.03, abs=0.07)
+    assert probe(content).codec == codec
+
+
+@pytest.mark.parametrize("silence", [np.zeros(800, "<i2"), np.zeros(800, "<f4"), np.full(800, 128, np.uint8)])
+def test_silence_is_200_below(silence: np.ndarray) -> None:
+    facts = probe(wav(silence))
+    assert (facts.peak_dbfs, facts.rms_dbfs, facts.samples) == (-200.0, -200.0, 800)
+
+
+def test_peak_is_the_loudest_of_all_channels() -> None:
+    quiet, loud = sine(amplitude=0.1, hz=1_000), sine(amplitude=0.8, hz=1_000)
+    facts = probe(wav(np.stack([quiet, loud], axis=1).astype("<f4")))
+    assert facts.peak_dbfs == pytest.approx(20 * np.log10(0.8), abs=0.01)
+    assert facts.rms_dbfs == pytest.approx(10 * np.log10((0.1**2 + 0.8**2) / 4), abs=0.01)
+    assert (facts.channels, facts.samples, facts.duration_seconds) == (2, 16_000, 1.0)
+
+
+def test_full_scale_minus_is_0_dbfs() -> None:
+    assert probe(wav(np.full(100, -32_768, "<i2"))).peak_dbfs == 0.0
+
+
+def test_facts_are_json() -> None:
+    facts = probe(str(SPEECH))
+    assert AudioFacts(**json.loads(json.dumps(asdict(facts), allow_nan=False))) == facts
+
+
+# --- what must be refused
+
+
+@pytest.mark.parametrize("read", [probe, lambda source: transcode(source, AudioFormat())], ids=["probe", "transcode"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("corrupt-frames.flac", "flac stream holds no audio samples"),
+        ("damaged-middle.flac", r"truncated: 1\d{5} of 128000 declared samples"),
+        ("truncated.flac", r"damaged flac data after \d+ samples"),
+        ("text.flac", "not an audio container"),
+        ("empty.flac", "object is empty"),
+        ("no-samples.flac", "flac stream holds no audio samples"),
+        ("no-frames.wav", "pcm_s16le stream holds no audio samples"),
+    ],
+)
+def test_bad_objects_say_why(bad: dict[str, Path], read: Callable[[Any], Any], name: str, why: str) -> None:
+    for source in (str(bad[name]), bad[name].read_bytes()):
+        with pytest.raises(AudioError, match=why) as caught:
+            read(source)
+        assert "\n" not in str(caught.value)
+
+
+def test_every_bad_object_is_among_them(bad: dict[str, Path]) -> None:
+    assert len(bad) == 7
+
+
+@pytest.mark.parametrize("read", [probe, lambda source: transcode(source, AudioFormat())], ids=["probe", "transcode"])
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (wav(s16(sine()))[:-16_000], "truncated: 16000 of 32000 declared bytes"),
+        (wav(s16(sine()))[:-1_000], "truncated: 31000 of 32000 declared bytes"),
+        (riff(bytes(2_000), 1, 1, 2), "sample rate 1 Hz is not that of a recording"),
+        (riff(bytes(2_000), 1, 2_000_000_000, 2), "sample rate 2000000000 Hz"),
+        (riff(bytes(2_000), 1, 16_000, 2, code=0x4242), "codec in the wav container is not known"),
+        (b"RIFF", "not an audio container"),
+        (b"RIFF\x00\x00\x00\x00WAVEfmt ", "not an audio container"),
+        (b"fLaC", "not an audio container|no audio samples"),
+        (b"\x00" * 5_000, "not an audio container|no audio"),
+    ],
+)
+def test_damaged_headers_say_why(read: Callable[[Any], Any], content: bytes, why: str) -> None:
+    with pytest.raises(AudioError, match=why):
+        read(content)
+
+
+@pytest.mark.parametrize("declared", [0, 0x7FFFFFFF - 36, 0xFFFFFFFF])
+def test_wav_from_a_pipe_is_read_to_its_end(declared: int) -> None:
+    content = riff(s16(sine()).tobytes(), 1, 16_000, 2, declared=declared)
+    assert probe(content).samples == 16_000
+    assert probe(transcode(content, AudioFormat())).samples == 16_000
+
+
+def test_wav_with_more_chunks_is_read() -> None:
+    plain = wav(s16(sine()))
+    extra = b"JUNK" + struct.pack("<I", 5) + b"odd!!\x00"
+    content = plain[:12] + extra + plain[12:] + b"note" + struct.pack("<I", 4) + b"tail"
+    assert probe(content).samples == 16_000
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_numbers_are_refused(value: float) -> None:
+    samples = sine().astype("<f4")
+    samples[500] = value
+    with pytest.raises(AudioError, match="samples are not all numbers"):
+        probe(wav(samples))
+
+
+def test_channels_that_cannot_be_mixed_say_so() -> None:
+    with pytest.raises(AudioError, match="pcm_s16le of 200 channels at 16000 Hz cannot be transcoded"):
+        transcode(wav(np.zeros((100, 200), "<i2")), AudioFormat())
+
+
+def test_a_recording_that_becomes_nothing_is_refused() -> None:
+    with pytest.raises(AudioError, match="too short: 1 samples become none at 4000 Hz"):
+        transcode(wav(np.zeros(1, "<i2"), 192_000), AudioFormat(sample_rate=4_000))
+
+
+def test_video_without_audio_is_refused() -> None:
+    written = io.BytesIO()
+    with av.open(written, "w", format="matroska") as out:
+        stream: Any = out.add_stream("mpeg4", rate=10)
+        stream.width = stream.height = 32
+        stream.pix_fmt = "yuv420p"
+        for _ in range(3):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")))
+        out.mux(stream.encode(None))
+    with pytest.raises(AudioError, match=r"matroska.* container holds no audio stream"):
+        probe(written.getvalue())
+
+
+def test_a_missing_file_is_no_audio_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        probe(str(tmp_path / "absent.flac"))
+
+
+# --- playlists in disguise
+
+IN_OPEN = 0x20
+
+
+class Watch:
+    """Sees whether anything, libav's C code included, opens a file (Linux, inotify)."""
+
+    def __init__(self, path: Path) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.descriptor = libc.inotify_init1(os.O_NONBLOCK)
+        assert libc.inotify_add_watch(self.descriptor, os.fsencode(path), IN_OPEN) >= 0
+
+    def opened(self) -> bool:
+        try:
+            return bool(os.read(self.descriptor, 4_096))
+        except BlockingIOError:
+            return False
+
+
+def playlists(secret: Path) -> dict[str, str]:
+    segment = f"#EXTINF:1,\n{secret}\n#EXT-X-ENDLIST\n"
+    return {
+        "hls": f"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:1\n{segment}",
+        "hls-url": f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile://{secret}\n#EXT-X-ENDLIST\n",
+        "hls-key": f'#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXT-X-KEY:METHOD=AES-128,URI="{secret}"\n{segment}',
+        "concat": f"ffconcat version 1.0\nfile '{secret}'\n",
+        "concat-relative": f"ffconcat version 1.0\nfile {secret.name}\n",
+        "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n",
+        "dash": (
+            '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet>'
+            f'<Representation id="1" mimeType="audio/wav"><BaseURL>{secret}</BaseURL></Representation>'
+            "</AdaptationSet></Period></MPD>"
+        ),
+    }
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret.wav"
+    path.write_bytes(wav(s16(sine())))
+    return path
+
+
+def test_control_libav_alone_follows_a_playlist(secret: Path) -> None:
+    watch = Watch(secret)
+    playlist = secret.with_name("list.ffconcat")
+    playlist.write_text(playlists(secret)["concat"])
+    with av.open(str(playlist), options={"safe": "0"}) as container:
+        assert sum(frame.samples for frame in container.decode(audio=0)) == 16_000
+    assert watch.opened(), "the watch sees nothing, so the tests below prove nothing"
+
+
+@pytest.mark.parametrize("kind", playlists(Path("/x")))
+@pytest.mark.parametrize("name", ["take.flac", "take.m3u8", "take.ffconcat", "take.sdp", "take.mpd"])
+def test_playlists_open_no_other_file(secret: Path, kind: str, name: str) -> None:
+    disguised = secret.with_name(name)
+    disguised.write_text(playlists(secret)[kind])
+    watch = Watch(secret)
+    for source in (str(disguised), disguised.read_bytes()):
+        with pytest.raises(AudioError, match="not an audio container"):
+            probe(source)
+        with pytest.raises(AudioError, match="not an audio container"):
+            transcode(source, AudioFormat())
+    assert not watch.opened()
+
+
+# --- fuzzing
+
+WAV = wav(s16(sine(0.25)))
+SEEDS = {
+    "wav": WAV,
+    "float wav": wav(sine(0.25).astype("<f4")),
+    "flac": transcode(WAV, AudioFormat("flac", "flac", 16_000, 2)),
+    "mp3": transcode(WAV, AudioFormat("mp3", "mp3")),
+    "ogg": transcode(WAV, AudioFormat("ogg", "opus")),
+}
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    content = bytearray(SEEDS[draw(st.sampled_from(sorted(SEEDS)))])
+    reach = draw(st.sampled_from([64, 256, len(content)]))  # headers are where it hurts
+    for _ in range(draw(st.integers(0, 8))):
+        content[draw(st.integers(0, min(reach, len(content)) - 1))] = draw(st.integers(0, 255))
+    if draw(st.booleans()):
+        del content[draw(st.integers(0, len(content))) :]
+    return bytes(content)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(damaged())
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+def test_damage_gives_audio_or_an_audio_error(content: bytes) -> None:
+    try:
+        facts = probe(content)
+    except AudioError:
+        pass
+    else:
+        assert facts.samples > 0
+        assert facts.sample_rate > 0
+        assert json.dumps(asdict(facts), allow_nan=False)
+    try:
+        result = transcode(content, AudioFormat())
+    except AudioError:
+        return
+    with wave.open(io.BytesIO(result)) as reader:
+        assert (reader.getframerate(), reader.getnchannels(), reader.getsampwidth()) == (16_000, 1, 2)
+
+
+def test_the_seeds_of_the_fuzzing_are_good() -> None:
+    assert all(probe(content).duration_seconds == pytest.approx(0.25, abs=0.1) for content in SEEDS.values())
+
+
+# --- formats
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mkv",), r"container 'mkv' is not one of wav, flac, mp3, ogg"),
+        (("wav", "opus"), r"'opus' does not go into wav: use one of pcm_s16le, pcm_s24le, pcm_f32le"),
+        (("flac", "pcm_s16le"), r"does not go into flac: use one of flac"),
+        (("wav", "pcm_s16le", 3_999), "3999 Hz is outside 4000 to 192000"),
+        (("wav", "pcm_s16le", 192_001), "192001 Hz is outside 4000 to 192000"),
+        (("ogg", "opus", 44_100), "opus cannot have 44100 Hz: use one of 8000, 12000, 16000, 24000, 48000"),
+        (("mp3", "mp3", 96_000), "mp3 cannot have 96000 Hz: use one of 8000, 11025"),
+        (("wav", "pcm_s16le", 16_000, 3), "3 channels: use 1 or 2"),
+        (("wav", "pcm_s16le", 16_000, 0), "0 channels: use 1 or 2"),
+    ],
+)
+def test_formats_that_do_not_exist_name_the_remedy(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AudioFormat(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("codec", "rate"), [(codec, rate) for codec, rates in ENCODER_RATES.items() for rate in rates]
+)
+def test_listed_rates_of_encoders_work(codec: str, rate: int) -> None:
+    container = next(c for c, k in FORMS if k == codec)
+    assert probe(transcode(WAV, AudioFormat(container, codec, rate))).duration_seconds == pytest.approx(0.25, abs=0.1)
+
+
+@pytest.mark.parametrize("rate", [4_000, 192_000])
+@pytest.mark.parametrize("form", [f for f in FORMS if f[1] not in ENCODER_RATES])
+def test_extreme_rates_work(form: tuple[str, str], rate: int) -> None:
+    assert probe(transcode(WAV, AudioFormat(*form, rate))).sample_rate == rate
+
+
+@given(
+    st.sampled_from(FORMS).flatmap(
+        lambda form: st.builds(
+            AudioFormat,
+            st.just(form[0]),
+            st.just(form[1]),
+            st.sampled_from(ENCODER_RATES[form[1]]) if form[1] in ENCODER_RATES else st.integers(4_000, 192_000),
+            st.sampled_from([1, 2]),
+        )
+    )
+)
+def test_environment_round_trip(audio: AudioFormat) -> None:
+    environment = audio.environment()
+    assert all(name.startswith("AUDIO_") and isinstance(value, str) for name, value in environment.items())
+    assert AudioFormat.from_environment(environment) == audio
+
+
+def test_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in AudioFormat().environment():
+        monkeypatch.delenv(name, raising=False)
+    assert AudioFormat.from_environment() == AudioFormat()
+    monkeypatch.setenv("AUDIO_SAMPLE_RATE", "8000")
+    assert AudioFormat.from_environment() == AudioFormat(sample_rate=8_000)
+    assert AudioFormat.from_environment({}) == AudioFormat()
+
+
+def test_environment_with_a_bad_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="fast"):
+        AudioFormat.from_environment({"AUDIO_SAMPLE_RATE": "fast"})
+
+
+@pytest.mark.parametrize(("container", "codec"), FORMS)
+def test_extensions_become_the_container(container: str, codec: str) -> None:
+    extensions = AudioFormat(container, codec, 16_000).extensions
+    assert set(extensions.values()) == {container}
+    assert container not in extensions
+    wanted = {spelled for e in EXTENSIONS for spelled in (e, e.upper())} - {container}
+    assert set(extensions) == wanted
+    assert AudioFormat(container, codec, 16_000).mime_type == CODECS[container][codec][2]

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import ParamValidationError
+
+from include.stack.settings import CHECKOUT
+from include.storage.buckets import PROVIDERS
+from include.transform.etl import COMMUNICATION_TYPES
+from include.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
+
+DAGS = ("speech_pipeline",)
+PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+BANNED = set(PYPROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-module-level-imports"])
+
+
+@pytest.fixture(scope="module")
+def bag() -> DagBag:
+    return DagBag(CHECKOUT / "dags")
+
+
+@pytest.fixture(params=DAGS)
+def dag(bag: DagBag, request: pytest.FixtureRequest) -> Any:
+    return bag.dags[request.param]
+
+
+def test_every_dag_can_be_read(bag: DagBag) -> None:
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == sorted(DAGS)
+
+
+def test_dag_says_what_it_is(dag: Any) -> None:
+    assert dag.doc_md
+    assert dag.description
+    assert dag.tags
+    assert dag.max_active_runs == 1, "two runs would transform the same bucket pair, which AIStore refuses"
+    assert dag.catchup is False
+
+
+def test_doc_names_every_task_in_order(dag: Any) -> None:
+    # ingest is described as **ingest**, and so on
+    places = [dag.doc_md.find(f"**{task.task_id}**") for task in dag.topological_sort()]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_tasks_are_owned_retried_and_ours(dag: Any) -> None:
+    assert dag.tasks
+    for task in dag.tasks:
+        assert task.owner not in ("", "airflow"), task.task_id
+        assert task.retries >= 1, task.task_id
+        assert type(task).__module__.split(".")[0] == "operators", task.task_id
+
+
+def test_tasks_are_one_chain(dag: Any) -> None:
+    assert len(dag.roots) == len(dag.leaves) == 1
+    assert all(len(task.downstream_task_ids) <= 1 for task in dag.tasks)
+
+
+def test_params_are_described_and_typed(dag: Any) -> None:
+    assert dag.params
+    for name in dag.params:
+        param = dag.params.get_param(name)
+        assert param.description, name
+        assert param.schema.get("type"), name
+        param.resolve()  # the default is valid
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("source", "recordings"),
+        ("source", "ftp://recordings"),
+        ("source", "s3://recordings/prefix"),
+        ("source", "s3://"),
+        ("source", None),
+        ("prefix", 5),
+        ("container", "mkv"),
+        ("codec", "aac"),
+        ("sample_rate", 3_999),
+        ("sample_rate", 192_001),
+        ("sample_rate", "16000"),
+        ("sample_rate", 16_000.5),
+        ("channels", 0),
+        ("channels", 3),
+        ("communication", "tcp"),
+        ("on_failure", "ignore"),
+        ("retry_failed", "yes"),
+        ("retry_failed", None),
+        ("max_seconds", 0),
+    ],
+)
+def test_params_refuse(bag: DagBag, name: str, value: Any) -> None:
+    with pytest.raises(ParamValidationError):
+        bag.dags["speech_pipeline"].params.get_param(name).resolve(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("source", f"{scheme}://recordings") for scheme in PROVIDERS),
+        ("prefix", None),
+        ("prefix", ""),
+        ("prefix", "in/2026/"),
+        ("sample_rate", 4_000),
+        ("sample_rate", 192_000),
+        ("channels", 2),
+        ("retry_failed", True),
+        ("max_seconds", 1),
+    ],
+)
+def test_params_take(bag: DagBag, name: str, value: Any) -> None:
+    assert bag.dags["speech_pipeline"].params.get_param(name).resolve(value) == value
+
+
+def test_params_offer_what_the_engine_can_do(bag: DagBag) -> None:
+    schema = {name: bag.dags["speech_pipeline"].params.get_param(name).schema for name in ("container", "codec")}
+    assert schema["container"]["enum"] == list(CODECS)
+    assert schema["codec"]["enum"] == [codec for codecs in CODECS.values() for codec in codecs]
+    params = bag.dags["speech_pipeline"].params
+    rate = params.get_param("sample_rate").schema
+    assert range(rate["minimum"], rate["maximum"] + 1) == SAMPLE_RATES
+    assert params.get_param("channels").schema["enum"] == list(LAYOUTS)
+    assert set(params.get_param("communication").schema["enum"]) < set(COMMUNICATION_TYPES)
+    for name in ("communication", "on_failure"):
+        schema = params.get_param(name).schema
+        assert list(schema["values_display"]) == schema["enum"]
+
+
+def test_templates_name_params_that_exist(bag: DagBag) -> None:
+    dag = bag.dags["speech_pipeline"]
+    used = {
+        name
+        for task in dag.tasks
+        for field in task.template_fields
+        for name in re.findall(r"params\.(\w+)", str(getattr(task, field)))
+    }
+    assert used == set(dag.params)
+
+
+# --- parsing is cheap
+
+LOADED = "print(json.dumps(sorted(banned & {name.split('.')[0] for name in sys.modules})))"
+
+
+def loaded(code: str) -> set[str]:
+    script = f"import json, sys\nbanned = set({sorted(BANNED)!r})\n{code}\n{LOADED}"
+    done = subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, check=True, capture_output=True, text=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_operators_load_no_heavy_module() -> None:
+    """Airflow itself loads none of them here, so any that is loaded is ours."""
+    assert loaded("import airflow.sdk, airflow.triggers.base, airflow.sdk.definitions.timetables.assets") == set()
+    ours = ", ".join(
+        ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
+        for path in sorted((CHECKOUT / "operators").rglob("*.py"))
+        if path.name != "__init__.py"
+    )
+    assert loaded(f"import {ours}") == set()
+
+
+@pytest.mark.parametrize("name", DAGS)
+def test_dag_file_loads_no_heavy_module_but_airflows_own(name: str) -> None:
+    """Airflow loads the amazon provider, and so boto3, to understand the URI of an s3:// asset."""
+    airflow = loaded("import airflow.sdk; airflow.sdk.Asset(name='a', uri='s3://a')")
+    assert airflow <= {"boto3"}
+    assert loaded(f"import dags.{name}") <= airflow
+
+
+def test_the_check_sees_a_heavy_module() -> None:
+    assert loaded("import numpy") == {"numpy"}

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import posixpath
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from include.stack.speech_corpus import HOSTILE_NAMES
+from include.storage.buckets import PROVIDERS, Bucket
+from include.storage.names import unfit
+from include.transform.naming import Naming
+from include.transformers.formats import AudioFormat
+
+MP3 = {"flac": "wav", "mp3": ".wav", "odd": "..wav", "gone": "", "two.part": "never"}
+
+
+def to_name(name: str, ext: dict[str, str] | None, prepend: str) -> str:
+    """AIStore's `TCBMsg.ToName` (api/apc/tcbtco.go of v1.5.0), statement by statement."""
+    if ext is not None:
+        idx = name.rfind(".")
+        if idx >= 0 and name[idx + 1 :] in ext:
+            name = name[: idx + 1] + re.sub(r"^\.+", "", ext[name[idx + 1 :]])
+    if prepend != "":
+        name = prepend + name
+    return name
+
+
+@pytest.mark.parametrize(
+    ("name", "prepend", "expected"),
+    [
+        ("a.flac", "", "a.wav"),
+        ("a.mp3", "", "a.wav"),
+        ("a.odd", "", "a.wav"),
+        ("a.gone", "", "a."),
+        ("a.FLAC", "", "a.FLAC"),
+        ("a.wav", "", "a.wav"),
+        ("a.b.flac", "", "a.b.wav"),
+        ("a.flac.txt", "", "a.flac.txt"),
+        ("flac", "", "flac"),
+        (".flac", "", ".wav"),
+        ("dir/.flac", "", "dir/.wav"),
+        ("a.", "", "a."),
+        ("a.flac/b", "", "a.flac/b"),
+        ("a.two.part", "", "a.two.part"),
+        ("", "", ""),
+        ("a.flac", "run/", "run/a.wav"),
+        ("flac", "x.", "x.flac"),
+        ("a/b.flac", "p", "pa/b.wav"),
+    ],
+)
+def test_destination(name: str, prepend: str, expected: str) -> None:
+    assert Naming(MP3, prepend).destination(name) == expected == to_name(name, MP3, prepend)
+
+
+def test_without_anything_the_name_stays() -> None:
+    assert Naming().destination("a.flac") == "a.flac"
+
+
+@given(
+    st.text(alphabet="a./fF", max_size=12),
+    st.dictionaries(st.text("afF.", max_size=3), st.text("w.", max_size=4), max_size=4),
+    st.text(alphabet="p/.", max_size=4),
+)
+def test_destination_is_aistores_rule(name: str, extensions: dict[str, str], prepend: str) -> None:
+    assert Naming(extensions, prepend).destination(name) == to_name(name, extensions, prepend)
+
+
+@pytest.mark.parametrize("name", ["a.flac", "a.FLAC", "a.Flac", "a.opus", "a.OGG", "a.txt", "a.wav", "a.WAV"])
+def test_recordings_are_named_after_the_container(name: str) -> None:
+    result = Naming(AudioFormat().extensions).destination(name)
+    assert result == ("a.wav" if name not in ("a.Flac", "a.txt") else name)  # AIStore's mapping has no mixed case
+
+
+# --- names that AIStore cannot hold
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("..", "'..' component"),
+        ("../a", "'..' component"),
+        ("a/../b", "'..' component"),
+        ("a/..", "'..' component"),
+        ("a//b", "empty component"),
+        ("/a", "empty component"),
+        ("a/", "empty component"),
+        ("/", "empty component"),
+        ("", "empty component"),
+        (".", "'.' component"),
+        ("./a", "'.' component"),
+        ("a/./b", "'.' component"),
+        ("a/.", "'.' component"),
+        ("a\nb", "control characters"),
+        ("a\0b", "control characters"),
+        ("a\x7fb", "control characters"),
+        ("tab\t", "control characters"),
+        ("n" * 256, "longer than 255 bytes"),
+        ("a/" + "é" * 128 + "/b", "longer than 255 bytes"),
+    ],
+)
+def test_unfit_says_why(name: str, why: str) -> None:
+    assert why in (unfit(name) or "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a", "a.b", "...", "a/...", ".hidden", "..hidden", "hidden..", "a..b", "a/.b/c", "~", "*", "?", "%2e%2e/a",
+        " a", "a ", "a\\..\\b", "CON", "#", "{}", "'\"", "\u00e9\u97f3\U0001f50a", "a\u2028b", "\u202ea", "-",
+        "n" * 255, "é" * 127 + "n", "/".join(["n" * 255] * 4),
+        *(name for name in HOSTILE_NAMES if "//" not in name and ".." not in name),
+    ],
+)  # fmt: skip
+def test_odd_names_are_fit(name: str) -> None:
+    assert unfit(name) is None
+
+
+def test_hostile_names_are_refused_for_what_they_are() -> None:
+    refused = {name: unfit(name) for name in HOSTILE_NAMES if unfit(name)}
+    assert set(refused) == {"hostile/a//b.flac", "../escape.flac"}
+
+
+PARTS = st.sampled_from(["", ".", "..", "...", "a", "b.c", "%2e%2e", "\\", " "]) | st.text(max_size=4)
+
+
+@given(st.lists(PARTS, min_size=1, max_size=6).map("/".join) | st.text(max_size=12))
+@example("a/../../b")
+@example("//a")
+def test_fit_names_stay_where_they_are(name: str) -> None:
+    if unfit(name) is not None:
+        return
+    folder = "/mountpath/bucket"
+    joined = posixpath.join(folder, name)
+    assert posixpath.normpath(joined) == joined == f"{folder}/{name}"
+
+
+@given(st.lists(PARTS, min_size=1, max_size=6).map("/".join), st.sampled_from(["", "run/"]))
+def test_only_what_a_path_loses_is_refused(name: str, prepend: str) -> None:
+    """The reverse: nothing is refused that a file system would keep as it is."""
+    kept = posixpath.normpath(name) == name and name not in (".", "..") and not name.startswith(("/", "../"))
+    if kept and name.isprintable():
+        assert unfit(prepend + name) is None
+
+
+# --- buckets
+
+
+@pytest.mark.parametrize("scheme", PROVIDERS)
+def test_bucket_round_trip(scheme: str) -> None:
+    bucket = Bucket.parse(f"{scheme}://speech-1_a.b")
+    assert (bucket.scheme, bucket.name, str(bucket)) == (scheme, "speech-1_a.b", f"{scheme}://speech-1_a.b")
+    assert Bucket.parse(str(bucket)) == bucket
+    assert Bucket.parse(f"{bucket}/") == bucket
+
+
+def test_providers_are_aistores() -> None:
+    assert [Bucket.parse(f"{s}://b").provider for s in ("ais", "s3", "gs", "az", "oci")] == [
+        "ais", "aws", "gcp", "azure", "oci",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("provider", PROVIDERS.values())
+def test_the_sdk_knows_the_providers(provider: str) -> None:
+    from aistore.sdk.provider import Provider
+
+    assert Provider.parse(provider).value == provider
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "speech", "/data/speech", "s3:speech", "s3:/speech", "ftp://a", "S3://a", "://a"]
+)
+def test_a_uri_of_no_bucket_names_the_ways_to_write_it(uri: str) -> None:
+    with pytest.raises(ValueError, match=r"write it as one of ais://name, s3://name, .*oci://name") as caught:
+        Bucket.parse(uri)
+    assert repr(uri) in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///", "s3://a/b", "s3://a/b/", "s3:///a", "ais://a//b"])
+def test_a_bucket_with_a_prefix_is_refused(uri: str) -> None:
+    with pytest.raises(ValueError, match="a prefix is an argument of its own") as caught:
+        Bucket.parse(uri)
+    assert repr(uri) in str(caught.value)

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+from include.stack.settings import CHECKOUT
+from include.transfer.manifest import run_prefix
+from include.transform.errors import TransformError, TransientTransformError
+from include.transform.etl import EtlSpec
+from include.transformers.audio import AudioError
+from include.transformers.formats import CODECS, AudioFormat
+from operators.aistore import (
+    TRANSFORMER_IMAGE,
+    AISCopyBucketOperator,
+    AISTranscodeAudioOperator,
+    AISTransformBucketOperator,
+    transformer_command,
+)
+from operators.shared import airflow_errors, as_bool, run_columns, run_key
+from operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
+from operators.triggers.aistore import AISJobTrigger
+
+CONTEXT: Any = {
+    "dag_run": SimpleNamespace(dag_id="speech", run_id="manual__1"),
+    "ti": SimpleNamespace(dag_id="speech", task_id="probe"),
+}
+AUDIO = ("container", "codec", "sample_rate", "channels")
+DEFAULTS = {"prefix": None, "on_failure": "report", "retry_failed": False, "communication": "ws"}
+
+
+def rendered(kind: type[Any], params: dict[str, Any], *audio: str, **arguments: Any) -> Any:
+    """Make the operator with templates as the DAG has them, and render them as a task does."""
+    with DAG("speech"):
+        operator = kind(
+            task_id="transcode",
+            source="ais://recordings",
+            destination="ais://speech",
+            prefix="{{ params.prefix or '' }}",
+            on_failed_objects="{{ params.on_failure }}",
+            retry_failed="{{ params.retry_failed }}",
+            **{name: f"{{{{ params.{name} }}}}" for name in audio},
+            **arguments,
+        )
+    operator.render_template_fields({"params": {**DEFAULTS, **params}})
+    return operator
+
+
+# --- errors
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        with airflow_errors():
+            raise error
+    except BaseException as e:
+        return e
+    raise AssertionError("the error is gone")
+
+
+def test_transient_errors_are_retried() -> None:
+    error = raised(TransientTransformError("the cluster rebalances: try later"))
+    assert type(error) is AirflowException
+    assert str(error) == "the cluster rebalances: try later"
+
+
+@pytest.mark.parametrize("cause", [TransformError("no"), ValueError("no"), AudioError("no")])
+def test_what_cannot_get_better_fails_at_once(cause: Exception) -> None:
+    error = raised(cause)
+    assert isinstance(error, AirflowFailException)
+    assert str(error) == "no"
+    assert error.__cause__ is cause
+
+
+def test_missing_bucket_names_the_remedy() -> None:
+    from aistore.sdk.errors import ErrBckNotFound, ErrRemoteBckNotFound
+
+    for kind in (ErrBckNotFound, ErrRemoteBckNotFound):
+        error = raised(kind(404, 'bucket "ais://absent" does not exist', "http://proxy/v1", None))
+        assert isinstance(error, AirflowFailException)
+        assert re.search(r"ais://absent.*: create it or correct its name", str(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TaskDeferred(trigger=AISJobTrigger("http://proxy", "etl-1", 0), method_name="resume"),
+        AirflowException("as it is"),
+        AirflowFailException("as it is"),
+        ConnectionError("refused"),
+        KeyboardInterrupt(),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_everything_else_passes(error: BaseException) -> None:
+    assert raised(error) is error
+
+
+def test_no_error_stays_none() -> None:
+    with airflow_errors():
+        pass
+
+
+# --- shared
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(True, True), (False, False), ("True", True), ("False", False), ("true", True), (" FALSE\n", False)],
+)
+def test_as_bool(value: bool | str, expected: bool) -> None:
+    assert as_bool(value) is expected
+
+
+@pytest.mark.parametrize("value", ["", "1", "0", "yes", "None", "{{ params.retry_failed }}"])
+def test_as_bool_refuses(value: str) -> None:
+    with pytest.raises(ValueError, match="is neither true nor false") as caught:
+        as_bool(value)
+    assert repr(value) in str(caught.value)
+
+
+def test_run_identity() -> None:
+    assert run_key(CONTEXT) == "speech/manual__1"
+    assert run_columns(CONTEXT) == {"run_id": "speech/manual__1", "dag_id": "speech", "task_id": "probe"}
+
+
+@pytest.mark.parametrize("transform", ["audio_transcode", "audio_probe"])
+def test_transformer_command_is_one_that_the_server_takes(transform: str) -> None:
+    from include.transformers.serve import TRANSFORMS
+
+    command = transformer_command(transform)
+    assert command[:3] == ("python", "-m", "include.transformers.serve")
+    assert transform in TRANSFORMS
+    module_and_arguments = command[1:]
+    done = subprocess.run(
+        [sys.executable, *module_and_arguments, "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    assert all(option in done.stdout for option in command if option.startswith("--"))
+    assert dict(zip(command[3::2], command[4::2], strict=True)) == {
+        "--transform": transform,
+        "--host": "0.0.0.0",  # noqa: S104 - a pod's own network
+        "--port": "8000",
+    }
+
+
+# --- rendered arguments
+
+
+@pytest.mark.parametrize(("container", "codec"), [(c, k) for c, codecs in CODECS.items() for k in codecs])
+def test_rendered_transcoding_is_the_written_one(container: str, codec: str) -> None:
+    params = {"container": container, "codec": codec, "sample_rate": 48_000, "channels": 2}
+    spec = rendered(AISTranscodeAudioOperator, params, *AUDIO, "communication").spec()
+    written = AISTranscodeAudioOperator(
+        task_id="transcode", source="ais://recordings", destination="ais://speech", **params
+    ).spec()  # type: ignore[arg-type]
+    assert spec == written
+    assert spec.name == written.name
+    assert spec.effect == written.effect
+    assert AudioFormat.from_environment(dict(spec.environment)) == AudioFormat(container, codec, 48_000, 2)
+    assert spec == EtlSpec(
+        "transcode",
+        TRANSFORMER_IMAGE,
+        transformer_command("audio_transcode"),
+        AudioFormat(container, codec, 48_000, 2).environment(),
+        {"NUM_WORKERS": "1"},
+        "ws",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"codec": "opus"}, "codec 'opus' does not go into wav"),
+        ({"sample_rate": 10}, "10 Hz is outside"),
+        ({"channels": 5}, "5 channels"),
+        ({"sample_rate": "fast"}, "fast"),
+        ({"communication": "tcp"}, "communication 'tcp' is not one of"),
+    ],
+)
+def test_rendered_nonsense_is_refused(change: dict[str, Any], message: str) -> None:
+    params = {"container": "wav", "codec": "pcm_s16le", "sample_rate": 16_000, "channels": 1, **change}
+    operator = rendered(AISTranscodeAudioOperator, params, *AUDIO, "communication")
+    with pytest.raises(ValueError, match=message):
+        operator.spec()
+
+
+@pytest.mark.parametrize("container", CODECS)
+def test_results_are_named_after_the_rendered_container(container: str) -> None:
+    codec = next(iter(CODECS[container]))
+    params = {"container": container, "codec": codec, "sample_rate": 48_000, "channels": 1}
+    naming = rendered(AISTranscodeAudioOperator, params, *AUDIO).naming(CONTEXT)
+    assert naming.destination("in/take.one.M4A") == f"in/take.one.{container}"
+    assert naming.destination("in/notes.txt") == "in/notes.txt"
+
+
+def test_a_transform_of_ones_own_is_as_written() -> None:
+    operator = rendered(
+        AISTransformBucketOperator,
+        {},
+        image="mine:1",
+        command=["run"],
+        environment={"GAIN": "{{ params.on_failure }}"},
+        extensions={"a": "b"},
+        prepend="{{ params.on_failure }}/",
+        communication="hpush",
+        object_timeout=7,
+        processes=3,
+    )
+    assert operator.spec() == EtlSpec(
+        "transcode", "mine:1", ("run",), {"GAIN": "report"}, {"NUM_WORKERS": "3"}, "hpush", object_timeout=7
+    )
+    assert operator.naming(CONTEXT).destination("x.a") == "report/x.b"
+
+
+def test_copy_applies_nothing() -> None:
+    operator = rendered(AISCopyBucketOperator, {"prefix": "in/"})
+    assert operator.spec() is None
+    assert operator.naming(CONTEXT).destination("in/a.flac") == "in/a.flac"
+    assert operator.prefix == "in/"
+
+
+@pytest.mark.parametrize("name", ["a.wav", "dir/a.flac", "a.mp3", "a.ogg"])
+def test_facts_are_named_after_the_whole_object_below_the_run(name: str) -> None:
+    operator = AISProbeAudioOperator(task_id="probe", source="ais://speech", destination="ais://facts")
+    prefix = run_prefix("speech/manual__1")
+    assert re.fullmatch(r"[0-9a-f]{16}/", prefix)
+    assert prefix != run_prefix("speech/manual__2")
+    assert operator.naming(CONTEXT).destination(name) == f"{prefix}{name}.json"
+    assert operator.spec().command == transformer_command("audio_probe")
+
+
+@pytest.mark.parametrize("on_failed", ["", "ignore", "Fail", "None"])
+def test_unknown_policy_is_refused(monkeypatch: pytest.MonkeyPatch, on_failed: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps({"conn_type": "generic", "host": "127.0.0.1"}))
+    operator = rendered(AISCopyBucketOperator, {"on_failure": on_failed})
+    with pytest.raises(AirflowFailException, match=r"on_failed_objects .*: use 'fail' or 'report'"):
+        operator.execute(CONTEXT)
+
+
+@pytest.mark.parametrize("uri", ["speech", "s3://a/b"])
+def test_bad_bucket_fails_at_once(uri: str) -> None:
+    operator = AISCopyBucketOperator(task_id="copy", source=uri, destination="ais://speech")
+    with pytest.raises(AirflowFailException, match=re.escape(repr(uri))):
+        operator.execute(CONTEXT)
+
+
+def test_s3_lists_an_s3_source_only() -> None:
+    from include.storage.buckets import Bucket
+
+    operator = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://speech")
+    assert set(operator.job_arguments(Bucket.parse("s3://in"))) == {"list_source"}
+    assert operator.job_arguments(Bucket.parse("gs://in")) == {}
+    without = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://speech", aws_conn_id=None)
+    assert without.job_arguments(Bucket.parse("s3://in")) == {}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [AISCopyBucketOperator, AISTransformBucketOperator, AISTranscodeAudioOperator, AISProbeAudioOperator],
+)
+def test_template_fields_are_attributes(kind: type[Any]) -> None:
+    operator = kind(task_id="t", source="ais://a", destination="ais://b")
+    assert len(set(kind.template_fields)) == len(kind.template_fields)
+    assert all(hasattr(operator, name) for name in kind.template_fields)
+
+
+def test_template_fields_of_the_validation_are_attributes() -> None:
+    operator = GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b")
+    assert all(hasattr(operator, name) for name in operator.template_fields)

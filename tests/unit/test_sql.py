@@ -1,0 +1,236 @@
+"""The SQL files in ClickHouse's own engine, in process."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clickhouse_connect.driver.binding import bind_query
+
+from include import sql
+from include.quality.suites import MANIFEST_COLUMNS
+from include.stack.settings import CHECKOUT
+from include.transfer.manifest import FACTS
+from include.transform.ledger import Scope
+from include.transform.naming import Naming
+from include.transformers.audio import AudioFacts
+from include.transformers.formats import CODECS
+
+FOLDER = Path(sql.__file__).parent
+NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
+SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
+PATH = "facts/0123456789abcdef/"
+PARAMETERS: dict[str, Any] = {
+    **SCOPE.parameters,
+    "numbers": [0, 1],
+    "keys": ["a'b.flac", "c\\d.flac"],
+    "etags": ["x", "y"],
+    "times": [1.5, 2.5],
+    "retry_failed": False,
+    "keeps_result": True,
+    "record_done": True,
+    "no_reason": "none",
+    "facts": "facts_1",
+    "staging": "speech_1",
+    "invalid": "invalid_1",
+    "prefix": "0123456789abcdef/",
+    "bucket": "ais://speech",
+    "path": PATH,
+    "url": "http://127.0.0.1:9/facts/**",
+    "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
+}
+
+
+class Engine:
+    """chdb with parameters bound as clickhouse-connect binds them."""
+
+    def __init__(self) -> None:
+        from chdb.session import Session
+
+        self.session = Session()
+
+    def run(self, text: str, parameters: Mapping[str, Any] | None = None) -> list[list[Any]]:
+        statement, bound = bind_query(text, dict(parameters or {}))
+        values = {name.removeprefix("param_"): value for name, value in bound.items()}
+        answer = self.session.query(statement, "JSONCompactEachRow", params=values).data()
+        return [json.loads(line) for line in answer.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def loaded_engine() -> Iterator[Engine]:
+    engine = Engine()
+    for statement in sql.schema():
+        engine.run(statement)
+    engine.run("CREATE DATABASE storeside_staging")
+    columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
+    engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
+    engine.run(
+        "CREATE TABLE storeside_staging.invalid_1 (object String, reason String) ENGINE = MergeTree ORDER BY object"
+    )
+    engine.run("CREATE TABLE storeside_staging.speech_1 AS storeside.speech")
+    yield engine
+    engine.session.close()
+
+
+@pytest.fixture
+def engine(loaded_engine: Engine) -> Engine:
+    for table in ("storeside.objects", "storeside.listings", "storeside.speech"):
+        loaded_engine.run(f"TRUNCATE TABLE {table}")
+    for table in ("facts_1", "invalid_1", "speech_1"):
+        loaded_engine.run(f"TRUNCATE TABLE storeside_staging.{table}")
+    return loaded_engine
+
+
+def used() -> set[str]:
+    """Return the names in calls of `sql.query` and `sql.schema`."""
+    found = set()
+    for room in ("include", "operators"):
+        for path in (CHECKOUT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("sql.query", "sql.schema"):
+                    found.add(ast.literal_eval(node.args[0]) if node.args else "storeside")
+    return found
+
+
+def test_every_file_is_used_and_every_use_has_a_file() -> None:
+    assert used() == set(NAMES)
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    assert all(sql.query(name).startswith(("--", "CREATE DATABASE")) for name in NAMES)
+
+
+def test_schema_has_its_statements() -> None:
+    statements = sql.schema()
+    heads = [
+        next(line for line in s.splitlines() if not line.startswith("--")).rstrip(" AS").split()[-1]
+        for s in statements
+    ]
+    assert heads == [
+        "storeside", "storeside.objects", "storeside.listings", "storeside.results", "storeside.runs",
+        "storeside.speech",
+    ]  # fmt: skip
+    assert not any(s.endswith(";") for s in statements[:-1])
+    assert not any(";\n" in s for s in statements)
+
+
+def test_schema_may_be_run_again(engine: Engine) -> None:
+    engine.run("INSERT INTO storeside.objects (source, object, status) VALUES ('s', 'o', 'done')")
+    for statement in sql.schema():
+        engine.run(statement)
+    assert engine.run("SELECT source, object FROM storeside.objects") == [["s", "o"]]
+
+
+def test_an_unknown_file_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        sql.query("absent")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_statement_parses(engine: Engine, name: str) -> None:
+    for statement in sql.schema(name):
+        assert engine.run(f"EXPLAIN AST {statement.rstrip(';')}", PARAMETERS)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("storeside", "pull_facts")])
+def test_every_query_runs_on_empty_tables(engine: Engine, name: str) -> None:
+    rows = engine.run(sql.query(name), PARAMETERS)
+    assert rows == ([[0, 0, 0, 0]] if name == "totals" else [])
+
+
+def test_parse_test_can_fail(engine: Engine) -> None:
+    with pytest.raises(Exception, match="Syntax error"):
+        engine.run("EXPLAIN AST SELECT ({job:String} FROM", PARAMETERS)
+
+
+def test_tables_agree_with_the_code(engine: Engine) -> None:
+    def columns(table: str) -> dict[str, str]:
+        rows = engine.run(
+            "SELECT name, type FROM system.columns WHERE database = 'storeside' AND table = {t:String}"
+            " ORDER BY position",
+            {"t": table},
+        )
+        return {name: kind.removeprefix("LowCardinality(").removesuffix(")") for name, kind in rows}
+
+    speech = columns("speech")
+    assert set(FACTS.items()) <= set(speech.items())
+    assert set(FACTS) == set(AudioFacts.__dataclass_fields__)
+    assert set(MANIFEST_COLUMNS) <= set(speech)
+    assert list(columns("listings"))[:7] == [
+        "job", "side", "object", "destination_object", "size", "version", "reason",
+    ]  # fmt: skip
+
+
+# --- names of facts
+
+OBJECTS = ["a.wav", "in/b.flac", "c.mp3", "d.ogg", "take1", "song.m4b", "E.Flac", "x.json", "dir.wav/f"]
+
+
+def facts(name: str) -> str:
+    """Name the facts of an object as `AISProbeAudioOperator` has AIStore do it."""
+    return Naming({c: f"{c}.json" for c in CODECS}, PARAMETERS["prefix"]).destination(name)
+
+
+def record(engine: Engine, source: str, destination: str, name: str, result: str, version: str) -> None:
+    engine.run(
+        "INSERT INTO storeside.objects (source, destination, object, version, destination_object, status)"
+        " VALUES ({s:String}, {d:String}, {o:String}, {v:String}, {r:String}, 'done')",
+        {"s": source, "d": destination, "o": name, "v": version, "r": result},
+    )
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_manifest_rows_have_their_objects_names(engine: Engine, name: str) -> None:
+    record(engine, "s3://in", "ais://recordings", "raw", "raw", "etag")
+    record(engine, "ais://recordings", "ais://speech", "raw", name, "1")
+    engine.run(
+        "INSERT INTO storeside_staging.facts_1 (path, checksum) VALUES ({p:String}, 'sum')",
+        {"p": f"facts/{facts(name)}"},
+    )
+    engine.run(sql.query("stage_manifest"), PARAMETERS)
+    assert engine.run(
+        "SELECT bucket, object, source_bucket, source_object, source_version, checksum"
+        " FROM storeside_staging.speech_1"
+    ) == [["ais://speech", name, "s3://in", "raw", "etag", "sum"]]
+
+
+def test_what_is_published_is_not_staged_again(engine: Engine) -> None:
+    record(engine, "ais://recordings", "ais://speech", "raw", "a.wav", "1")
+    engine.run(
+        "INSERT INTO storeside_staging.facts_1 (path, checksum) VALUES ({p:String}, 'sum')",
+        {"p": f"facts/{facts('a.wav')}"},
+    )
+    engine.run(sql.query("stage_manifest"), PARAMETERS)
+    engine.run("INSERT INTO storeside.speech SELECT * FROM storeside_staging.speech_1")
+    engine.run("TRUNCATE TABLE storeside_staging.speech_1")
+    engine.run(sql.query("stage_manifest"), PARAMETERS)
+    assert engine.run("SELECT object FROM storeside_staging.speech_1") == []
+    assert engine.run("SELECT object, source_version FROM storeside.speech") == [["a.wav", "1"]]
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_invalid_rows_fail_their_objects(engine: Engine, name: str) -> None:
+    for side in ("pending", "after"):
+        engine.run(
+            "INSERT INTO storeside.listings (job, side, object, destination_object, size, version)"
+            " VALUES ({j:String}, {s:String}, {o:String}, {d:String}, 10, 'v')",
+            {"j": SCOPE.job, "s": side, "o": name, "d": facts(name)},
+        )
+    engine.run(
+        "INSERT INTO storeside_staging.invalid_1 VALUES ({o:String}, 'too long'), ({o:String}, 'too loud')",
+        {"o": name},
+    )
+    engine.run(sql.query("settle_invalid"), PARAMETERS)
+    assert engine.run("SELECT object, status, reason FROM storeside.objects") == [
+        [name, "failed", "its manifest row is not valid: too long; too loud"]
+    ]
+
+
+def test_the_sql_knows_every_container() -> None:
+    wanted = f"({'|'.join(CODECS)})"
+    assert wanted in sql.query("stage_manifest")
+    assert wanted in sql.query("settle_invalid")

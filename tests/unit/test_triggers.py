@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from airflow.sdk._shared.module_loading import import_string
+from airflow.triggers.base import BaseTrigger
+
+from include.stack.settings import free_ports
+from include.storage.buckets import Bucket
+from include.transform import jobs
+from include.transform.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
+from operators.hooks.aistore import AIStoreHook
+from operators.triggers import aistore as triggers
+from operators.triggers.aistore import AISJobTrigger, describe
+from operators.triggers.sqs import SqsQueueDepthTrigger
+
+STARTED = "2026-01-02T03:04:05.123456789Z"
+ENDED = "2026-01-02T03:04:07.623456789Z"
+ZERO = "0001-01-01T00:00:00Z"
+
+
+def snap(
+    kind: str = "etl-bck",
+    objects: int = 0,
+    size: int = 0,
+    *,
+    job: str = "etl-1",
+    start: str = STARTED,
+    end: str = ZERO,
+    pair: tuple[str, str] = ("recordings", "speech"),
+    **more: Any,
+) -> dict[str, Any]:
+    """One target's snapshot of a job, as AIStore 5.0 sends it (core/xaction.go, Snap)."""
+    source, destination = ({"name": name, "provider": "ais", "namespace": {"uuid": "", "name": ""}} for name in pair)
+    return {
+        "id": job,
+        "kind": kind,
+        "start-time": start,
+        "end-time": end,
+        "src-bck": source,
+        "dst-bck": destination,
+        "stats": {"loc-objs": str(objects), "loc-bytes": str(size), "out-objs": "0", "out-bytes": "0"},
+        "aborted": False,
+        "is_idle": False,
+        "abort-err": "",
+        "glob.id": "0",
+        **more,
+    }
+
+
+class Cluster:
+    """The endpoints of an AIStore proxy that following a job asks."""
+
+    def __init__(self, port: int = 0) -> None:
+        cluster = self
+        self.targets: dict[str, list[dict[str, Any]]] = {}
+        self.running: list[str] = []
+        self.actions: list[dict[str, Any]] = []
+        self.failure: tuple[int, str] | None = None
+        self.on_abort: Callable[[], None] = lambda: None
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self, status: int, document: Any) -> None:
+                body = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def body(self) -> dict[str, Any]:
+                return json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+
+            def do_GET(self) -> None:
+                asked, body = parse_qs(urlsplit(self.path).query), self.body()
+                if cluster.failure:
+                    status, message = cluster.failure
+                    self.answer(status, {"status": status, "message": message})
+                elif self.path.startswith("/v1/cluster?") and asked.get("what") == ["qryxstats"]:
+                    job = body["ID"]
+                    found = {t: [s for s in snaps if s["id"] == job] for t, snaps in cluster.targets.items()}
+                    self.answer(200, found)
+                elif self.path.startswith("/v1/cluster?") and asked.get("what") == ["running_all"]:
+                    self.answer(200, cluster.running)
+                else:
+                    self.answer(400, {"status": 400, "message": f"unexpected {self.path} {body}"})
+
+            def do_PUT(self) -> None:
+                cluster.actions.append(self.body())
+                if cluster.failure:
+                    self.answer(cluster.failure[0], {"status": cluster.failure[0], "message": cluster.failure[1]})
+                else:
+                    cluster.on_abort()
+                    self.answer(200, "")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def aborted(self) -> list[str]:
+        return [a["value"]["ID"] for a in self.actions if a["action"] == "stop"]
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def impatient(url: str) -> Any:
+    """The SDK's client without its own retries, so that a test sees each answer."""
+    from aistore.sdk import Client
+    from aistore.sdk.retry_config import RetryConfig
+    from tenacity import Retrying, stop_after_attempt
+    from urllib3 import Retry
+
+    config = RetryConfig(Retry(0), Retrying(stop=stop_after_attempt(1), reraise=True))
+    return Client(url, retry_config=config, timeout=(1, 5))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def follower(cluster: Cluster) -> Follower:
+    return Follower(impatient(cluster.url), "etl-1", stall_seconds=60)
+
+
+# --- following a job
+
+
+def test_finished_job(cluster: Cluster, follower: Follower) -> None:
+    cluster.targets = {"t1": [snap(objects=3, size=30)], "t2": [snap(objects=4, size=40, end=ENDED)]}
+    assert follower.poll() == Progress(7, 70)
+    cluster.targets["t1"] = [snap(objects=5, size=50, start="2026-01-02T03:04:04Z", end=ENDED)]
+    assert follower.poll() == Progress(9, 90, pytest.approx(3.623456), finished=True)
+    assert cluster.actions == []
+
+
+def test_seconds_are_the_same_in_any_zone(cluster: Cluster, follower: Follower) -> None:
+    cluster.targets = {"t1": [snap(end="2026-01-02T05:04:07.623456789+02:00")], "t2": [snap(end=ENDED)]}
+    assert follower.poll().seconds == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"aborted": True}, "aborted"),
+        ({"aborted": True, "abort-err": "user requested"}, "user requested"),
+        ({"abort-err": "bucket destroyed"}, "bucket destroyed"),
+    ],
+)
+def test_aborted_on_one_target_is_over(
+    cluster: Cluster, follower: Follower, more: dict[str, Any], error: str
+) -> None:
+    cluster.targets = {"t1": [snap(objects=2, size=20)], "t2": [snap(objects=1, size=10, end=ENDED, **more)]}
+    assert follower.poll() == Progress(3, 30, pytest.approx(2.5), finished=True, error=error)
+    assert cluster.actions == []
+
+
+@pytest.mark.parametrize("kind", ["etl-listrange", "copy-listrange"])
+def test_multi_object_job_is_over_when_idle_twice(cluster: Cluster, follower: Follower, kind: str) -> None:
+    idle, busy = snap(kind, 5, 50, is_idle=True), snap(kind, 5, 50)
+    seen = []
+    for first, second in [(idle, idle), (idle, busy), (idle, idle), (idle, idle)]:
+        cluster.targets = {"t1": [first], "t2": [second]}
+        seen.append(follower.poll())
+    assert [p.finished for p in seen] == [False, False, False, True]
+    assert (seen[-1].objects, seen[-1].bytes, seen[-1].error) == (10, 100, "")
+    assert cluster.actions == []
+
+
+def test_bucket_job_is_not_over_when_idle(cluster: Cluster, follower: Follower) -> None:
+    cluster.targets = {"t1": [snap("etl-bck", 5, 50, is_idle=True)]}
+    assert not any(follower.poll().finished for _ in range(4))
+
+
+def test_stalled_job_is_aborted(cluster: Cluster) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=0.3)
+    cluster.targets = {"t1": [snap(objects=5, size=50)], "t2": [snap(job="etl-2", objects=1)]}
+    assert not follower.poll().finished
+    time.sleep(0.2)
+    cluster.targets["t1"] = [snap(objects=6, size=60)]
+    assert not follower.poll().finished
+    time.sleep(0.2)
+    assert not follower.poll().finished, "progress did not start the time anew"
+    assert cluster.actions == []
+    time.sleep(0.15)
+    progress = follower.poll()
+    assert (progress.objects, progress.bytes, progress.finished) == (6, 60, True)
+    assert progress.error.startswith("no progress for 0 s: aborted")
+    assert cluster.aborted() == ["etl-1"]
+
+
+def test_larger_objects_are_progress_too(cluster: Cluster) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=0.2)
+    for size in (10, 20, 30, 40):
+        cluster.targets = {"t1": [snap(objects=1, size=size)]}
+        assert not follower.poll().finished
+        time.sleep(0.12)
+
+
+def test_job_that_vanished_is_over_after_a_while(cluster: Cluster) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=0.1)
+    cluster.targets = {"t1": [], "t2": []}
+    assert not follower.poll().finished
+    time.sleep(0.15)
+    assert follower.poll().finished
+
+
+def test_declined_abort_is_no_error(cluster: Cluster) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=0.1)
+    cluster.failure = (404, "xaction etl-1 not found")
+    assert not follower.poll().finished
+    time.sleep(0.15)
+    progress = follower.poll()
+    assert progress.finished
+    assert "no answer" in progress.error
+    assert "not found" in progress.error
+    assert cluster.aborted() == ["etl-1"]
+
+
+def test_newest_snapshot_of_a_target_counts(cluster: Cluster, follower: Follower) -> None:
+    older = snap(objects=1, size=1, start="2026-01-02T03:00:00Z", end=ENDED, aborted=True, **{"abort-err": "old"})
+    for snaps in ([older, snap(objects=5, size=50)], [snap(objects=5, size=50), older]):
+        cluster.targets = {"t1": snaps}
+        assert follower.poll() == Progress(5, 50)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        # Go leaves out zeros at the end of a fraction, and writes the node's own zone.
+        ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.5Z"),
+        ("2026-01-02T03:04:05.1Z", "2026-01-02T03:04:05.12Z"),
+        ("2026-10-25T02:59:00+02:00", "2026-10-25T02:01:00+01:00"),
+        ("", "2026-01-02T03:04:05Z"),
+    ],
+)
+def test_newest_is_by_instant(cluster: Cluster, older: str, newer: str) -> None:
+    first, second = snap(objects=1, start=older), snap(objects=2, start=newer)
+    for snaps in ([first, second], [second, first]):
+        cluster.targets = {"t1": snaps}
+        assert [s.stats.objects for s in newest_snapshots(impatient(cluster.url), "etl-1")] == [2]
+
+
+def test_cluster_that_does_not_answer_is_no_progress() -> None:
+    (port,) = free_ports(1)
+    follower = Follower(impatient(f"http://127.0.0.1:{port}"), "etl-1", stall_seconds=60)
+    assert follower.poll() == Progress()
+    cluster = Cluster(port)
+    try:
+        cluster.targets = {"t1": [snap(objects=5, size=50)]}
+        assert follower.poll() == Progress(5, 50)
+    finally:
+        cluster.close()
+    assert follower.poll() == Progress(5, 50), "what was done is forgotten while the cluster is away"
+    cluster = Cluster(port)
+    try:
+        cluster.targets = {"t1": [snap(objects=9, size=90, end=ENDED)]}
+        assert follower.poll() == Progress(9, 90, pytest.approx(2.5), finished=True)
+    finally:
+        cluster.close()
+
+
+def test_cluster_that_never_answers_ends_the_wait() -> None:
+    follower = Follower(impatient(f"http://127.0.0.1:{free_ports(1)[0]}"), "etl-1", stall_seconds=0.1)
+    assert not follower.poll().finished
+    time.sleep(0.15)
+    progress = follower.poll()
+    assert progress.finished
+    assert "no answer" in progress.error
+
+
+# --- jobs between two buckets
+
+PAIR = (Bucket.parse("ais://recordings"), Bucket.parse("ais://speech"))
+
+
+def test_running_between(cluster: Cluster) -> None:
+    client = impatient(cluster.url)
+    cluster.targets = {
+        "t1": [snap(job="other", pair=("a", "b")), snap(job="etl-1"), snap("etl-listrange", job="idle")]
+    }
+    cluster.targets["t1"][2]["is_idle"] = True
+    cluster.running = ["rebalance[g1]", "etl-bck[other]", "etl-listrange[idle]"]
+    assert running_between(client, *PAIR) is None
+    cluster.running.append("etl-bck[etl-1]")
+    assert running_between(client, *PAIR) == "etl-1"
+    assert running_between(client, PAIR[1], PAIR[0]) is None
+    assert running_between(client, Bucket.parse("s3://recordings"), PAIR[1]) is None
+    cluster.targets["t1"][1]["aborted"] = True
+    assert running_between(client, *PAIR) is None
+
+
+def test_idle_jobs_are_ended(cluster: Cluster) -> None:
+    cluster.targets = {"t1": [snap("etl-listrange", job="idle", is_idle=True), snap("etl-listrange", job="busy")]}
+    cluster.running = ["etl-listrange[idle]", "etl-listrange[busy]"]
+    cluster.on_abort = lambda: cluster.running.remove("etl-listrange[idle]")
+    end_idle(impatient(cluster.url), *PAIR)
+    assert cluster.aborted() == ["idle"]
+
+
+def test_idle_job_that_stays_is_transient(cluster: Cluster) -> None:
+    cluster.targets = {"t1": [snap("etl-listrange", job="idle", is_idle=True)]}
+    cluster.running = ["etl-listrange[idle]"]
+    with pytest.raises(jobs.TransientTransformError, match="idle job idle does not end"):
+        end_idle(impatient(cluster.url), *PAIR, seconds=0.3)
+
+
+def test_rebalance_is_waited_for(cluster: Cluster) -> None:
+    cluster.running = ["rebalance[g1]"]
+    with pytest.raises(jobs.TransientTransformError, match="still rebalances after 0 s"):
+        jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
+    cluster.running = ["etl-bck[x]"]
+    jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
+    cluster.failure = (502, "t1 is down")
+    with pytest.raises(jobs.TransientTransformError, match="does not answer as a whole"):
+        jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
+
+
+# --- the triggers
+
+TRIGGERS: list[BaseTrigger] = [
+    AISJobTrigger("http://proxy:51080", "etl-1", 1_700_000_000.5, 10, poll_interval=0.5, stall_seconds=7),
+    SqsQueueDepthTrigger("events", "aws_other", poll_interval=2.0, repeat_seconds=60.0),
+]
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda t: type(t).__name__)
+def test_serialize_makes_the_same_trigger_again(trigger: Any) -> None:
+    path, kwargs = trigger.serialize()
+    again = import_string(path)(**json.loads(json.dumps(kwargs)))
+    assert type(again) is type(trigger)
+    assert again.serialize() == (path, kwargs)
+    parameters = inspect.signature(type(trigger).__init__).parameters
+    assert set(kwargs) == set(parameters) - {"self"}
+    assert all(kwargs[p.name] != p.default for p in parameters.values() if p.name != "self"), (
+        "a default proves nothing"
+    )
+
+
+@pytest.mark.parametrize(
+    "uri", ["aistore://someone:hunter2@proxy:51080", "aistore://someone:hunter2@proxy:51080/https"]
+)
+def test_triggers_carry_no_secret(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", uri)
+    endpoint = AIStoreHook().endpoint
+    assert endpoint == ("https" if uri.endswith("https") else "http") + "://proxy:51080"
+    for trigger in (AISJobTrigger(endpoint, "etl-1", 0), SqsQueueDepthTrigger("events")):
+        assert not {"hunter2", "someone"} & set(json.dumps(trigger.serialize()).replace("/", '"').split('"'))
+
+
+@pytest.mark.parametrize(
+    ("connection", "endpoint", "clickhouse"),
+    [
+        ({"host": "proxy"}, "http://proxy:51080", "http://proxy:51080"),
+        ({"host": "proxy", "port": 80, "schema": "https"}, "https://proxy:80", "https://proxy:80"),
+        ({"host": "https://proxy", "port": 443}, "https://proxy:443", "https://proxy:443"),
+        ({"host": "https://proxy"}, "https://proxy", "https://proxy"),
+        ({"host": "p", "extra": {"clickhouse_endpoint": "http://inside:1"}}, "http://p:51080", "http://inside:1"),
+    ],
+)
+def test_hook_reads_its_connection(
+    monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any], endpoint: str, clickhouse: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_THE_CLUSTER", json.dumps({"conn_type": "generic", **connection}))
+    hook = AIStoreHook("the_cluster")
+    assert (hook.endpoint, hook.clickhouse_endpoint) == (endpoint, clickhouse)
+
+
+def test_connection_without_host_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_THE_CLUSTER", '{"conn_type": "generic"}')
+    with pytest.raises(ValueError, match="connection the_cluster: needs the host of an AIStore proxy"):
+        _ = AIStoreHook("the_cluster").endpoint
+
+
+async def events(trigger: BaseTrigger) -> list[dict[str, Any]]:
+    return [event.payload async for event in trigger.run()]
+
+
+def test_trigger_fires_once_when_the_job_is_over(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+    cluster.targets = {"t1": [snap(objects=5, size=5_000_000)]}
+
+    def finish() -> None:
+        cluster.targets = {"t1": [snap(objects=10, size=10_000_000, end=ENDED)]}
+
+    threading.Timer(0.3, finish).start()
+    fired = asyncio.run(events(AISJobTrigger(cluster.url, "etl-1", time.time(), 10, poll_interval=0.05)))
+    assert fired == [
+        {
+            "job_id": "etl-1",
+            "error": "",
+            "seconds": pytest.approx(2.5),
+            "progress": "10 of 10 objects, 10.0 MB, 4.0 objects/s, over after 2.5 s",
+        }
+    ]
+    assert json.loads(json.dumps(fired)) == fired
+
+
+def test_trigger_tells_an_aborted_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+    cluster.targets = {"t1": [snap(objects=1, end=ENDED, aborted=True, **{"abort-err": "user"})]}
+    (fired,) = asyncio.run(events(AISJobTrigger(cluster.url, "etl-1", time.time())))
+    assert fired["error"] == "user"
+    assert fired["progress"].endswith("over after 2.5 s with error: user")
+
+
+def test_killed_trigger_aborts_its_job(cluster: Cluster) -> None:
+    asyncio.run(AISJobTrigger(cluster.url, "etl-1", 0).on_kill())
+    assert cluster.aborted() == ["etl-1"]
+
+
+@pytest.mark.parametrize(
+    ("progress", "total", "seconds", "line"),
+    [
+        (Progress(), 0, 0, "0 objects, 0.0 MB, 0.0 objects/s"),
+        (Progress(), 10, 3, "0 of 10 objects, 0.0 MB, 0.0 objects/s"),
+        (Progress(5, 1_500_000), 0, 2, "5 objects, 1.5 MB, 2.5 objects/s"),
+        (Progress(5, 1_500_000), 10, 2, "5 of 10 objects, 1.5 MB, 2.5 objects/s, 2 s to go"),
+        (Progress(10), 10, 2, "10 of 10 objects, 0.0 MB, 5.0 objects/s"),
+        (Progress(12), 10, 2, "12 of 10 objects, 0.0 MB, 6.0 objects/s"),
+        (Progress(5), 10, -1, "5 of 10 objects, 0.0 MB, 0.0 objects/s"),
+        (Progress(5, 0, 2.5, True), 10, 99, "5 of 10 objects, 0.0 MB, 2.0 objects/s, over after 2.5 s"),
+        (Progress(5, 0, 0, True), 0, 10, "5 objects, 0.0 MB, 0.5 objects/s, over after 10.0 s"),
+        (
+            Progress(5, 0, 5, True, "user"),
+            10,
+            9,
+            "5 of 10 objects, 0.0 MB, 1.0 objects/s, over after 5.0 s with error: user",
+        ),
+    ],
+)
+def test_describe(progress: Progress, total: int, seconds: float, line: str) -> None:
+    assert describe(progress, total, seconds) == line
