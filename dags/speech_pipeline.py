@@ -144,7 +144,7 @@ processed. What failed, and why: `SELECT object, reason FROM storeside.objects F
         task_id="validate",
         bucket=SPEECH,
         facts=FACTS,
-        sample_rate="{{ params.sample_rate }}",
+        sample_rate="{{ 48000 if params.codec == 'opus' else params.sample_rate }}",
         channels="{{ params.channels }}",
         max_seconds="{{ params.max_seconds }}",
         on_invalid_rows="{{ params.on_failure }}",
