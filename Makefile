@@ -62,6 +62,10 @@ logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
 test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack
 	@$(PYTHON) -m pytest $(ARGS)
 
+.PHONY: chaos
+chaos: $(STAMP) ## tests that kill storage nodes
+	@$(PYTHON) -m pytest -m chaos $(ARGS)
+
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy
 	@$(VENV)/bin/ruff check .

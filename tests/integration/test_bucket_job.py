@@ -354,6 +354,7 @@ def drive_with_retries(job: Callable[[], BucketJob], drive: Drive, tries: int = 
     raise AssertionError
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(180)
 def test_a_target_is_killed(stack: Stack, pair: Pair, corpus: dict[str, bytes], drive: Drive) -> None:
     put(pair.client, pair.source, corpus)
