@@ -52,9 +52,9 @@ def clickhouse(stack: Stack) -> Any:
 @pytest.fixture(scope="session")
 def aistore(stack: Stack) -> Any:
     """An `aistore` SDK client of the stack's cluster."""
-    from operators.hooks.aistore import aistore_client
+    from include.storage.cluster import client
 
-    return aistore_client(stack.url("ais_proxy"))
+    return client(stack.url("ais_proxy"))
 
 
 @pytest.fixture(scope="session")

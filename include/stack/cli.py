@@ -88,8 +88,10 @@ def _up(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from include.stack import demo
+    from include.stack import demo, speech_corpus
 
+    if options.input:
+        speech_corpus.own_audio(options.input)  # a wrong folder is said before anything starts
     stack = Stack.load(options.folder)
     keep = bool(stack and Supervisor(stack).running())
     try:

@@ -96,9 +96,9 @@ class Follower:
 
 def _seconds(snaps: Sequence[Any]) -> float:
     """Return how long a job took, by the clocks of its targets."""
-    ends = [datetime.fromisoformat(s.end_time) for s in snaps if s.end_time and s.end_time != _ZERO_TIME]
-    starts = [datetime.fromisoformat(s.start_time) for s in snaps if s.start_time]
-    return (max(ends) - min(starts)).total_seconds() if ends and starts else 0.0
+    ends = [_instant(s.end_time) for s in snaps if s.end_time and s.end_time != _ZERO_TIME]
+    starts = [_instant(s.start_time) for s in snaps if s.start_time]
+    return max(ends) - min(starts) if ends and starts else 0.0
 
 
 def abort(client: Any, job_id: str) -> None:
