@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.storage.buckets import Bucket, StoredObject, list_s3
-from include.transform.bucket_job import BucketJob, State, Summary
+from include.storage.names import expand
+from include.transform.bucket_job import BucketJob, Options, State, Summary
 from include.transform.etl import EtlSpec
 from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
@@ -39,7 +43,16 @@ class _BucketJobOperator(BaseOperator):
     Returns the job's `Summary` as a dictionary.
     """
 
-    template_fields: Sequence[str] = ("source", "destination", "prefix", "on_failed_objects", "retry_failed")
+    template_fields: Sequence[str] = (
+        "source",
+        "destination",
+        "prefix",
+        "on_failed_objects",
+        "retry_failed",
+        "latest",
+        "quarantine",
+        "plan_only",
+    )
     ui_color = "#d7e9f7"
     kind = "copy"
 
@@ -50,7 +63,11 @@ class _BucketJobOperator(BaseOperator):
         destination: str,
         prefix: str = "",
         on_failed_objects: OnFailedObjects = "fail",
+        continue_on_error: bool = True,
         retry_failed: bool | str = False,
+        latest: bool | str = False,
+        quarantine: str = "",
+        plan_only: bool | str = False,
         workers: int = 0,
         stall_seconds: float = 300,
         poll_interval: float = 1.0,
@@ -63,7 +80,11 @@ class _BucketJobOperator(BaseOperator):
         self.destination = destination
         self.prefix = prefix
         self.on_failed_objects = on_failed_objects
+        self.continue_on_error = continue_on_error
         self.retry_failed = retry_failed
+        self.latest = latest
+        self.quarantine = quarantine
+        self.plan_only = plan_only
         self.workers = workers
         self.stall_seconds = stall_seconds
         self.poll_interval = poll_interval
@@ -83,28 +104,43 @@ class _BucketJobOperator(BaseOperator):
         source = Bucket.parse(self.source)
         if self.on_failed_objects not in ("fail", "report"):
             raise ValueError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
+        hook = AIStoreHook(self.aistore_conn_id)
         return BucketJob(
-            AIStoreHook(self.aistore_conn_id).get_conn(),
+            hook.get_conn(),
             ledger(self.clickhouse_conn_id),
             source,
             Bucket.parse(self.destination),
             run_id=run_key(context),
             spec=self.spec(),
             naming=self.naming(context),
-            prefix=self.prefix,
-            retry_failed=as_bool(self.retry_failed),
-            workers=self.workers,
-            **self.job_arguments(source),
+            options=self.options(),
+            list_source=self.listing(source),
+            pods=hook.pods,
         )
 
-    def job_arguments(self, source: Bucket) -> dict[str, Any]:
-        """Return further arguments of the job."""
-        return {}
+    def options(self) -> Options:
+        """Return how the job goes about it. Raises ValueError for arguments that do not go together."""
+        return Options(
+            prefix=self.prefix,
+            retry_failed=as_bool(self.retry_failed),
+            latest=as_bool(self.latest),
+            workers=self.workers,
+            continue_on_error=self.continue_on_error,
+            quarantine=Bucket.parse(self.quarantine) if self.quarantine else None,
+        )
+
+    def listing(self, source: Bucket) -> Callable[[], Iterator[StoredObject]] | None:
+        """Return what lists the source; None leaves that to AIStore."""
+        return None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Plan, submit and defer; ends at once when there is nothing to do."""
+        """Plan, submit and defer; ends at once when there is nothing to do, or with what a dry run would do."""
         with airflow_errors():
             job = self.job(context)
+            if as_bool(self.plan_only):
+                plan = job.preview()
+                self.log.info("dry run, nothing was changed: %s", plan)
+                return plan
             return self._go_on(context, job, job.begin())
 
     def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
@@ -116,16 +152,26 @@ class _BucketJobOperator(BaseOperator):
             job = self.job(context)
             return self._go_on(context, job, job.advance(State(**state), event["seconds"]))
 
+    def after_delay(self, context: Context, event: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """Go on after the time before another try."""
+        with airflow_errors():
+            return self._go_on(context, self.job(context), State(**state))
+
     def _go_on(self, context: Context, job: BucketJob, state: State) -> dict[str, Any]:
         while state.phase != "done":
+            if state.not_before > time.time() + self.poll_interval:
+                moment = datetime.fromtimestamp(state.not_before, UTC)
+                self.defer(
+                    trigger=DateTimeTrigger(moment), method_name="after_delay", kwargs={"state": state.to_dict()}
+                )
             state = job.submit(state)
             if state.job_id:
                 self.defer(
                     trigger=AISJobTrigger(
-                        endpoint=AIStoreHook(self.aistore_conn_id).endpoint,
+                        aistore_conn_id=self.aistore_conn_id,
                         job_id=state.job_id,
                         started=time.time(),
-                        total=state.pending if state.phase != "retry" else 0,
+                        total=state.pending if state.phase in ("bucket", "objects") else 0,
                         poll_interval=self.poll_interval,
                         stall_seconds=self.stall_seconds,
                     ),
@@ -180,7 +226,11 @@ class AISCopyBucketOperator(_BucketJobOperator):
     :param destination: bucket URI; an ``ais://`` bucket is created where missing
     :param prefix: copy only objects whose names start with this
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
+    :param continue_on_error: off: end at the first object that fails
     :param retry_failed: try objects again that failed for good in an earlier run
+    :param latest: have AIStore look for newer versions of objects in a remote source
+    :param quarantine: bucket URI that objects which failed for good are copied to
+    :param plan_only: only tell how many objects would be listed, processed, left alone and refused
     :param workers: concurrent workers per target; 0 lets AIStore choose
     :param stall_seconds: abort and go on when nothing moves for so long
     """
@@ -189,78 +239,114 @@ class AISCopyBucketOperator(_BucketJobOperator):
         super().__init__(**kwargs)
         self.aws_conn_id = aws_conn_id
 
-    def job_arguments(self, source: Bucket) -> dict[str, Any]:
+    def listing(self, source: Bucket) -> Callable[[], Iterator[StoredObject]] | None:
         """List an S3 source through S3."""
         if source.scheme != "s3" or self.aws_conn_id is None:
-            return {}
+            return None
 
         def listing() -> Iterator[StoredObject]:
             from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
             return list_s3(S3Hook(self.aws_conn_id).get_conn(), source.name, self.prefix)
 
-        return {"list_source": listing}
+        return listing
 
 
 class AISTransformBucketOperator(_BucketJobOperator):
     """Has AIStore transform one bucket into another with an ETL that runs beside its targets.
 
     The destination is reconciled with the source afterwards, because over WebSocket AIStore 5.0 reports objects as
-    done that failed: what is missing is tried once more over ``hpush``, which also tells why.
+    done that failed. What is missing, and not bad in itself, is tried again over ``hpush``; what fails is listed with
+    its reason. Further arguments are those of `AISCopyBucketOperator`.
 
     :param source: bucket URI
     :param destination: bucket URI; an ``ais://`` bucket is created where missing
+    :param etl: the whole ETL, or a chain of them (``a >> b``), instead of the arguments below
     :param image: the transformer's image
     :param command: the image's command; empty for its own
     :param environment: the transformer's parameters; one ETL runs per set of them
-    :param extensions: extension of a source object (without dot) to that of its result
-    :param prepend: goes before the name of every result
     :param communication: ``ws``, ``hpush`` or ``hpull``
     :param object_timeout: seconds that one object may take
     :param processes: processes of the transformer beside each target
+    :param pod_resources: Kubernetes' ``requests`` and ``limits`` of its pods
+    :param extensions: extension of a source object (without dot) to that of its result
+    :param prepend: goes before the name of every result
+    :param sync: also remove results whose objects are gone in a remote source
+    :param keep_etl: leave the ETL running, for tasks that follow; see `operators.aistore_etl`
     """
 
-    template_fields = (*_BucketJobOperator.template_fields, "environment", "communication", "prepend")
+    template_fields = (*_BucketJobOperator.template_fields, "environment", "communication", "prepend", "sync")
     kind = "transform"
 
     def __init__(
         self,
         *,
+        etl: EtlSpec | None = None,
         image: str = TRANSFORMER_IMAGE,
         command: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        extensions: Mapping[str, str] | None = None,
-        prepend: str = "",
         communication: str = "ws",
         object_timeout: int = 300,
         processes: int = 1,
+        pod_resources: Mapping[str, Mapping[str, str]] | None = None,
+        extensions: Mapping[str, str] | None = None,
+        prepend: str = "",
+        sync: bool | str = False,
+        keep_etl: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.processes = processes
+        self.etl = etl
         self.image = image
         self.command = command
         self.environment = environment
-        self.extensions = extensions
-        self.prepend = prepend
         self.communication = communication
         self.object_timeout = object_timeout
+        self.processes = processes
+        self.pod_resources = pod_resources
+        self.extensions = extensions
+        self.prepend = prepend
+        self.sync = sync
+        self.keep_etl = keep_etl
 
     def spec(self) -> EtlSpec:
         """Return the ETL's specification."""
-        return EtlSpec(
+        return self.etl or EtlSpec(
             label=self.task_id,
             image=self.image,
             command=tuple(self.command),
             environment=dict(self.environment or {}),
             tuning={"NUM_WORKERS": str(self.processes)},
+            resources=dict(self.pod_resources or {}),
             communication=self.communication,
             object_timeout=self.object_timeout,
         )
 
+    def options(self) -> Options:
+        """Add what only transforms have."""
+        return replace(super().options(), sync=as_bool(self.sync), keep_etl=self.keep_etl)
+
     def naming(self, context: Context) -> Naming:
         """Return the extension mapping and the prefix of results."""
         return Naming(dict(self.extensions or {}), self.prepend)
+
+
+class AISTransformObjectsOperator(AISTransformBucketOperator):
+    """Has AIStore transform some objects of a bucket; see `AISTransformBucketOperator`.
+
+    :param objects: names of objects, or a template of names such as ``shard-{0001..0100}.tar``
+    """
+
+    template_fields = (*AISTransformBucketOperator.template_fields, "objects")
+
+    def __init__(self, *, objects: Sequence[str] | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.objects = objects
+
+    def options(self) -> Options:
+        """Add the names."""
+        names = expand(self.objects) if isinstance(self.objects, str) else list(self.objects)
+        return replace(super().options(), names=names)
 
 
 class AISTranscodeAudioOperator(AISTransformBucketOperator):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseOperator
@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from include.storage.buckets import Bucket
 from include.transfer.manifest import ManifestError, SpeechManifest, run_prefix
-from include.transform.bucket_job import acknowledge
+from include.transform.bucket_job import Options, acknowledge
 from include.transform.ledger import Ledger, Scope
 from include.transform.naming import Naming
 from operators.aistore import AISTransformBucketOperator, transformer_command
@@ -46,9 +46,9 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
 
         return Naming({c: f"{c}.json" for c in CODECS}, run_prefix(run_key(context)))
 
-    def job_arguments(self, source: Bucket) -> dict[str, Any]:
+    def options(self) -> Options:
         """Leave it to the publishing task to say that objects are done."""
-        return {"keeps_result": False}
+        return replace(super().options(), keeps_result=False)
 
 
 class _ManifestOperator(BaseOperator):

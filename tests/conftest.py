@@ -52,9 +52,9 @@ def clickhouse(stack: Stack) -> Any:
 @pytest.fixture(scope="session")
 def aistore(stack: Stack) -> Any:
     """An `aistore` SDK client of the stack's cluster."""
-    from include.storage.cluster import client
+    from include.storage.cluster import Cluster
 
-    return client(stack.url("ais_proxy"))
+    return Cluster(stack.url("ais_proxy")).client()
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +76,7 @@ def drive() -> Callable[[BucketJob], Summary]:
     def run(job: BucketJob) -> Summary:
         state = job.begin()
         while state.phase != "done":
+            time.sleep(max(state.not_before - time.time(), 0))
             state = job.submit(state)
             if state.job_id:
                 follower = job.follower(state, stall_seconds=60)

@@ -9,10 +9,10 @@ SELECT
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 LEFT JOIN
 (
-    SELECT object, any(reason) AS why
+    SELECT object, argMax(reason, (side = 'final', listed_at)) AS why
     FROM storeside.listings
-    WHERE job = {job:String} AND side = 'reason'
+    WHERE job = {job:String} AND side IN ('reason', 'final')
     GROUP BY object
 ) AS e ON e.object = r.object
-WHERE NOT r.fresh OR {record_done:Bool}
+WHERE if(r.fresh, {record_done:Bool}, e.why != '' OR {no_reason:String} != '')
 SETTINGS async_insert = 0

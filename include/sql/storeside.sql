@@ -23,7 +23,7 @@ ORDER BY (source, destination, object);
 CREATE TABLE IF NOT EXISTS storeside.listings
 (
     job String,
-    side LowCardinality(String) COMMENT 'source, before, after: listings; pending, known_bad, refused: the plan; reason: errors',
+    side LowCardinality(String) COMMENT 'source, before, after: listings; pending, known_bad, refused: the plan; reason, final: errors',
     object String,
     destination_object String,
     size UInt64,

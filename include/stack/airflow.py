@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -17,6 +19,7 @@ from typing import Any
 
 from include.stack.clickhouse_server import DATABASE, USER
 from include.stack.component import Component
+from include.stack.podrunner.component import NAMESPACE, kube_config
 from include.stack.s3 import REGION, keys
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError
 
@@ -44,6 +47,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "CORE__DAGS_FOLDER": CHECKOUT / "dags",
         "CORE__PLUGINS_FOLDER": CHECKOUT / "plugins",
         "CORE__LOAD_EXAMPLES": False,
+        "CORE__FERNET_KEY": _fernet_key(stack),
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": 4,
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
@@ -75,6 +79,12 @@ def environment(stack: Stack) -> dict[str, str]:
     }
 
 
+def _fernet_key(stack: Stack) -> str:
+    """Return the key of what Airflow encrypts: without one, processes that start together make a key each."""
+    digest = hashlib.sha256(f"fernet {stack.secrets['airflow_jwt']}".encode()).digest()
+    return base64.urlsafe_b64encode(digest).decode()
+
+
 def connections(stack: Stack) -> dict[str, dict[str, Any]]:
     """Return the Airflow connections to the other components, by upper-case id."""
     access_key, secret_key = keys(stack)
@@ -93,7 +103,13 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
             "password": stack.secrets["clickhouse"],
             "schema": DATABASE,
         },
-        "AISTORE_DEFAULT": {"conn_type": "http", "host": HOST, "port": stack.ports["ais_proxy"], "schema": "http"},
+        "AISTORE_DEFAULT": {
+            "conn_type": "http",
+            "host": HOST,
+            "port": stack.ports["ais_proxy"],
+            "schema": "http",
+            "extra": {"kube_config": str(kube_config(stack)), "kube_namespace": NAMESPACE},
+        },
     }
 
 

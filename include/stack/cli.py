@@ -26,7 +26,13 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
     "storeside/transformer-*": {
         "command": ["{python}", "-m", "include.transformers.serve", "--host", "{host}", "--port", "{port}"],
         "cwd": str(CHECKOUT),
-    }
+    },
+    # what the SDK's `init_class` asks for
+    "aistorage/runtime_python": {
+        "command": ["{python}", "-m", "uvicorn", "include.stack.podrunner.runtime_python:app", "--host", "{host}"]
+        + ["--port", "{port}", "--no-access-log"],
+        "cwd": str(CHECKOUT),
+    },
 }
 
 

@@ -15,7 +15,7 @@ from include.stack import s3, speech_corpus
 from include.stack.airflow_api import AirflowApi
 from include.stack.clickhouse_server import USER
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError
-from include.storage import cluster
+from include.storage.cluster import Cluster
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -80,7 +80,7 @@ def clickhouse_client(stack: Stack) -> Any:
 
 def bytes_sent_to_clients(stack: Stack) -> int:
     """Return the bytes of objects that the cluster's targets have sent to anyone outside (their GET counter)."""
-    performance: Mapping[str, Any] = cluster.client(stack.url("ais_proxy")).cluster().get_performance()
+    performance: Mapping[str, Any] = Cluster(stack.url("ais_proxy")).client().cluster().get_performance()
     return sum(int(node["tracker"].get("get.size", 0)) for node in performance.values())
 
 

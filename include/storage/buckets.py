@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,33 +19,54 @@ PAGE = 1000
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket as AIStore sees it, such as ``ais://speech`` or ``s3://recordings``."""
+    """A bucket as AIStore sees it, such as ``ais://speech``, ``s3://recordings`` or ``ais://@uuid#namespace/speech``.
+
+    `namespace` is ``@uuid#name``, where the UUID or alias of a remote AIStore cluster or the name may be missing.
+    """
 
     scheme: str
     name: str
+    namespace: str = ""
 
     @classmethod
     def parse(cls, uri: str) -> Bucket:
         """Read ``scheme://name``; raises ValueError that names what is wrong with `uri`."""
         scheme, separator, name = uri.partition("://")
+        namespace = ""
+        if name[:1] in ("@", "#"):
+            namespace, _, name = name.partition("/")
+            namespace = namespace if "#" in namespace else f"{namespace}#"
         name = name.rstrip("/")
         if not separator or scheme not in PROVIDERS:
             raise ValueError(f"bucket {uri!r}: write it as one of {', '.join(f'{s}://name' for s in PROVIDERS)}")
         if not name or "/" in name:
             raise ValueError(f"bucket {uri!r}: needs a bucket's name alone; a prefix is an argument of its own")
-        return cls(scheme, name)
+        if namespace and scheme != "ais":
+            raise ValueError(f"bucket {uri!r}: only ais:// buckets have namespaces")
+        return cls(scheme, name, namespace)
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.name}"
+        namespace = f"{self.namespace.removesuffix('#')}/" if self.namespace else ""
+        return f"{self.scheme}://{namespace}{self.name}"
 
     @property
     def provider(self) -> str:
         """The provider's name in AIStore's API."""
         return PROVIDERS[self.scheme]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the objects live outside the cluster: a cloud bucket, or one of another AIStore cluster."""
+        return self.scheme != "ais" or self.namespace.startswith("@")
+
     def handle(self, client: Any) -> Any:
         """Return the `aistore` SDK's bucket for this one."""
-        return client.bucket(self.name, provider=self.provider)
+        if not self.namespace:
+            return client.bucket(self.name, provider=self.provider)
+        from aistore.sdk.namespace import Namespace
+
+        uuid, _, name = self.namespace.lstrip("@").partition("#")
+        return client.bucket(self.name, provider=self.provider, namespace=Namespace(uuid=uuid, name=name))
 
 
 @dataclass(frozen=True)
@@ -55,7 +78,11 @@ class StoredObject:
     version: str
 
 
-def list_aistore(client: Any, bucket: Bucket, prefix: str = "") -> Iterator[StoredObject]:
+# Objects that are looked for one by one rather than in a listing of all that share their prefix.
+FEW = 1000
+
+
+def list_aistore(client: Any, bucket: Bucket, prefix: str = "", page: int = PAGE) -> Iterator[StoredObject]:
     """Stream the objects of `bucket` as the AIStore cluster behind `client` lists them.
 
     The version of a remote object is the backend's version or checksum, whichever there is. In AIStore's own buckets
@@ -64,13 +91,28 @@ def list_aistore(client: Any, bucket: Bucket, prefix: str = "") -> Iterator[Stor
     checksum; its size stands in.
     """
     listing = bucket.handle(client).list_objects_iter(
-        prefix=prefix, props="name,size,version,checksum", page_size=PAGE
+        prefix=prefix, props="name,size,version,checksum", page_size=page
     )
     for entry in listing:
         version = entry.version or entry.checksum
         if bucket.scheme == "ais":
             version = f"{entry.version}/{entry.checksum or entry.size}"
         yield StoredObject(entry.name, int(entry.size), version)
+
+
+def common_prefix(names: Iterable[str]) -> str:
+    """Return what all names begin with; a character, not a folder, is the unit."""
+    return os.path.commonprefix(list(names))  # noqa: RUF071 - keys of objects are no paths
+
+
+def find_aistore(client: Any, bucket: Bucket, names: Iterable[str]) -> Iterator[StoredObject]:
+    """Yield those of the named objects that the bucket holds, as `list_aistore` does; the others are left out."""
+    wanted = set(names)
+    if len(wanted) <= FEW:
+        for name in sorted(wanted):  # of all names with a prefix, the prefix itself comes first
+            yield from (o for o in islice(list_aistore(client, bucket, name, page=1), 1) if o.name == name)
+        return
+    yield from (o for o in list_aistore(client, bucket, common_prefix(wanted)) if o.name in wanted)
 
 
 def list_s3(client: S3Client, bucket: str, prefix: str = "") -> Iterator[StoredObject]:

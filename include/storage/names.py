@@ -1,10 +1,11 @@
-"""Object names that AIStore cannot hold."""
+"""Object names: templates that stand for many, and names that AIStore cannot hold."""
 
 from __future__ import annotations
 
 # Names longer than this are refused by file systems as soon as they are one path component (NAME_MAX, limits.h);
 # AIStore's own limit on a whole name is larger.
 _COMPONENT = 255
+_MOST_NAMES = 1_000_000
 
 
 def unfit(name: str) -> str | None:
@@ -25,3 +26,21 @@ def unfit(name: str) -> str | None:
     if any(len(part.encode()) > _COMPONENT for part in parts):
         return f"a component of the name is longer than {_COMPONENT} bytes"
     return None
+
+
+def expand(template: str) -> list[str]:
+    """Return the names that a template such as ``shard-{0001..0100}.tar`` or ``{a,b}/x`` stands for.
+
+    Raises ValueError for a template with unbalanced braces, or for more than a million names.
+    """
+    from itertools import islice
+
+    from braceexpand import braceexpand
+
+    try:
+        names = list(islice(braceexpand(template, escape=False), _MOST_NAMES + 1))
+    except ValueError as e:
+        raise ValueError(f"template {template!r}: {e}") from e
+    if len(names) > _MOST_NAMES:
+        raise ValueError(f"template {template!r} stands for more than {_MOST_NAMES} names: use a prefix")
+    return names

@@ -1,8 +1,8 @@
 """One copy or transform of a bucket, complete or accounted for.
 
 AIStore's word that a job succeeded is never taken: before a job the two buckets are listed and compared with the
-ledger, after it the destination is listed again, and what has no fresh result is tried once more over ``hpush``,
-which tells the reason of a failure where WebSocket does not.
+ledger, after it the destination is listed again. What has no fresh result has failed: for good where our server's
+journal says so, else it is tried again over ``hpush``, and what fails then too is listed with the last reason known.
 
 A `BucketJob` is a state machine for whoever waits between its steps (an operator defers, a script sleeps):
 
@@ -22,18 +22,20 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from include.storage.buckets import Bucket, StoredObject, list_aistore
+from include.storage.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
 from include.storage.names import unfit
 
 from . import etl as etls
 from . import jobs
 from .etl import EtlSpec
+from .journal import failures
 from .ledger import Ledger, Pending, Plan, Scope
 from .naming import Naming
+from .pods import PodWatch
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,9 @@ log = logging.getLogger(__name__)
 WINDOW = 10_000
 # Reasons of failed copies are asked of AIStore one by one; beyond this many the common reason is given.
 REASONS = 200
+# Tries of what failed for a reason that may pass, and the seconds before the second of them.
+RETRIES = 2
+RETRY_DELAY = 5.0
 NO_REASON = "AIStore ended the job without this object and gave no reason"
 
 
@@ -49,8 +54,9 @@ class State:
     """Where a job stands; small and JSON-able, so that it survives a deferral or a restart.
 
     `phase` is ``attached`` (to a job that ran already), ``bucket`` (all at once), ``objects`` (windows of names),
-    ``retry`` (what is missing) or ``done``. `cursor` is the last object name that was submitted; `job_seconds` is
-    what AIStore's jobs have taken so far.
+    ``retry`` (what is missing), ``quarantine`` (what has failed) or ``done``. `cursor` is the last object name that
+    was submitted, `retries` says how often what is missing was tried again, `not_before` is the time (seconds since
+    1970) before which nothing is to be submitted; `job_seconds` is what AIStore's jobs have taken so far.
     """
 
     phase: str
@@ -61,7 +67,9 @@ class State:
     refused: int = 0
     cursor: str = ""
     job_id: str = ""
-    etl_name: str = ""
+    etl_names: tuple[str, ...] = ()
+    retries: int = 0
+    not_before: float = 0
     job_seconds: float = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,12 +103,40 @@ class Summary:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Options:
+    """How a job goes about it.
+
+    `prefix` or `names` select objects. `latest` makes AIStore look for newer versions in a remote source, `sync`
+    removes results whose source is gone there; both make it send contents instead of files. `workers` are concurrent
+    objects per target (0: one per disk, -1: one). Without `continue_on_error` a job ends at the first failed object
+    that AIStore is told of (not over ``ws``), and what was not tried stays undone. What failed for good is copied to
+    the bucket `quarantine`. With `keeps_result` off the results are intermediate: the function `acknowledge` records
+    the objects as done once whoever uses the results has them, and the results may be deleted then. `keep_etl` leaves
+    the ETL running for whoever started it.
+    """
+
+    prefix: str = ""
+    names: Sequence[str] | None = None
+    retry_failed: bool = False
+    latest: bool = False
+    sync: bool = False
+    workers: int = 0
+    continue_on_error: bool = True
+    quarantine: Bucket | None = None
+    keeps_result: bool = True
+    keep_etl: bool = False
+
+    def __post_init__(self) -> None:
+        if self.names is not None and (self.prefix or self.sync):
+            raise ValueError("names of objects go with neither a prefix nor sync, which is about whole buckets")
+
+
 class BucketJob:
     """Copies (`spec` is None) or transforms `source` into `destination`.
 
-    `list_source` overrides how the source is listed, for buckets whose own service lists better than AIStore.
-    With `keeps_result` off the results are intermediate: the function `acknowledge` records the objects as done once
-    whoever uses the results has them, and the results may be deleted then.
+    `list_source` overrides how the source is listed, for buckets whose own service lists better than AIStore; `pods`
+    lets an ETL that does not start say why. Raises ValueError for options that do not go together.
     """
 
     def __init__(
@@ -113,23 +149,23 @@ class BucketJob:
         run_id: str,
         spec: EtlSpec | None = None,
         naming: Naming | None = None,
-        prefix: str = "",
-        retry_failed: bool = False,
-        keeps_result: bool = True,
-        workers: int = 0,
-        list_source: Callable[[], Iterator[StoredObject]] | None = None,
+        options: Options | None = None,
+        list_source: Callable[[], Iterable[StoredObject]] | None = None,
+        pods: PodWatch | None = None,
     ) -> None:
         self.client = client
         self.ledger = ledger
         self.source = source
         self.destination = destination
-        self.spec = spec
         self.naming = naming or Naming()
-        self.prefix = prefix
-        self.retry_failed = retry_failed
-        self.keeps_result = keeps_result
-        self.workers = workers
-        self.list_source = list_source or (lambda: list_aistore(client, source, prefix))
+        self.options = options or Options()
+        self.pods = pods
+        if self.options.sync and not source.is_remote:
+            raise ValueError(f"sync follows deletions in a remote bucket, which {source} is not")
+        if spec and (self.options.latest or self.options.sync):
+            spec = spec.without_files()
+        self.spec = spec
+        self.list_source = list_source or self._list_source
         self.scope = Scope(str(source), str(destination), spec.effect if spec else "", run_id)
 
     def begin(self) -> State:
@@ -143,6 +179,13 @@ class BucketJob:
             return State("attached", time.time(), job_id=running)
         return self._resume() or self._plan()
 
+    def preview(self) -> dict[str, int]:
+        """Return how many objects a job would list, process, leave alone and refuse; changes nothing."""
+        self.ledger.create()
+        plan = self._compare(record=False)
+        self.ledger.forget_listings(self.scope)
+        return asdict(plan)
+
     def _resume(self) -> State | None:
         """Return the state to go on from with the listings of a killed try; None when there are none."""
         plan = self.ledger.planned(self.scope)
@@ -154,9 +197,7 @@ class BucketJob:
 
     def _plan(self) -> State:
         """List both buckets, compare them with the ledger, and say what is to be done."""
-        self.ledger.record_listing(self.scope, "source", map(self._source_row, self.list_source()))
-        self._list_destination("before")
-        plan = self.ledger.plan(self.scope, retry_failed=self.retry_failed, keeps_result=self.keeps_result)
+        plan = self._compare(record=True)
         log.info(
             "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d refused for their names",
             self.source,
@@ -166,15 +207,36 @@ class BucketJob:
             plan.known_bad,
             plan.refused,
         )
+        if self.options.sync:
+            return self._state("bucket", plan)
         if not plan.pending:
             return self._state("done", plan)
-        return self._state("bucket" if self.spec and plan.pending == plan.listed else "objects", plan)
+        whole = self.spec and self.options.names is None and plan.pending == plan.listed
+        return self._state("bucket" if whole else "objects", plan)
 
-    def _source_row(self, found: StoredObject) -> tuple[str, str, int, str, str]:
-        """Return the listing's row: a name that AIStore cannot hold has no destination but a reason."""
-        reason = unfit(found.name)
-        destination = "" if reason else self.naming.destination(found.name)
-        return found.name, destination, found.size, found.version, reason or ""
+    def _compare(self, record: bool) -> Plan:
+        self.ledger.record_listing(self.scope, "source", self._source_rows())
+        self._list_destination("before")
+        options = self.options
+        return self.ledger.plan(
+            self.scope, retry_failed=options.retry_failed, keeps_result=options.keeps_result, record=record
+        )
+
+    def _list_source(self) -> Iterator[StoredObject]:
+        if self.options.names is None:
+            return list_aistore(self.client, self.source, self.options.prefix)
+        return find_aistore(self.client, self.source, self.options.names)
+
+    def _source_rows(self) -> Iterator[tuple[str, str, int, str, str]]:
+        """Yield the listing's rows: a name that AIStore cannot hold has no destination but a reason."""
+        wanted = set(self.options.names or ())
+        for found in self.list_source():
+            wanted.discard(found.name)
+            reason = unfit(found.name)
+            destination = "" if reason else self.naming.destination(found.name)
+            yield found.name, destination, found.size, found.version, reason or ""
+        for name in sorted(wanted):
+            yield name, "", 0, "", f"{self.source} has no object of this name"
 
     @staticmethod
     def _state(phase: str, plan: Plan) -> State:
@@ -185,6 +247,8 @@ class BucketJob:
         if state.phase in ("attached", "done"):
             return state
         jobs.wait_for_rebalance(self.client)
+        if state.phase == "quarantine":
+            return self._submit_quarantine(state)
         jobs.end_idle(self.client, self.source, self.destination)
         if state.phase == "bucket":
             return self._submit_bucket(state)
@@ -200,28 +264,47 @@ class BucketJob:
         state = replace(state, job_seconds=state.job_seconds + seconds)
         if state.phase == "attached":
             return self._resume() or self._plan()
-        if state.phase == "retry":
+        if state.job_id:
             self._record_reasons(state)
-        if state.phase in ("objects", "retry") and state.job_id:
+        if state.phase != "bucket" and state.job_id:
             return replace(state, job_id="")
+        if state.phase == "quarantine":
+            return replace(state, phase="done")
         jobs.wait_for_rebalance(self.client)
         self._list_destination("after")
-        if state.phase != "retry" and self.ledger.missing(self.scope, "", 1):
-            return replace(state, phase="retry", cursor="", job_id="")
-        return replace(state, phase="done", job_id="")
+        return self._after_pass(replace(state, job_id="", cursor=""))
+
+    def _after_pass(self, state: State) -> State:
+        """Choose what comes after all pending objects have been tried: another try, the quarantine, or the end."""
+        retries = (RETRIES if self.spec else 1) if self._may_go_on() else 0
+        if state.retries < retries and self.ledger.missing(self.scope, "", 1):
+            wait = RETRY_DELAY if state.retries else 0
+            return replace(state, phase="retry", retries=state.retries + 1, not_before=time.time() + wait)
+        if self.options.quarantine and self.ledger.missing(self.scope, "", 1, final=True):
+            self.options.quarantine.handle(self.client).create(exist_ok=True)
+            return replace(state, phase="quarantine")
+        return replace(state, phase="done")
+
+    def _may_go_on(self) -> bool:
+        return self.options.continue_on_error or not self.ledger.has_reasons(self.scope)
 
     def finish(self, state: State) -> Summary:
         """Record every outcome and sum up. Removes empty results that a WebSocket transform left behind."""
+        options = self.options
         if state.pending:
-            self.ledger.settle(self.scope, record_done=self.keeps_result, no_reason=NO_REASON)
-            if self.spec:
-                self._remove_empty_results()
-                jobs.end_idle(self.client, self.source, self.destination)
-                etls.release(self.client, (self.spec.name, self._retry_spec(self.spec).name))
-        if self.keeps_result:
+            self.ledger.settle(
+                self.scope, record_done=options.keeps_result, no_reason=NO_REASON if self._may_go_on() else ""
+            )
+        if self.spec and (state.pending or options.sync):
+            self._remove_empty_results()
+            jobs.end_idle(self.client, self.source, self.destination)
+            if not options.keep_etl:
+                stages = (*self.spec.stages, *self.spec.over("hpush").stages)
+                etls.release(self.client, dict.fromkeys(stage.name for stage in stages))
+        if options.keeps_result:
             self.ledger.forget_listings(self.scope)
         totals = self.ledger.totals(self.scope)
-        if not self.keeps_result:
+        if not options.keeps_result:
             done, bytes_in, bytes_out = self.ledger.fresh_results(self.scope)
             totals = replace(totals, done=done, bytes_in=bytes_in, bytes_out=bytes_out)
         examples = self.ledger.failures(self.scope, limit=20)
@@ -242,80 +325,97 @@ class BucketJob:
         )
 
     def _require_destination(self) -> None:
-        if self.destination.scheme == "ais":
+        if not self.destination.is_remote:
             self.destination.handle(self.client).create(exist_ok=True)
 
     def _list_destination(self, side: str) -> None:
         # Of a prefix that reaches into the extension, only what comes before it is in the names of results.
-        folder, slash, last = self.prefix.rpartition("/")
+        selected = common_prefix(self.options.names) if self.options.names else self.options.prefix
+        folder, slash, last = selected.rpartition("/")
         prefix = self.naming.prepend + folder + slash + last.partition(".")[0]
         listing = list_aistore(self.client, self.destination, prefix)
         self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version, "") for o in listing))
 
     def _submit_bucket(self, state: State) -> State:
         assert self.spec is not None  # noqa: S101 - plan() chose this phase
-        name = etls.ensure(self.client, self.spec)
+        names = etls.ensure(self.client, self.spec, self.pods)
         job_id = self.source.handle(self.client).transform(
-            name,
+            names[0],
             self.destination.handle(self.client),
+            etl_pipeline=names[1:] or None,
             timeout=f"{self.spec.object_timeout}s",
-            prefix_filter=self.prefix,
+            prefix_filter=self.options.prefix,
             prepend=self.naming.prepend,
             ext=dict(self.naming.extensions) or None,
-            num_workers=self.workers,
-            cont_on_err=True,
+            latest=self.options.latest,
+            sync=self.options.sync,
+            num_workers=self.options.workers,
+            cont_on_err=self.options.continue_on_error,
         )
-        log.info("submitted bucket transform %s with ETL %s", job_id, name)
-        return replace(state, job_id=job_id, etl_name=name)
+        log.info("submitted bucket transform %s with ETL %s", job_id, " >> ".join(names))
+        return replace(state, job_id=job_id, etl_names=tuple(names))
 
     def _submit_objects(self, state: State, window: list[Pending]) -> State:
-        names = [p.object for p in window]
-        group = self.source.handle(self.client).objects(obj_names=names)
+        objects = [p.object for p in window]
+        group = self.source.handle(self.client).objects(obj_names=objects)
         to = self.destination.handle(self.client)
-        etl_name = ""
+        names: list[str] = []
         jobs.renew_ids(self.client)
         if self.spec is None:
-            ids = group.copy(to, prepend=self.naming.prepend, continue_on_error=True)
+            ids = group.copy(
+                to,
+                prepend=self.naming.prepend,
+                continue_on_error=self.options.continue_on_error,
+                latest=self.options.latest,
+            )
             job_id = ids[-1]
         else:
-            retry = state.phase == "retry"
-            etl_name = etls.ensure(self.client, self._retry_spec(self.spec) if retry else self.spec)
+            names = etls.ensure(
+                self.client, self.spec.over("hpush") if state.phase == "retry" else self.spec, self.pods
+            )
             job_id = group.transform(
                 to,
-                etl_name,
+                names[0],
+                etl_pipeline=names[1:] or None,
                 timeout=f"{self.spec.object_timeout}s",
                 prepend=self.naming.prepend,
                 ext=dict(self.naming.extensions) or None,
-                continue_on_error=True,
-                num_workers=self.workers or None,
+                latest=self.options.latest,
+                continue_on_error=self.options.continue_on_error,
+                num_workers=self.options.workers or None,
             )
-        log.info("submitted %d objects as job %s", len(names), job_id)
-        return replace(state, job_id=job_id, etl_name=etl_name, cursor=names[-1])
+        log.info("submitted %d objects as job %s", len(objects), job_id)
+        return replace(state, job_id=job_id, etl_names=tuple(names), cursor=objects[-1])
 
-    @staticmethod
-    def _retry_spec(spec: EtlSpec) -> EtlSpec:
-        """Return the ETL for what is missing: over ``hpush``, which tells the reason of a failure."""
-        return replace(spec, communication="hpush")
+    def _submit_quarantine(self, state: State) -> State:
+        """Copy the next window of what has failed out of the source."""
+        assert self.options.quarantine is not None  # noqa: S101 - advance() chose this phase
+        window = self.ledger.missing(self.scope, state.cursor, WINDOW, final=True)
+        if not window:
+            return replace(state, job_id="")
+        objects = [p.object for p in window]
+        jobs.end_idle(self.client, self.source, self.options.quarantine)
+        jobs.renew_ids(self.client)
+        group = self.source.handle(self.client).objects(obj_names=objects)
+        job_id = group.copy(self.options.quarantine.handle(self.client), continue_on_error=True)[-1]
+        log.info("%d failed objects go to %s as job %s", len(objects), self.options.quarantine, job_id)
+        return replace(state, job_id=job_id, etl_names=(), cursor=objects[-1])
 
     def _record_reasons(self, state: State) -> None:
-        """Keep the reasons that AIStore knows of a finished retry."""
-        if not state.job_id:
+        """Keep the reasons of failures that the servers' journal and AIStore know of a finished job."""
+        if state.phase == "quarantine":
             return
-        from aistore.sdk.errors import AISError
-
         if self.spec is None:
-            self.ledger.record_reasons(self.scope, self._reasons_of_copies())
+            if state.phase == "retry":
+                self.ledger.record_reasons(self.scope, self._reasons_of_copies())
             return
-        try:
-            errors = self.client.etl(state.etl_name).view(state.job_id).obj_errors or []
-        except AISError as e:
-            log.warning("job %s: its object errors cannot be read: %s", state.job_id, e)
-            return
-        self.ledger.record_reasons(
-            self.scope, ((_object_name(e.obj_name, self.source), _reason(e.msg)) for e in errors)
-        )
+        journal = failures(self.client, state.etl_names, state.job_id, self.source.name)
+        self.ledger.record_reasons(self.scope, ((f.object, f.reason, f.final) for f in journal))
+        if state.phase == "retry" or self.spec.communication != "ws":
+            known = object_errors(self.client, state.etl_names, state.job_id, self.source)
+            self.ledger.record_reasons(self.scope, ((name, reason, False) for name, reason in known))
 
-    def _reasons_of_copies(self) -> Iterator[tuple[str, str]]:
+    def _reasons_of_copies(self) -> Iterator[tuple[str, str, bool]]:
         """Ask AIStore for each missing object; what it answers is why the copy failed."""
         from aistore.sdk.errors import AISError
         from requests import RequestException
@@ -326,7 +426,7 @@ class BucketJob:
             try:
                 source.object(p.object).head()
             except (AISError, RequestException) as e:
-                yield p.object, _reason(getattr(e, "message", "") or str(e))
+                yield p.object, _reason(getattr(e, "message", "") or str(e)), False
 
     def _remove_empty_results(self) -> None:
         """Delete the empty objects that errors over WebSocket leave at the destination."""
@@ -348,6 +448,18 @@ def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]
     ledger.settle(scope, record_done=True, no_reason=NO_REASON)
     before_closing()
     ledger.forget_listings(scope)
+
+
+def object_errors(client: Any, etl_names: Iterable[str], job_id: str, source: Bucket) -> Iterator[tuple[str, str]]:
+    """Yield what AIStore itself says of failed objects: at most 128 per target and job (ext/etl/xact.go)."""
+    from aistore.sdk.errors import AISError
+
+    for name in etl_names:
+        try:
+            for error in client.etl(name).view(job_id).obj_errors or []:
+                yield _object_name(error.obj_name, source), _reason(error.msg)
+        except AISError as e:
+            log.info("job %s: its object errors cannot be read: %s", job_id, e)
 
 
 def _object_name(reported: str, bucket: Bucket) -> str:

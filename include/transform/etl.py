@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
+import sys
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .errors import TransformError
+from . import jobs
+from .errors import TransformError, TransientTransformError
+from .pods import PodWatch, Watched
 
 log = logging.getLogger(__name__)
 
 COMMUNICATION_TYPES = ("ws", "hpush", "hpull")
+# What `init_class` runs on, see the SDK's `Etl.init_class`; the tag is the Python version.
+CLASS_IMAGE = f"aistorage/runtime_python:{sys.version_info.major}.{sys.version_info.minor}"
+# Tells a running ETL's specification from another one under the same name.
+MARK = "STORESIDE_SPEC"
 # Names of ETLs: 6 to 32 characters of lower-case letters, digits and hyphens (AIStore, k8s.ValidateEtlName).
 _PREFIX_LENGTH = 20
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -25,8 +35,10 @@ class EtlSpec:
 
     `communication` is ``ws``, ``hpush`` or ``hpull``; timeouts are seconds. Bucket transforms carry no
     arguments, so what differs between two transforms stands in `environment`, and each gets its own ETL. `tuning`
-    is environment too, for what changes the speed and not the results.
-    Raises ValueError for a combination that AIStore 5.0 refuses.
+    is environment too, for what changes the speed and not the results. `resources` are Kubernetes' requests and
+    limits. With `etl_name` the ETL is called so, and replaces one of that name that is specified otherwise.
+    ``a >> b >> c`` is a chain: each object passes all stages in one go, and nothing is stored in between.
+    Raises ValueError for a combination that AIStore 5.0 refuses or gets wrong.
     """
 
     label: str
@@ -39,74 +51,186 @@ class EtlSpec:
     file_access: bool = True
     init_timeout: int = 60
     object_timeout: int = 300
+    resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    etl_name: str = ""
+    then: tuple[EtlSpec, ...] = ()
+    payload: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.communication not in COMMUNICATION_TYPES:
             raise ValueError(f"communication {self.communication!r} is not one of {', '.join(COMMUNICATION_TYPES)}")
         if self.communication == "ws" and not self.direct_put:
             raise ValueError("AIStore 5.0 has no WebSocket transform without direct put: use hpush, or direct_put")
+        if self.then and not all(stage.direct_put for stage in self.stages):
+            raise ValueError("the stages of a chain hand objects on by direct put: turn it on for all of them")
+        if self.etl_name:
+            from aistore.sdk.etl.etl import Etl
+
+            Etl.validate_etl_name(self.etl_name)
+
+    @classmethod
+    def of_class(
+        cls, server: type, *, label: str = "", dependencies: Sequence[str] = (), os_packages: Sequence[str] = (),
+        **options: Any,
+    ) -> EtlSpec:  # fmt: skip
+        """Return the ETL of a Python class that extends one of the SDK's servers, sent as it is (``init_class``).
+
+        `dependencies` and `os_packages` are installed in its pod before it starts. The class's module goes along, so
+        it may be a DAG file. Raises TypeError when the class is not a server.
+        """
+        import cloudpickle
+        from aistore.sdk.etl.webserver import serialize_class
+
+        module = sys.modules[server.__module__]
+        by_value = module.__name__ not in ("__main__", "builtins") and not module.__name__.startswith("aistore.")
+        if by_value:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            sent = serialize_class(server)
+        finally:
+            if by_value:
+                cloudpickle.unregister_pickle_by_value(module)
+        packages = {"PACKAGES": ",".join(dependencies), "OS_PACKAGES": ",".join(os_packages)}
+        source = hashlib.sha256(inspect.getsource(server).encode()).hexdigest()
+        return cls(
+            label or server.__name__,
+            CLASS_IMAGE,
+            # pickles of one class differ between processes, its source does not
+            environment={"STORESIDE_SOURCE": source, **{n: v for n, v in packages.items() if v}},
+            payload={"ETL_CLASS_PAYLOAD": sent},
+            **options,
+        )
+
+    def __rshift__(self, other: EtlSpec) -> EtlSpec:
+        return replace(self, then=(*self.then, *other.stages))
+
+    @property
+    def stages(self) -> tuple[EtlSpec, ...]:
+        """The ETLs of the chain in their order, each without what follows it."""
+        return (replace(self, then=()), *self.then)
 
     @property
     def name(self) -> str:
         """The ETL's name: the label and a hash of everything else, so that it stands for this specification."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        if self.etl_name:
+            return self.etl_name
         label = "".join(c if c.isascii() and c.isalnum() else "-" for c in self.label.lower()).strip("-")
         if not label[:1].isalpha():  # Kubernetes: the name of a service begins with a letter
             label = f"etl-{label}"
-        return f"{label[:_PREFIX_LENGTH].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        return f"{label[:_PREFIX_LENGTH].strip('-')}-{self.mark[:10]}"
+
+    @property
+    def mark(self) -> str:
+        """A hash of all that makes this ETL what it is, apart from what follows it in a chain."""
+        fields = {n: getattr(self, n) for n in self.__dataclass_fields__ if n not in ("then", "payload", "etl_name")}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True, default=dict).encode()).hexdigest()
 
     @property
     def effect(self) -> str:
         """What identifies the *result*: unlike `name` it does not depend on how the bytes travel."""
-        text = json.dumps([self.image, self.command, sorted(self.environment.items())])
+        effects = [[s.image, s.command, sorted(s.environment.items())] for s in self.stages]
+        text = json.dumps(effects if self.then else effects[0])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def over(self, communication: str) -> EtlSpec:
+        """Return the same chain with all stages talked to in another way."""
+        stages = [replace(s, communication=communication) for s in self.stages]
+        return replace(stages[0], then=tuple(stages[1:]))
 
-def ensure(client: Any, spec: EtlSpec, attempts: int = 3) -> str:
-    """Make the ETL of `spec` run and return its name; one that runs already is reused.
+    def without_files(self) -> EtlSpec:
+        """Return the same chain with contents handed to it instead of paths of files."""
+        stages = [replace(s, file_access=False) for s in self.stages]
+        return replace(stages[0], then=tuple(stages[1:]))
 
-    Raises TransformError when its pod cannot start, with AIStore's reason.
+    def message(self) -> dict[str, Any]:
+        """Return AIStore's message that starts this ETL (``ETLSpecMsg``, ext/etl/api.go).
+
+        Written here because SDK 2.0.0 leaves out the resources.
+        """
+        environment = {**self.environment, **self.tuning, **self.payload, MARK: self.mark}
+        environment["OBJECT_TIMEOUT"] = str(self.object_timeout)
+        if self.file_access:
+            environment["ETL_DIRECT_FQN"] = "true"
+        runtime: dict[str, Any] = {
+            "image": self.image,
+            "env": [{"name": n, "value": v} for n, v in environment.items()],
+        }
+        if self.command:
+            runtime["command"] = list(self.command)
+        message = {
+            "name": self.name,
+            "communication": f"{self.communication}://",
+            "init_timeout": f"{self.init_timeout}s",
+            "obj_timeout": f"{self.object_timeout}s",
+            "support_direct_put": self.direct_put,
+            "runtime": runtime,
+        }
+        return (
+            {**message, "resources": {k: dict(v) for k, v in self.resources.items()}} if self.resources else message
+        )
+
+
+def ensure(client: Any, spec: EtlSpec, pods: PodWatch | None = None) -> list[str]:
+    """Make the ETLs of a chain run and return their names; those that run already are reused.
+
+    `pods` watches the pods, so that one that does not start says why. Raises TransformError when a pod cannot start,
+    with the reason, and TransientTransformError when an ETL has to be replaced while transforms run.
     """
+    return [_ensure(client, stage, pods) for stage in spec.stages]
+
+
+def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
     from aistore.sdk.errors import AISError
 
     attempt = 0
     while True:
         attempt += 1
-        if _running(client, spec.name):
+        if _running(client, spec):
             return spec.name
         started = time.monotonic()
         try:
-            client.etl(spec.name).init(
-                image=spec.image,
-                command=list(spec.command) or None,
-                comm_type=spec.communication,
-                init_timeout=f"{spec.init_timeout}s",
-                obj_timeout=f"{spec.object_timeout}s",
-                direct_put=spec.direct_put,
-                direct_file_access=spec.file_access,
-                **spec.environment,
-                **spec.tuning,
-            )
+            with pods.watching(spec.name) if pods else _nothing() as watched:
+                client.cluster().client.request(
+                    "put", path="etl", timeout=spec.init_timeout + 30, json=spec.message()
+                )
         except AISError as e:
-            if _running(client, spec.name):  # another task was faster
+            if _running(client, spec):  # another task was faster
                 return spec.name
             discard(client, spec.name)  # a failed init leaves an entry that blocks the next one
-            if attempt == attempts:
-                raise TransformError(f"ETL {spec.name} (image {spec.image}) does not start: {e}") from e
-            log.warning("ETL %s: start %d of %d failed, trying again: %s", spec.name, attempt, attempts, e)
+            reason = watched.reason or " ".join(str(e.message or e).split())
+            if attempt == _ATTEMPTS or watched.is_final:
+                raise TransformError(f"ETL {spec.name} (image {spec.image}) does not start: {reason}") from e
+            log.warning("ETL %s: start %d of %d failed, trying again: %s", spec.name, attempt, _ATTEMPTS, reason)
             time.sleep(2)  # AIStore still cancels what it began; an immediate init fails with "context canceled"
         else:
             log.info("ETL %s runs after %.1f s", spec.name, time.monotonic() - started)
             return spec.name
 
 
-def _running(client: Any, name: str) -> bool:
-    """Tell whether the ETL runs beside every target: one that was restarted lists it without having it."""
+def _nothing() -> AbstractContextManager[Watched]:
+    return nullcontext(Watched())
+
+
+def _running(client: Any, spec: EtlSpec) -> bool:
+    """Tell whether the ETL runs beside every target: one that was restarted lists it without having it.
+
+    One of the same name with another specification is ended, unless transforms run, which that would abort.
+    """
     from aistore.sdk.errors import AISError
 
+    name = spec.name
     if not any(etl.id == name for etl in client.cluster().list_etls()):
         return False
     try:
+        if spec.etl_name and mark_of(client, name) != spec.mark:
+            if jobs.running_transforms(client):
+                raise TransientTransformError(
+                    f"ETL {name} runs with another specification, and stopping it would abort transforms that run:"
+                    " wait for them, or choose another name"
+                )
+            log.info("ETL %s runs with another specification: replacing it", name)
+            discard(client, name)
+            return False
         client.cluster().client.request("get", path=f"etl/{name}/health")
     except AISError as e:
         log.warning("ETL %s does not run beside every target, starting it again: %s", name, e)
@@ -115,19 +239,46 @@ def _running(client: Any, name: str) -> bool:
     return True
 
 
-def release(client: Any, names: Iterable[str]) -> None:
-    """Stop and delete ETLs, unless a transform runs somewhere in the cluster.
+def mark_of(client: Any, name: str) -> str:
+    """Return the mark that the ETL `name` was started with; empty when something else has started it."""
+    runtime = client.etl(name).view().init_msg.runtime
+    environment = getattr(runtime, "env", None) or []
+    return next((variable.value for variable in environment if variable.name == MARK), "")
+
+
+def release(client: Any, names: Iterable[str]) -> bool:
+    """Stop and delete ETLs, unless a transform runs somewhere in the cluster; returns whether they were.
 
     Stopping any ETL aborts every bucket transform (AIStore 5.0, xreg.AbortKind). Idle ones are not left behind
     because a target can hang in stopping them when another target is lost.
     """
-    if any(
-        job.startswith("etl-") and not job.startswith("etl-inline") for job in client.cluster().list_running_jobs()
-    ):
+    if jobs.running_transforms(client):
         log.info("other transforms run: ETLs are left for them to end")
-        return
+        return False
     for name in names:
         discard(client, name)
+    return True
+
+
+def release_idle(client: Any) -> list[str]:
+    """Stop and delete all ETLs that were started from an `EtlSpec`, unless a transform runs; returns their names."""
+    ours = [etl.id for etl in client.cluster().list_etls() if mark_of(client, etl.id)]
+    return ours if ours and release(client, ours) else []
+
+
+def stop(client: Any, name: str) -> None:
+    """Stop the ETL `name` and keep its specification, so that AIStore can start it again.
+
+    Raises TransientTransformError while any transform runs: stopping would abort it.
+    """
+    from aistore.sdk.errors import AISError
+
+    if running := jobs.running_transforms(client):
+        raise TransientTransformError(f"stopping ETL {name} would abort {running[0]}, which runs: try later")
+    try:
+        client.etl(name).stop()
+    except AISError as e:
+        raise TransformError(f"ETL {name} cannot be stopped: {e.message}") from e
 
 
 def discard(client: Any, name: str) -> None:

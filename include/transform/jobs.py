@@ -39,6 +39,12 @@ def newest_snapshots(client: Any, job_id: str) -> list[Any]:
     return [max(snaps, key=lambda s: _instant(s.start_time)) for snaps in by_target.values() if snaps]
 
 
+def starts(client: Any, job_id: str) -> dict[str, float]:
+    """Return when a job began on each target, in seconds since 1970 by the target's own clock."""
+    by_target = client.job(job_id).get_details().root
+    return {target: min(_instant(s.start_time) for s in snaps) for target, snaps in by_target.items() if snaps}
+
+
 def _instant(text: str) -> float:
     """Read a time as Go writes it, which does not sort as text: fractions lose their last zeros."""
     return datetime.fromisoformat(text).timestamp() if text else 0.0
@@ -121,6 +127,12 @@ def running_between(client: Any, source: Bucket, destination: Bucket) -> str | N
     return next((job for job, idle in _jobs_between(client, source, destination) if not idle), None)
 
 
+def running_transforms(client: Any) -> list[str]:
+    """Return AIStore's names of all transforms that run, such as ``etl-bck[id]``; idle multi-object ones included."""
+    jobs = client.cluster().list_running_jobs()
+    return [job for job in jobs if job.startswith("etl-") and not job.startswith("etl-inline")]
+
+
 def end_idle(client: Any, source: Bucket, destination: Bucket, seconds: float = 30) -> None:
     """End multi-object jobs between two buckets that are idle, and wait until they are gone.
 
@@ -148,10 +160,16 @@ def _jobs_between(client: Any, source: Bucket, destination: Bucket) -> Iterator[
 
 
 def _between(snap: Any, source: Bucket, destination: Bucket) -> bool:
-    pair = (snap.source_bck, snap.destination_bck)
-    wanted = (source, destination)
-    return all(
-        b is not None and b.name == w.name and b.provider == w.provider for b, w in zip(pair, wanted, strict=True)
+    pair = zip((snap.source_bck, snap.destination_bck), (source, destination), strict=True)
+    return all(found is not None and _is(found, wanted) for found, wanted in pair)
+
+
+def _is(found: Any, wanted: Bucket) -> bool:
+    namespace = f"@{found.namespace.uuid}#{found.namespace.name}" if found.namespace else ""
+    return (found.name, found.provider, namespace.strip("@#")) == (
+        wanted.name,
+        wanted.provider,
+        wanted.namespace.strip("@#"),
     )
 
 

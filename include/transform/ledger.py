@@ -15,7 +15,7 @@ from typing import Any
 from include import sql
 
 _LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
-_PLANNED = ("pending", "known_bad", "refused", "reason")
+_PLANNED = ("pending", "known_bad", "refused", "reason", "final")
 _BATCH = 20_000
 _SYNCHRONOUS = {"async_insert": 0}
 
@@ -100,11 +100,12 @@ class Ledger:
             count += len(batch)
         return count
 
-    def plan(self, scope: Scope, *, retry_failed: bool, keeps_result: bool) -> Plan:
+    def plan(self, scope: Scope, *, retry_failed: bool, keeps_result: bool, record: bool = True) -> Plan:
         """Decide from the recorded listings what is to be done; keeps it as the job's ``pending`` side.
 
-        `keeps_result` tells whether an object that is done must still have its result at the destination.
-        Objects whose names AIStore cannot hold, or whose results would have the same name, are recorded as failures.
+        `keeps_result` tells whether an object that is done must still have its result at the destination. Objects
+        whose names AIStore cannot hold, or whose results would have the same name, are recorded as failures, unless
+        `record` is off.
         """
         for side in _PLANNED:
             self._drop(scope, side)
@@ -112,7 +113,8 @@ class Ledger:
             sql.query("plan"),
             parameters={**scope.parameters, "retry_failed": retry_failed, "keeps_result": keeps_result},
         )
-        self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
+        if record:
+            self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
         return self.planned(scope)
 
     def planned(self, scope: Scope) -> Plan:
@@ -130,25 +132,40 @@ class Ledger:
             refused=counts.get("refused", 0),
         )
 
-    def missing(self, scope: Scope, after: str, limit: int) -> list[Pending]:
-        """Return up to `limit` pending objects with names greater than `after` that have no fresh result."""
+    def missing(self, scope: Scope, after: str, limit: int, *, final: bool = False) -> list[Pending]:
+        """Return up to `limit` pending objects with names greater than `after` that have no fresh result.
+
+        Those that have failed for good are among them only with `final`.
+        """
         rows = self.client.query(
             "SELECT object, destination_object, size, version"
             " FROM storeside.results(job = {job:String}, effect = {effect:String})"
-            " WHERE NOT fresh AND object > {after:String} ORDER BY object LIMIT {limit:UInt32}",
-            parameters={**scope.parameters, "after": after, "limit": limit},
+            " WHERE NOT fresh AND object > {after:String} AND ({final:Bool} OR object NOT IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
+            " ORDER BY object LIMIT {limit:UInt32}",
+            parameters={**scope.parameters, "after": after, "limit": limit, "final": final},
         ).result_rows
         return [Pending(*row) for row in rows]
 
-    def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str]]) -> None:
-        """Keep why objects failed, as (object, reason), until `settle`."""
-        for batch in _batches((scope.job, "reason", name, "", 0, "", reason) for name, reason in reasons):
+    def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str, bool]]) -> None:
+        """Keep why objects failed, as (object, reason, whether for good), until `settle`."""
+        rows = ((scope.job, "final" if final else "reason", name, "", 0, "", why) for name, why, final in reasons)
+        for batch in _batches(rows):
             self.client.insert("storeside.listings", batch, column_names=_LISTING, settings=_SYNCHRONOUS)
+
+    def has_reasons(self, scope: Scope) -> bool:
+        """Tell whether anything is known to have failed so far."""
+        count = self.client.query(
+            "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side IN ('reason', 'final')",
+            parameters={"job": scope.job},
+        ).first_row[0]
+        return int(count) > 0
 
     def settle(self, scope: Scope, *, record_done: bool, no_reason: str) -> None:
         """Record every pending object as done or as failed for good.
 
-        With `record_done` off only failures are recorded. `no_reason` stands where none is known.
+        With `record_done` off only failures are recorded. `no_reason` stands where none is known; when it is empty,
+        objects without a reason were not tried and are left alone.
         """
         self.client.command(
             sql.query("settle"),

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from include.storage.cluster import client as aistore_client
+from include.storage.cluster import Cluster
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from include.transform.pods import PodWatch
 
 
 class AIStoreHook(BaseHook):
     """Gives the `aistore` SDK's client for a connection.
 
-    The connection's host and port are the cluster's proxy, its schema ``http`` (default) or ``https``; the extra
-    ``clickhouse_endpoint`` is the cluster's S3 endpoint as ClickHouse reaches it, where that differs.
+    The connection's host and port are the cluster's proxy, its schema ``http`` (default) or ``https``, and its
+    password a token of AIStore's AuthN. Extras, all optional:
+
+    ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS; ``verify`` off takes any certificate.
+    ``clickhouse_endpoint``: the cluster's S3 endpoint as ClickHouse reaches it, where that differs.
+    ``kube_config``: a kubeconfig file or ``in-cluster``, and ``kube_namespace`` that AIStore runs in (``ais``): with
+    it an ETL whose pod does not start fails with Kubernetes' reason.
     """
 
     conn_name_attr = "aistore_conn_id"
@@ -26,26 +36,58 @@ class AIStoreHook(BaseHook):
         self.aistore_conn_id = aistore_conn_id
 
     @cached_property
-    def endpoint(self) -> str:
-        """The URL of the cluster's proxy. Raises ValueError when the connection has no host."""
-        connection = self.get_connection(self.aistore_conn_id)
-        if not connection.host:
-            raise ValueError(f"connection {self.aistore_conn_id}: needs the host of an AIStore proxy")
-        if "://" in connection.host:
-            return f"{connection.host}:{connection.port}" if connection.port else connection.host
-        return f"{connection.schema or 'http'}://{connection.host}:{connection.port or 51080}"
+    def _connection(self) -> Connection:
+        return self.get_connection(self.aistore_conn_id)
 
     @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster that the connection leads to. Raises ValueError when it has no host."""
+        return cluster_of(self._connection)
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the cluster's proxy. Raises ValueError when the connection has no host."""
+        return self.cluster.endpoint
+
+    @property
     def clickhouse_endpoint(self) -> str:
         """The URL at which ClickHouse reaches the cluster's S3 API."""
-        extra = self.get_connection(self.aistore_conn_id).extra_dejson
-        return str(extra.get("clickhouse_endpoint") or self.endpoint)
+        return str(self._connection.extra_dejson.get("clickhouse_endpoint") or self.endpoint)
+
+    @cached_property
+    def pods(self) -> PodWatch | None:
+        """What watches the pods of starting ETLs; None when the connection does not lead to Kubernetes."""
+        extra = self._connection.extra_dejson
+        if not extra.get("kube_config"):
+            return None
+        from include.transform.pods import PodWatch
+
+        return PodWatch.connect(extra["kube_config"], extra.get("kube_namespace", "ais"))
 
     def get_conn(self) -> Any:
         """Return a client of the cluster."""
-        return aistore_client(self.endpoint)
+        return self.cluster.client()
 
     def test_connection(self) -> tuple[bool, str]:
         """Tell whether the cluster is ready, for the connection form."""
         ready = self.get_conn().cluster().is_ready()
         return ready, "the cluster is ready" if ready else f"no ready AIStore cluster at {self.endpoint}"
+
+
+def cluster_of(connection: Connection) -> Cluster:
+    """Return the cluster that a connection leads to. Raises ValueError when it has no host."""
+    if not connection.host:
+        raise ValueError(f"connection {connection.conn_id}: needs the host of an AIStore proxy")
+    if "://" in connection.host:
+        endpoint = f"{connection.host}:{connection.port}" if connection.port else connection.host
+    else:
+        endpoint = f"{connection.schema or 'http'}://{connection.host}:{connection.port or 51080}"
+    extra = connection.extra_dejson
+    return Cluster(
+        endpoint,
+        token=connection.password or "",
+        ca_cert=extra.get("ca_cert", ""),
+        client_cert=extra.get("client_cert", ""),
+        client_key=extra.get("client_key", ""),
+        verify=extra.get("verify", True) not in (False, "false", "False"),
+    )

@@ -7,10 +7,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from include.storage.cluster import client
 from include.transform.jobs import Follower, Progress, abort
+from operators.hooks.aistore import cluster_of
 
 REPORT_SECONDS = 5.0
 # Airflow 3.3 fails a task that runs again before its executor has said that the deferring worker is gone
@@ -28,7 +29,7 @@ class AISJobTrigger(BaseTrigger):
 
     def __init__(
         self,
-        endpoint: str,
+        aistore_conn_id: str,
         job_id: str,
         started: float,
         total: int = 0,
@@ -36,7 +37,7 @@ class AISJobTrigger(BaseTrigger):
         stall_seconds: float = 300,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.endpoint = endpoint
+        self.aistore_conn_id = aistore_conn_id
         self.job_id = job_id
         self.started = started
         self.total = total
@@ -48,7 +49,7 @@ class AISJobTrigger(BaseTrigger):
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
-                "endpoint": self.endpoint,
+                "aistore_conn_id": self.aistore_conn_id,
                 "job_id": self.job_id,
                 "started": self.started,
                 "total": self.total,
@@ -59,7 +60,7 @@ class AISJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the job is over; the SDK blocks, so it polls in a thread."""
-        follower = Follower(client(self.endpoint), self.job_id, self.stall_seconds)
+        follower = Follower(await self._client(), self.job_id, self.stall_seconds)
         reported = time.time()
         await asyncio.sleep(SETTLE_SECONDS)
         while True:
@@ -68,7 +69,13 @@ class AISJobTrigger(BaseTrigger):
             text = describe(progress, self.total, now - self.started)
             if progress.finished:
                 yield TriggerEvent(
-                    {"job_id": self.job_id, "error": progress.error, "seconds": progress.seconds, "progress": text}
+                    {
+                        "job_id": self.job_id,
+                        "objects": progress.objects,
+                        "error": progress.error,
+                        "seconds": progress.seconds,
+                        "progress": text,
+                    }
                 )
                 return
             if now - reported >= REPORT_SECONDS:
@@ -79,7 +86,11 @@ class AISJobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Abort the job: its task was killed, cleared or marked by a user."""
         self.log.info("aborting AIStore job %s", self.job_id)
-        await asyncio.to_thread(abort, client(self.endpoint), self.job_id)
+        await asyncio.to_thread(abort, await self._client(), self.job_id)
+
+    async def _client(self) -> Any:
+        # The connection is read here and not handed over, so that its token is not stored with the trigger.
+        return cluster_of(await BaseHook.aget_connection(self.aistore_conn_id)).client()
 
 
 def describe(progress: Progress, total: int, seconds: float) -> str:

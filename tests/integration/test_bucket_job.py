@@ -19,7 +19,7 @@ from include.stack import demo, speech_corpus
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket, list_s3
 from include.transform import jobs
-from include.transform.bucket_job import BucketJob, Summary
+from include.transform.bucket_job import BucketJob, Options, Summary
 from include.transform.errors import TransientTransformError
 from include.transform.etl import EtlSpec
 from include.transform.ledger import Ledger
@@ -83,8 +83,12 @@ class Pair:
     destination: Bucket
 
     def job(self, run: str, spec: EtlSpec | None = None, **options: Any) -> BucketJob:
-        options.setdefault("naming", WAV if spec else None)
-        return BucketJob(self.client, self.ledger, self.source, self.destination, run_id=run, spec=spec, **options)
+        naming = options.pop("naming", WAV if spec else None)
+        listing = options.pop("list_source", None)
+        return BucketJob(
+            self.client, self.ledger, self.source, self.destination,
+            run_id=run, spec=spec, naming=naming, list_source=listing, options=Options(**options),
+        )  # fmt: skip
 
     def reasons(self, run: str) -> dict[str, str]:
         scope = self.job(run, transcode_spec()).scope

@@ -15,7 +15,7 @@ from include.stack import demo, speech_corpus
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket
 from include.transfer.manifest import SpeechManifest, run_prefix
-from include.transform.bucket_job import BucketJob, Summary, acknowledge
+from include.transform.bucket_job import BucketJob, Options, Summary, acknowledge
 from include.transform.ledger import Ledger
 from include.transform.naming import Naming
 from include.transformers.formats import CODECS, AudioFormat
@@ -48,7 +48,7 @@ class Shelf:
         naming = Naming({c: f"{c}.json" for c in CODECS}, run_prefix(run))
         job = BucketJob(
             self.aistore, self.ledger, self.audio, self.facts,
-            run_id=run, spec=probe_spec(), naming=naming, keeps_result=False,
+            run_id=run, spec=probe_spec(), naming=naming, options=Options(keeps_result=False),
         )  # fmt: skip
         return job, self.drive(job)
 

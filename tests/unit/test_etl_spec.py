@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -119,3 +121,76 @@ def test_other_communication_is_refused(communication: str) -> None:
     with pytest.raises(ValueError, match="is not one of ws, hpush, hpull") as caught:
         EtlSpec("a", "image:1", communication=communication)
     assert repr(communication) in str(caught.value)
+
+
+# ---- chains, classes, messages
+
+
+def test_a_chain_is_its_stages_in_order() -> None:
+    a, b, c = (EtlSpec(label, f"image-{label}") for label in "abc")
+    chain = a >> b >> c
+    assert chain.stages == (a, b, c)
+    assert (a >> (b >> c)).stages == (a, b, c)
+    assert chain.name == a.name
+    assert len({chain.effect, (a >> c >> b).effect, (a >> b).effect, a.effect}) == 4
+    assert {s.communication for s in chain.over("hpush").stages} == {"hpush"}
+    assert chain.over("hpush").effect == chain.effect
+    assert not any(s.file_access for s in chain.without_files().stages)
+
+
+def test_a_chain_needs_direct_put() -> None:
+    with pytest.raises(ValueError, match="direct put"):
+        EtlSpec("a", "i", communication="hpush", direct_put=False) >> EtlSpec("b", "i")
+
+
+def test_a_bad_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="ETL name"):
+        EtlSpec("a", "i", etl_name="Nope!")
+
+
+def test_the_message_has_what_the_sdk_leaves_out() -> None:
+    spec = EtlSpec(
+        "a", "i", ("run",), {"A": "1"}, {"NUM_WORKERS": "2"}, "hpush", file_access=False, object_timeout=9,
+        resources={"limits": {"memory": "1Gi"}},
+    )  # fmt: skip
+    message = spec.message()
+    environment = {v["name"]: v["value"] for v in message["runtime"].pop("env")}
+    assert environment == {"A": "1", "NUM_WORKERS": "2", "OBJECT_TIMEOUT": "9", "STORESIDE_SPEC": spec.mark}
+    assert message == {
+        "name": spec.name,
+        "communication": "hpush://",
+        "init_timeout": "60s",
+        "obj_timeout": "9s",
+        "support_direct_put": True,
+        "runtime": {"image": "i", "command": ["run"]},
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    assert "ETL_DIRECT_FQN" in {v["name"] for v in EtlSpec("a", "i").message()["runtime"]["env"]}
+
+
+class Server(FastAPIServer):
+    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
+        return data
+
+
+def test_a_class_is_named_by_its_source_and_sent_by_value() -> None:
+    spec = EtlSpec.of_class(Server, dependencies=["numpy"], communication="hpush")
+    assert spec.name.startswith("server-")
+    assert spec.environment["PACKAGES"] == "numpy"
+    sent = spec.payload["ETL_CLASS_PAYLOAD"]
+    assert spec.name == replace(spec, payload={}).name
+    code = "import base64, os, pickle, sys; print(pickle.loads(base64.b64decode(os.environ['SENT'])).__name__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SENT": sent},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == "Server"
+
+
+def test_something_else_than_a_server_is_refused() -> None:
+    with pytest.raises(TypeError, match="ETLServer"):
+        EtlSpec.of_class(dict)

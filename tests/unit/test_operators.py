@@ -4,15 +4,20 @@ import json
 import re
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from include.stack.settings import CHECKOUT
+from include.storage.buckets import Bucket
 from include.transfer.manifest import run_prefix
+from include.transform.bucket_job import Options, State
 from include.transform.errors import TransformError, TransientTransformError
 from include.transform.etl import EtlSpec
 from include.transformers.audio import AudioError
@@ -22,7 +27,14 @@ from operators.aistore import (
     AISCopyBucketOperator,
     AISTranscodeAudioOperator,
     AISTransformBucketOperator,
+    AISTransformObjectsOperator,
     transformer_command,
+)
+from operators.aistore_etl import (
+    AISGetObjectOperator,
+    AISInspectBucketOperator,
+    AISStopEtlOperator,
+    AISTransformObjectOperator,
 )
 from operators.shared import airflow_errors, as_bool, run_columns, run_key
 from operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
@@ -252,13 +264,51 @@ def test_bad_bucket_fails_at_once(uri: str) -> None:
 
 
 def test_s3_lists_an_s3_source_only() -> None:
-    from include.storage.buckets import Bucket
-
     operator = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://speech")
-    assert set(operator.job_arguments(Bucket.parse("s3://in"))) == {"list_source"}
-    assert operator.job_arguments(Bucket.parse("gs://in")) == {}
+    assert operator.listing(Bucket.parse("s3://in")) is not None
+    assert operator.listing(Bucket.parse("gs://in")) is None
     without = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://speech", aws_conn_id=None)
-    assert without.job_arguments(Bucket.parse("s3://in")) == {}
+    assert without.listing(Bucket.parse("s3://in")) is None
+
+
+def test_rendered_options_are_the_written_ones() -> None:
+    operator = rendered(
+        AISTransformObjectsOperator,
+        {"prefix": ""},
+        objects="{{ params.on_failure }}-{01..03}",
+        latest="{{ params.retry_failed }}",
+        quarantine="ais://{{ params.on_failure }}",
+        workers=3,
+        continue_on_error=False,
+        keep_etl=True,
+    )
+    assert operator.options() == Options(
+        names=["report-01", "report-02", "report-03"],
+        quarantine=Bucket("ais", "report"),
+        workers=3,
+        continue_on_error=False,
+        keep_etl=True,
+    )
+    operator.objects = ["a", "b"]
+    assert operator.options().names == ["a", "b"]
+
+
+def test_names_and_prefix_together_are_refused() -> None:
+    operator = AISTransformObjectsOperator(
+        task_id="t", source="ais://a", destination="ais://b", objects="x", prefix="x"
+    )
+    with pytest.raises(AirflowFailException, match="neither a prefix nor sync"), airflow_errors():
+        operator.options()
+
+
+def test_another_try_waits_in_the_triggerer() -> None:
+    operator = AISTransformBucketOperator(task_id="t", source="ais://a", destination="ais://b")
+    later = State("retry", 0, pending=1, retries=2, not_before=time.time() + 60)
+    with pytest.raises(TaskDeferred) as deferred:
+        operator._go_on(CONTEXT, SimpleNamespace(), later)  # type: ignore[arg-type]
+    assert isinstance(deferred.value.trigger, DateTimeTrigger)
+    assert deferred.value.method_name == "after_delay"
+    assert State(**json.loads(json.dumps(deferred.value.kwargs["state"]))) == replace(later, etl_names=[])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -269,6 +319,19 @@ def test_template_fields_are_attributes(kind: type[Any]) -> None:
     operator = kind(task_id="t", source="ais://a", destination="ais://b")
     assert len(set(kind.template_fields)) == len(kind.template_fields)
     assert all(hasattr(operator, name) for name in kind.template_fields)
+
+
+def test_template_fields_of_single_object_operators_are_attributes() -> None:
+    spec = EtlSpec("l", "i")
+    made = [
+        AISTransformObjectsOperator(task_id="t", source="ais://a", destination="ais://b", objects=[]),
+        AISInspectBucketOperator(task_id="t", source="ais://a", etl=spec),
+        AISTransformObjectOperator(task_id="t", source="ais://a", name="n", destination="ais://b", etl=spec),
+        AISGetObjectOperator(task_id="t", source="ais://a", name="n", path="p", etl=spec),
+        AISStopEtlOperator(task_id="t", etl_name="n"),
+    ]
+    for operator in made:
+        assert all(hasattr(operator, name) for name in operator.template_fields)
 
 
 def test_template_fields_of_the_validation_are_attributes() -> None:

@@ -336,7 +336,7 @@ def test_rebalance_is_waited_for(cluster: Cluster) -> None:
 # --- the triggers
 
 TRIGGERS: list[BaseTrigger] = [
-    AISJobTrigger("http://proxy:51080", "etl-1", 1_700_000_000.5, 10, poll_interval=0.5, stall_seconds=7),
+    AISJobTrigger("aistore_other", "etl-1", 1_700_000_000.5, 10, poll_interval=0.5, stall_seconds=7),
     SqsQueueDepthTrigger("events", "aws_other", poll_interval=2.0, repeat_seconds=60.0),
 ]
 
@@ -361,7 +361,9 @@ def test_triggers_carry_no_secret(monkeypatch: pytest.MonkeyPatch, uri: str) -> 
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", uri)
     endpoint = AIStoreHook().endpoint
     assert endpoint == ("https" if uri.endswith("https") else "http") + "://proxy:51080"
-    for trigger in (AISJobTrigger(endpoint, "etl-1", 0), SqsQueueDepthTrigger("events")):
+    assert AIStoreHook().cluster.token == "hunter2"
+    assert "hunter2" not in repr(AIStoreHook().cluster)
+    for trigger in (AISJobTrigger("aistore_default", "etl-1", 0), SqsQueueDepthTrigger("events")):
         assert not {"hunter2", "someone"} & set(json.dumps(trigger.serialize()).replace("/", '"').split('"'))
 
 
@@ -389,6 +391,14 @@ def test_connection_without_host_says_what_it_needs(monkeypatch: pytest.MonkeyPa
         _ = AIStoreHook("the_cluster").endpoint
 
 
+def leads_to(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> str:
+    """Return the id of a connection to the cluster."""
+    host, port = cluster.url.removeprefix("http://").split(":")
+    connection = {"conn_type": "generic", "host": host, "port": int(port)}
+    monkeypatch.setenv("AIRFLOW_CONN_THE_CLUSTER", json.dumps(connection))
+    return "the_cluster"
+
+
 async def events(trigger: BaseTrigger) -> list[dict[str, Any]]:
     return [event.payload async for event in trigger.run()]
 
@@ -401,10 +411,13 @@ def test_trigger_fires_once_when_the_job_is_over(cluster: Cluster, monkeypatch: 
         cluster.targets = {"t1": [snap(objects=10, size=10_000_000, end=ENDED)]}
 
     threading.Timer(0.3, finish).start()
-    fired = asyncio.run(events(AISJobTrigger(cluster.url, "etl-1", time.time(), 10, poll_interval=0.05)))
+    fired = asyncio.run(
+        events(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time(), 10, poll_interval=0.05))
+    )
     assert fired == [
         {
             "job_id": "etl-1",
+            "objects": 10,
             "error": "",
             "seconds": pytest.approx(2.5),
             "progress": "10 of 10 objects, 10.0 MB, 4.0 objects/s, over after 2.5 s",
@@ -416,13 +429,13 @@ def test_trigger_fires_once_when_the_job_is_over(cluster: Cluster, monkeypatch: 
 def test_trigger_tells_an_aborted_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
     cluster.targets = {"t1": [snap(objects=1, end=ENDED, aborted=True, **{"abort-err": "user"})]}
-    (fired,) = asyncio.run(events(AISJobTrigger(cluster.url, "etl-1", time.time())))
+    (fired,) = asyncio.run(events(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time())))
     assert fired["error"] == "user"
     assert fired["progress"].endswith("over after 2.5 s with error: user")
 
 
-def test_killed_trigger_aborts_its_job(cluster: Cluster) -> None:
-    asyncio.run(AISJobTrigger(cluster.url, "etl-1", 0).on_kill())
+def test_killed_trigger_aborts_its_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0).on_kill())
     assert cluster.aborted() == ["etl-1"]
 
 

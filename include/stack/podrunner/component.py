@@ -31,6 +31,11 @@ def service_account(stack: Stack) -> Path:
     return folder(stack) / "serviceaccount"
 
 
+def kube_config(stack: Stack) -> Path:
+    """Return the kubeconfig file with which Kubernetes clients reach the runner."""
+    return folder(stack) / "kubeconfig"
+
+
 def node_name(target: int) -> str:
     """Return the Kubernetes node that a target believes to be on."""
     return f"node-target-{target}"
@@ -49,6 +54,7 @@ def components(stack: Stack, images: Mapping[str, Mapping[str, Any]]) -> list[Co
     """
     home = folder(stack)
     _write_credentials(home, service_account(stack))
+    _write_kube_config(stack)
     config = home / "config.json"
     config.write_text(
         json.dumps(
@@ -104,6 +110,22 @@ def _write_credentials(home: Path, account: Path) -> None:
     with open(new, "w", opener=_private) as file:
         file.write(secrets.token_urlsafe(32))
     new.replace(token)  # written last: with it, all is there
+
+
+def _write_kube_config(stack: Stack) -> None:
+    account = service_account(stack)
+    named = {"name": "storeside"}
+    cluster = {"server": stack.url("podrunner", "https"), "certificate-authority": str(account / "ca.crt")}
+    context = {"cluster": "storeside", "user": "storeside", "namespace": NAMESPACE}
+    record = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{**named, "cluster": cluster}],
+        "users": [{**named, "user": {"tokenFile": str(account / "token")}}],
+        "contexts": [{**named, "context": context}],
+        "current-context": "storeside",
+    }
+    kube_config(stack).write_text(json.dumps(record, indent=1))
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,0 +1,63 @@
+"""Whether objects can be transformed, without keeping a result: AIStore's dry validation of a bucket."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from include.storage.buckets import Bucket
+
+from . import etl as etls
+from . import jobs
+from .bucket_job import object_errors
+from .etl import EtlSpec
+from .journal import failures
+from .pods import PodWatch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Has every object of `source` transformed and the results thrown away.
+
+    Always over ``hpush``: over WebSocket AIStore 5.0 calls it an inspection and transforms nothing.
+    """
+
+    client: Any
+    source: Bucket
+    spec: EtlSpec
+    prefix: str = ""
+    workers: int = 0
+    pods: PodWatch | None = None
+
+    def submit(self) -> str:
+        """Start the ETL and the job; returns the job's id."""
+        jobs.wait_for_rebalance(self.client)
+        jobs.end_idle(self.client, self.source, self.source)
+        names = etls.ensure(self.client, self.spec.over("hpush"), self.pods)
+        job_id = self.source.handle(self.client).inspect(
+            names[0],
+            timeout=f"{self.spec.object_timeout}s",
+            prefix_filter=self.prefix,
+            num_workers=self.workers,
+            etl_pipeline=names[1:] or None,
+        )
+        log.info("submitted inspection %s with ETL %s", job_id, " >> ".join(names))
+        return str(job_id)
+
+    def failures(self, job_id: str) -> Iterator[tuple[str, str]]:
+        """Yield each object that could not be transformed, with the reason, and release the ETL afterwards."""
+        names = [stage.name for stage in self.spec.over("hpush").stages]
+        seen: set[str] = set()
+        for failure in failures(self.client, names, job_id, self.source.name):
+            if failure.object not in seen:
+                seen.add(failure.object)
+                yield failure.object, failure.reason
+        for name, reason in object_errors(self.client, names, job_id, self.source):
+            if name not in seen:
+                seen.add(name)
+                yield name, reason
+        etls.release(self.client, names)

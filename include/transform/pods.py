@@ -1,0 +1,103 @@
+"""Why an ETL's pod does not start, as Kubernetes tells it: AIStore's own error often is a time-out alone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+IN_CLUSTER = "in-cluster"
+_LOG_LINES = 20
+# Reasons of waiting or ended containers that another attempt does not change.
+_FINAL = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
+    | {"OOMKilled"}
+)
+
+
+@dataclass
+class Watched:
+    """What has been seen of an ETL's pods: why one does not start, and whether another attempt is of no use."""
+
+    reason: str = ""
+    is_final: bool = False
+
+
+class PodWatch:
+    """Looks at the pods of ETLs while they start; AIStore removes them as soon as it has given up.
+
+    `api` is a `kubernetes.client.CoreV1Api`; `namespace` is the one that AIStore starts its pods in.
+    """
+
+    def __init__(self, api: Any, namespace: str, interval: float = 1.0) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.interval = interval
+
+    @classmethod
+    def connect(cls, kube_config: str, namespace: str) -> PodWatch:
+        """Read a kubeconfig file, or use the pod's own service account for ``in-cluster``.
+
+        Raises kubernetes.config.ConfigException when there is no such configuration.
+        """
+        from kubernetes import client, config
+
+        if kube_config == IN_CLUSTER:
+            configuration = client.Configuration()
+            config.load_incluster_config(client_configuration=configuration)
+            return cls(client.CoreV1Api(client.ApiClient(configuration)), namespace)
+        return cls(client.CoreV1Api(config.new_client_from_config(config_file=kube_config)), namespace)
+
+    @contextmanager
+    def watching(self, etl_name: str) -> Iterator[Watched]:
+        """Watch the pods of an ETL in a thread of its own for as long as the block runs."""
+        watched = Watched()
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(etl_name, watched, over), daemon=True)
+        thread.start()
+        try:
+            yield watched
+        finally:
+            over.set()
+            thread.join(5)
+
+    def _watch(self, etl_name: str, watched: Watched, over: threading.Event) -> None:
+        while not over.wait(self.interval):
+            try:
+                pods = self.api.list_namespaced_pod(self.namespace, _request_timeout=5).items
+                for pod in pods:
+                    if pod.metadata.name.startswith(f"{etl_name}-"):
+                        self._look(pod, watched)
+            except Exception as e:  # whatever it is, the start of the ETL must not suffer from it
+                log.info("pods of ETL %s cannot be seen: %s", etl_name, " ".join(str(e).split())[:200])
+                return
+
+    def _look(self, pod: Any, watched: Watched) -> None:
+        name = pod.metadata.name
+        for condition in pod.status.conditions or []:
+            if condition.type == "PodScheduled" and condition.status == "False":
+                watched.reason = f"pod {name} cannot be scheduled: {condition.message or condition.reason}"
+        for status in pod.status.container_statuses or []:
+            for state in (status.state, status.last_state):
+                waiting, ended = (state.waiting, state.terminated) if state else (None, None)
+                if waiting and waiting.reason not in (None, "ContainerCreating", "PodInitializing"):
+                    watched.reason = f"pod {name}: {waiting.reason}: {waiting.message or status.image}"
+                    watched.is_final = waiting.reason in _FINAL
+                elif ended:
+                    why = f"{ended.reason or 'ended'}, exit code {ended.exit_code}"
+                    said = ended.message or self._log(name)
+                    watched.reason = f"pod {name}: {why}: {' '.join(said.split())[-1000:]}"
+                    watched.is_final = ended.reason in _FINAL
+        if not watched.reason and pod.status.phase == "Running":
+            return
+
+    def _log(self, pod: str) -> str:
+        try:
+            return str(self.api.read_namespaced_pod_log(pod, self.namespace, tail_lines=_LOG_LINES))
+        except Exception as e:  # the log is an extra
+            return f"no log: {e}"

@@ -1,0 +1,36 @@
+"""What a transformer is: a function from one object to one result, which knows nothing of AIStore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Source: TypeAlias = str | bytes
+Data: TypeAlias = bytes | bytearray | memoryview
+
+
+class ObjectError(ValueError):
+    """This object cannot be transformed, however often it is tried; the message says why."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result with a second, small one beside it, such as the facts of an audio object."""
+
+    data: Data
+    sidecar: bytes
+
+
+class Transformer(Protocol):
+    """One kind of transform, made once per worker process and called for one object at a time.
+
+    `source` is the path of the file that holds the object, or its content where there is no such file; `name` is the
+    object's name and `arguments` what an inline request gave as ETL arguments. Raises ObjectError for an object that
+    cannot be transformed; any other error counts as one that may pass.
+    """
+
+    mime_type: str
+
+    def transform(self, source: Source, name: str, arguments: str) -> Data | Result:
+        """Return the transformed object."""
+        ...

@@ -1,0 +1,285 @@
+"""Operators for AIStore's ETLs themselves, and for single objects: start, stop, delete, inspect, transform, get."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from include.storage.buckets import Bucket
+from include.transform import etl as etls
+from include.transform.errors import TransientTransformError
+from include.transform.etl import EtlSpec
+from include.transform.inspection import Inspection
+from include.transform.single import get_object, transform_object
+from operators.aistore import OnFailedObjects
+from operators.hooks.aistore import AIStoreHook
+from operators.shared import airflow_errors, ledger, run_columns
+from operators.triggers.aistore import AISJobTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class AISInitEtlOperator(BaseOperator):
+    """Starts an ETL, or a chain of them, beside every target; a setup task for transforms with `keep_etl`.
+
+    One of the same specification that runs already is reused; one of the same name and another specification is
+    replaced, unless transforms run. Returns the names.
+
+    :param etl: what to start: an image with its parameters, or a class (`EtlSpec.of_class`)
+    """
+
+    ui_color = "#d7e9f7"
+
+    def __init__(self, *, etl: EtlSpec, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.etl = etl
+        self.aistore_conn_id = aistore_conn_id
+
+    def execute(self, context: Context) -> list[str]:
+        """Start what does not run."""
+        with airflow_errors():
+            hook = AIStoreHook(self.aistore_conn_id)
+            return etls.ensure(hook.get_conn(), self.etl, hook.pods)
+
+
+class AISStopEtlOperator(BaseOperator):
+    """Stops an ETL by name and keeps its specification in AIStore.
+
+    Fails, to be retried, while any transform runs in the cluster: stopping one ETL aborts them all (AIStore 5.0).
+
+    :param etl_name: the ETL's name
+    """
+
+    template_fields: Sequence[str] = ("etl_name",)
+    ui_color = "#d7e9f7"
+
+    def __init__(self, *, etl_name: str, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.etl_name = etl_name
+        self.aistore_conn_id = aistore_conn_id
+
+    def execute(self, context: Context) -> None:
+        """Stop it."""
+        with airflow_errors():
+            etls.stop(AIStoreHook(self.aistore_conn_id).get_conn(), self.etl_name)
+
+
+class AISDeleteEtlOperator(BaseOperator):
+    """Stops and deletes ETLs; a teardown task.
+
+    While a transform runs somewhere in the cluster nothing is done, as stopping an ETL would abort it: whoever ends
+    last cleans up. Returns whether the ETLs are gone.
+
+    :param etl: the ETL or chain that `AISInitEtlOperator` started; None stands for all idle ones of Storeside
+    """
+
+    ui_color = "#d7e9f7"
+
+    def __init__(
+        self, *, etl: EtlSpec | None = None, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.etl = etl
+        self.aistore_conn_id = aistore_conn_id
+
+    def execute(self, context: Context) -> bool:
+        """Delete what is idle."""
+        with airflow_errors():
+            client = AIStoreHook(self.aistore_conn_id).get_conn()
+            if self.etl is None:
+                self.log.info("deleted: %s", ", ".join(etls.release_idle(client)) or "nothing")
+                return True
+            stages = (*self.etl.stages, *self.etl.over("hpush").stages)
+            return etls.release(client, dict.fromkeys(stage.name for stage in stages))
+
+
+class AISInspectBucketOperator(BaseOperator):
+    """Has AIStore transform every object of a bucket and throw the results away, to find those that cannot be.
+
+    Deferred while AIStore works. Returns how many objects were read and failed, with examples; all failures are in
+    the task's log.
+
+    :param source: bucket URI
+    :param etl: the ETL or chain of ETLs; always talked to over ``hpush``
+    :param prefix: inspect only objects whose names start with this
+    :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
+    :param workers: concurrent workers per target; 0 lets AIStore choose
+    :param stall_seconds: abort when nothing moves for so long
+    """
+
+    template_fields: Sequence[str] = ("source", "prefix", "on_failed_objects")
+    ui_color = "#d7e9f7"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        etl: EtlSpec,
+        prefix: str = "",
+        on_failed_objects: OnFailedObjects = "report",
+        workers: int = 0,
+        stall_seconds: float = 300,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.etl = etl
+        self.prefix = prefix
+        self.on_failed_objects = on_failed_objects
+        self.workers = workers
+        self.stall_seconds = stall_seconds
+        self.aistore_conn_id = aistore_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+
+    def inspection(self) -> Inspection:
+        """Build the engine's inspection from the rendered arguments."""
+        hook = AIStoreHook(self.aistore_conn_id)
+        source = Bucket.parse(self.source)
+        return Inspection(hook.get_conn(), source, self.etl, self.prefix, self.workers, hook.pods)
+
+    def execute(self, context: Context) -> None:
+        """Submit and defer."""
+        with airflow_errors():
+            job_id = self.inspection().submit()
+        self.defer(
+            trigger=AISJobTrigger(
+                self.aistore_conn_id, job_id, started=time.time(), stall_seconds=self.stall_seconds
+            ),
+            method_name="report",
+        )
+
+    def report(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Read the failures, record and return them."""
+        self.log.info("job %s: %s", event["job_id"], event["progress"])
+        with airflow_errors():
+            failed = list(self.inspection().failures(event["job_id"]))
+            if event["error"]:
+                raise TransientTransformError(f"inspection {event['job_id']} did not end: {event['error']}")
+            result = {"objects": event["objects"], "failed": len(failed), "examples": failed[:20]}
+            book = ledger(self.clickhouse_conn_id)
+            book.create()
+            book.record_run(
+                {
+                    **run_columns(context),
+                    "kind": "inspect",
+                    "source": self.source,
+                    "state": "partial" if failed else "done",
+                    "listed": event["objects"],
+                    "done": max(event["objects"] - len(failed), 0),
+                    "failed": len(failed),
+                    "job_seconds": event["seconds"],
+                    "detail": json.dumps(result),
+                }
+            )
+        for name, reason in failed:
+            self.log.warning("failed: %r: %s", name, reason)
+        if failed and self.on_failed_objects == "fail":
+            raise AirflowFailException(
+                f"{len(failed)} objects cannot be transformed, such as {failed[0][0]!r}: {failed[0][1]}"
+            )
+        return result
+
+
+class AISTransformObjectOperator(BaseOperator):
+    """Has AIStore transform one object into another, at once. Returns name and size of the result.
+
+    :param source: bucket URI
+    :param name: the object's name
+    :param destination: bucket URI; an ``ais://`` bucket is created where missing
+    :param result: the result's name; the object's own when empty
+    :param etl: the ETL or chain of ETLs
+    :param arguments: ETL arguments for this object, which bucket transforms cannot have
+    :param latest: have AIStore look for a newer version in a remote source
+    """
+
+    template_fields: Sequence[str] = ("source", "name", "destination", "result", "arguments")
+    ui_color = "#d7e9f7"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        name: str,
+        destination: str,
+        etl: EtlSpec,
+        result: str = "",
+        arguments: str | Mapping[str, Any] = "",
+        latest: bool = False,
+        keep_etl: bool = False,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.name = name
+        self.destination = destination
+        self.etl = etl
+        self.result = result
+        self.arguments = arguments
+        self.latest = latest
+        self.keep_etl = keep_etl
+        self.aistore_conn_id = aistore_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Transform it; a result that is missing or empty is a failure."""
+        with airflow_errors():
+            hook = AIStoreHook(self.aistore_conn_id)
+            size = transform_object(
+                hook.get_conn(), Bucket.parse(self.source), self.name, Bucket.parse(self.destination),
+                self.result or self.name, self.etl, arguments=self.arguments, latest=self.latest,
+                keep_etl=self.keep_etl, pods=hook.pods,
+            )  # fmt: skip
+        return {"name": self.result or self.name, "size": size}
+
+
+class AISGetObjectOperator(BaseOperator):
+    """Gets one object through an ETL (inline) and writes it to a file, in pieces: for samples, not for data sets.
+
+    :param source: bucket URI
+    :param name: the object's name
+    :param path: file to write on the worker; it appears when it is whole
+    :param etl: the ETL or chain of ETLs; None gets the object as it is
+    :param arguments: ETL arguments of this request
+    """
+
+    template_fields: Sequence[str] = ("source", "name", "path", "arguments")
+    ui_color = "#d7e9f7"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        name: str,
+        path: str,
+        etl: EtlSpec | None = None,
+        arguments: str | Mapping[str, Any] = "",
+        keep_etl: bool = False,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.name = name
+        self.path = path
+        self.etl = etl
+        self.arguments = arguments
+        self.keep_etl = keep_etl
+        self.aistore_conn_id = aistore_conn_id
+
+    def execute(self, context: Context) -> int:
+        """Write the file; returns its bytes."""
+        with airflow_errors():
+            hook = AIStoreHook(self.aistore_conn_id)
+            return get_object(
+                hook.get_conn(), Bucket.parse(self.source), self.name, Path(self.path), self.etl,
+                arguments=self.arguments, keep_etl=self.keep_etl, pods=hook.pods,
+            )  # fmt: skip

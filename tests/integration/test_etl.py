@@ -1,0 +1,276 @@
+"""ETLs on a real cluster: started, shared, replaced and ended; chains, selections, single objects, inspections."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
+
+from include.stack.podrunner.component import NAMESPACE, kube_config
+from include.stack.settings import Stack
+from include.storage.buckets import Bucket
+from include.transform import etl as etls
+from include.transform import jobs
+from include.transform.bucket_job import BucketJob, Options, Summary
+from include.transform.errors import TransformError, TransientTransformError
+from include.transform.etl import EtlSpec
+from include.transform.inspection import Inspection
+from include.transform.ledger import Ledger
+from include.transform.naming import Naming
+from include.transform.pods import PodWatch
+from include.transform.single import get_object, transform_object
+from operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from tests.support import INIT_SECONDS, put, read, sizes, unique, until
+
+pytestmark = pytest.mark.timeout(120)
+Drive = Callable[[BucketJob], Summary]
+
+
+def spec(transform: str, **options: Any) -> EtlSpec:
+    """Return an ETL of one of the transformers of `tests.transformers`."""
+    command = transformer_command(f"tests.transformers:{transform}")
+    options = {"tuning": {"NUM_WORKERS": "1"}, "init_timeout": INIT_SECONDS, **options}
+    return EtlSpec(f"test-{transform}", TRANSFORMER_IMAGE, command, **options)
+
+
+@pytest.fixture
+def source(aistore: Any) -> Bucket:
+    """A bucket with a few small objects, one of which fails."""
+    bucket = Bucket("ais", unique("in"))
+    put(aistore, bucket, {f"a/{n}.txt": b"object %d" % n for n in range(6)} | {"a/bad.txt": b"bad object"})
+    return bucket
+
+
+@pytest.fixture(autouse=True)
+def no_etl_is_left(aistore: Any) -> Iterator[None]:
+    yield
+    until(lambda: not jobs.running_transforms(aistore), 30, "end of the transforms")
+    etls.release_idle(aistore)
+    assert not aistore.cluster().list_etls()
+
+
+def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec, **options: Any) -> BucketJob:
+    naming = options.pop("naming", None)
+    to = options.pop("to", None) or Bucket("ais", unique("out"))
+    run = options.pop("run", "run")
+    return BucketJob(
+        aistore, Ledger(clickhouse), source, to, run_id=run, spec=spec, naming=naming, options=Options(**options)
+    )
+
+
+# ---- lifecycle
+
+
+def test_the_same_specification_is_one_etl_and_another_replaces_it(aistore: Any) -> None:
+    upper = spec("upper", etl_name="named-etl")
+    assert etls.ensure(aistore, upper) == ["named-etl"]
+    (first,) = [e.xaction_id for e in aistore.cluster().list_etls()]
+    etls.ensure(aistore, upper)
+    assert [e.xaction_id for e in aistore.cluster().list_etls()] == [first]
+    etls.ensure(aistore, replace(upper, environment={"SUFFIX": "!"}))
+    (second,) = [e.xaction_id for e in aistore.cluster().list_etls()]
+    assert second != first
+    assert etls.mark_of(aistore, "named-etl") == replace(upper, environment={"SUFFIX": "!"}).mark
+
+
+def test_nothing_is_stopped_while_a_transform_runs(aistore: Any, clickhouse: Any, source: Bucket) -> None:
+    slow = spec("slow", etl_name="slow-etl", environment={"SECONDS": "1.5"})
+    running = job(aistore, clickhouse, source, slow)
+    state = running.submit(running.begin())
+    with pytest.raises(TransientTransformError, match="would abort"):
+        etls.stop(aistore, "slow-etl")
+    with pytest.raises(TransientTransformError, match="another specification"):
+        etls.ensure(aistore, replace(slow, environment={"SECONDS": "0"}))
+    assert not etls.release(aistore, ["slow-etl"])
+    assert not etls.release_idle(aistore)
+    follower = running.follower(state, 60)
+    progress = until(lambda: (seen := follower.poll()).finished and seen, 40, "end of the job")
+    assert not progress.error
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"image": "no/such-image:1"}, ("no/such-image",)),
+        ({"command": transformer_command("tests.transformers:no_such_thing")}, ("no_such_thing", "exit code")),
+        ({"resources": {"limits": {"memory": "12Mi"}}}, ("OOMKilled",)),
+    ],
+)
+def test_a_pod_that_does_not_start_says_why(
+    stack: Stack, aistore: Any, change: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    pods = PodWatch.connect(str(kube_config(stack)), NAMESPACE)
+    pods.interval = 0.2
+    with pytest.raises(TransformError) as caught:
+        etls.ensure(aistore, replace(spec("upper"), **change), pods)
+    assert not [word for word in words if word not in str(caught.value)], caught.value
+
+
+class Shout(FastAPIServer):
+    """A server class as a user writes it, in a module that no pod has."""
+
+    def transform(self, data: bytes, _path: str, etl_args: str) -> bytes:
+        return data.upper() + SHOUTED + etl_args.encode()
+
+
+SHOUTED = b"!"
+
+
+def test_a_class_is_sent_as_it_is(aistore: Any, clickhouse: Any, source: Bucket, drive: Drive) -> None:
+    shout = EtlSpec.of_class(Shout, communication="hpush", init_timeout=INIT_SECONDS, file_access=False)
+    assert shout == EtlSpec.of_class(Shout, communication="hpush", init_timeout=INIT_SECONDS, file_access=False)
+    run = job(aistore, clickhouse, source, shout)
+    found = drive(run)
+    assert (found.done, found.failed) == (7, 0), found
+    assert read(aistore, run.destination, "a/1.txt") == b"OBJECT 1!"
+
+
+# ---- what a job may be asked to do
+
+
+@pytest.mark.parametrize("communication", ["ws", "hpush", "hpull"])
+@pytest.mark.parametrize("file_access", [True, False])
+def test_every_channel_does_the_same(
+    aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, communication: str, file_access: bool
+) -> None:
+    run = job(aistore, clickhouse, source, spec("upper", communication=communication, file_access=file_access))
+    found = drive(run)
+    assert (found.done, found.failed) == (6, 1), found
+    assert found.examples == (("a/bad.txt", "this object is bad"),)
+    assert sizes(aistore, run.destination).keys() == {f"a/{n}.txt" for n in range(6)}
+    assert read(aistore, run.destination, "a/3.txt") == b"OBJECT 3"
+
+
+@pytest.mark.parametrize("communication", ["ws", "hpush"])
+def test_a_chain_is_one_pass(aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, communication: str) -> None:
+    chain = (spec("upper") >> spec("wrap")).over(communication)
+    run = job(aistore, clickhouse, source, chain, naming=Naming({"txt": "json"}))
+    found = drive(run)
+    assert (found.done, found.failed) == (6, 1), found
+    assert found.examples == (("a/bad.txt", "this object is bad"),)
+    assert json.loads(read(aistore, run.destination, "a/2.json")) == {"content": "OBJECT 2"}
+
+
+def test_some_objects_and_names_that_are_not_there(
+    aistore: Any, clickhouse: Any, source: Bucket, drive: Drive
+) -> None:
+    run = job(aistore, clickhouse, source, spec("upper"), names=["a/1.txt", "a/4.txt", "a/none.txt"])
+    found = drive(run)
+    assert (found.listed, found.done, found.failed) == (3, 2, 1), found
+    assert found.examples == (("a/none.txt", f"{source} has no object of this name"),)
+    assert set(sizes(aistore, run.destination)) == {"a/1.txt", "a/4.txt"}
+
+
+def test_a_preview_changes_nothing(aistore: Any, clickhouse: Any, source: Bucket, drive: Drive) -> None:
+    run = job(aistore, clickhouse, source, spec("upper"))
+    assert run.preview() == {"listed": 7, "pending": 7, "known_bad": 0, "refused": 0}
+    assert not aistore.cluster().list_etls()
+    assert drive(run).done == 6
+    assert job(aistore, clickhouse, source, spec("upper"), to=run.destination, run="2").preview()["pending"] == 0
+
+
+def test_what_fails_goes_to_quarantine(aistore: Any, clickhouse: Any, source: Bucket, drive: Drive) -> None:
+    quarantine = Bucket("ais", unique("quarantine"))
+    found = drive(job(aistore, clickhouse, source, spec("upper"), quarantine=quarantine))
+    assert (found.done, found.failed) == (6, 1), found
+    assert read(aistore, quarantine, "a/bad.txt") == b"bad object"
+    assert set(sizes(aistore, quarantine)) == {"a/bad.txt"}
+
+
+def test_the_first_failure_ends_the_job_when_asked_to(
+    aistore: Any, clickhouse: Any, source: Bucket, drive: Drive
+) -> None:
+    put(aistore, source, {f"bad/{n}.txt": b"bad object" for n in range(40)})
+    slow = spec("upper", communication="hpush")
+    run = job(aistore, clickhouse, source, slow, continue_on_error=False)
+    found = drive(run)
+    assert 1 <= found.failed < 41, found
+    # what was not tried is done by the next run
+    again = drive(job(aistore, clickhouse, source, slow, to=run.destination, run="2", retry_failed=True))
+    assert (found.done + again.done, again.failed) == (6, 41), again
+
+
+def test_latest_and_sync_follow_a_remote_bucket(aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive) -> None:
+    source = Bucket("s3", unique("in"))
+    s3_client.create_bucket(Bucket=source.name)
+    for name in ("one", "two"):
+        s3_client.put_object(Bucket=source.name, Key=name, Body=name.encode())
+    upper = spec("upper")
+    run = job(aistore, clickhouse, source, upper)
+    assert drive(run).done == 2
+    s3_client.put_object(Bucket=source.name, Key="one", Body=b"uno")
+    changed = drive(job(aistore, clickhouse, source, upper, to=run.destination, run="2", latest=True))
+    assert (changed.done, changed.failed) == (1, 0), changed
+    assert read(aistore, run.destination, "one") == b"UNO"
+    s3_client.delete_object(Bucket=source.name, Key="two")
+    drive(job(aistore, clickhouse, source, upper, to=run.destination, run="3", sync=True))
+    assert set(sizes(aistore, run.destination)) == {"one"}
+
+
+def test_another_namespace(aistore: Any, clickhouse: Any, drive: Drive) -> None:
+    source = Bucket.parse(f"ais://#{unique('ns')}/in")
+    put(aistore, source, {"x": b"abc"})
+    run = job(aistore, clickhouse, source, spec("upper"), to=Bucket("ais", unique("out"), source.namespace))
+    assert drive(run).done == 1
+    assert read(aistore, run.destination, "x") == b"ABC"
+
+
+# ---- one object, and none
+
+
+def test_one_object(aistore: Any, source: Bucket, tmp_path: Path) -> None:
+    to = Bucket("ais", unique("out"))
+    assert transform_object(aistore, source, "a/1.txt", to, "b.txt", spec("upper"), arguments="?") == 9
+    assert read(aistore, to, "b.txt") == b"OBJECT 1?"
+    with pytest.raises(TransformError, match="this object is bad"):
+        transform_object(aistore, source, "a/bad.txt", to, "bad.txt", spec("upper"))
+    assert set(sizes(aistore, to)) == {"b.txt"}
+
+    path = tmp_path / "got.txt"
+    assert get_object(aistore, source, "a/2.txt", path, spec("upper") >> spec("wrap")) == path.stat().st_size
+    assert json.loads(path.read_text()) == {"content": "OBJECT 2"}
+    with pytest.raises(TransformError, match="this object is bad"):
+        get_object(aistore, source, "a/bad.txt", tmp_path / "bad.txt", spec("upper"))
+    assert [p.name for p in tmp_path.iterdir()] == ["got.txt"]
+
+
+def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> None:
+    inspection = Inspection(aistore, source, spec("upper"))
+    job_id = inspection.submit()
+    follower = jobs.Follower(aistore, job_id, 60)
+    progress = until(lambda: (seen := follower.poll()).finished and seen, 30, "end of the inspection")
+    assert not progress.error
+    assert list(inspection.failures(job_id)) == [("a/bad.txt", "this object is bad")]
+    assert set(sizes(aistore, source)) == {f"a/{n}.txt" for n in range(6)} | {"a/bad.txt"}
+
+
+# ---- many, and changing
+
+
+def test_many_tiny_objects_and_one_that_is_overwritten_meanwhile(aistore: Any, clickhouse: Any, drive: Drive) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    count = 2_000
+    source = Bucket("ais", unique("in"))
+    put(aistore, source, {})
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: put(aistore, source, {f"{n:06}": b"object %d" % n}), range(count)))
+    upper = spec("upper")
+    run = job(aistore, clickhouse, source, upper)
+    state = run.submit(run.begin())
+    time.sleep(0.2)
+    put(aistore, source, {"000007": b"overwritten"})
+    follower = run.follower(state, 60)
+    until(lambda: follower.poll().finished, 60, "end of the job")
+    state = run.advance(state)
+    assert state.phase == "done", state
+    found = run.finish(state)
+    assert (found.done, found.failed) == (count, 0), found
+    again = job(aistore, clickhouse, source, upper, to=run.destination, run="2")
+    assert (drive(again).done, read(aistore, run.destination, "000007")) == (1, b"OVERWRITTEN")

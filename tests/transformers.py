@@ -1,0 +1,30 @@
+"""Small transformers for tests of the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from include.transformers.transformer import ObjectError, Source
+
+
+def content(source: Source) -> bytes:
+    return Path(source).read_bytes() if isinstance(source, str) else bytes(source)
+
+
+def upper(source: Source, _name: str, arguments: str) -> bytes:
+    data = content(source)
+    if data.startswith(b"bad"):
+        raise ObjectError("this object is bad")
+    return data.upper() + arguments.encode() + os.environ.get("SUFFIX", "").encode()
+
+
+def wrap(source: Source, _name: str, _arguments: str) -> bytes:
+    return json.dumps({"content": content(source).decode()}).encode()
+
+
+def slow(source: Source, _name: str, _arguments: str) -> bytes:
+    time.sleep(float(os.environ["SECONDS"]))
+    return content(source)

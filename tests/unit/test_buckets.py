@@ -1,0 +1,103 @@
+"""Buckets by URI, and templates of names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aistore.sdk import Client
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.storage.buckets import FEW, Bucket, common_prefix, find_aistore
+from include.storage.names import expand
+from include.transform.bucket_job import BucketJob, Options
+
+
+@pytest.mark.parametrize(
+    ("uri", "bucket", "remote"),
+    [
+        ("ais://speech", Bucket("ais", "speech"), False),
+        ("ais://speech/", Bucket("ais", "speech"), False),
+        ("s3://recordings", Bucket("s3", "recordings"), True),
+        ("ais://#team/speech", Bucket("ais", "speech", "#team"), False),
+        ("ais://@far#team/speech", Bucket("ais", "speech", "@far#team"), True),
+        ("ais://@far/speech", Bucket("ais", "speech", "@far#"), True),
+    ],
+)
+def test_uri(uri: str, bucket: Bucket, remote: bool) -> None:
+    assert Bucket.parse(uri) == bucket
+    assert str(bucket) == uri.rstrip("/")
+    assert bucket.is_remote == remote
+
+
+def test_the_sdk_is_told_the_namespace() -> None:
+    handle = Bucket.parse("ais://@far#team/speech").handle(Client("http://nowhere"))
+    assert handle.namespace.get_path() == "@far#team"
+    assert handle.name == "speech"
+
+
+@pytest.mark.parametrize("uri", ["speech", "ftp://a", "ais://", "ais://a/b", "s3://#ns/a", "ais://#ns"])
+def test_uris_that_name_no_bucket(uri: str) -> None:
+    with pytest.raises(ValueError, match="bucket"):
+        Bucket.parse(uri)
+
+
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        ("shard-{0008..0010}.tar", ["shard-0008.tar", "shard-0009.tar", "shard-0010.tar"]),
+        ("{a,b}/x", ["a/x", "b/x"]),
+        ("plain name", ["plain name"]),
+        (r"back\slash", [r"back\slash"]),
+    ],
+)
+def test_template(template: str, names: list[str]) -> None:
+    assert expand(template) == names
+
+
+@pytest.mark.parametrize(("template", "words"), [("{a,b", "{a,b"), ("{1..9999999}", "more than 1000000 names")])
+def test_templates_that_are_refused(template: str, words: str) -> None:
+    with pytest.raises(ValueError, match="template") as caught:
+        expand(template)
+    assert words in str(caught.value)
+
+
+class Listed:
+    """A bucket's listing, page size and all, without a cluster."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = sorted(names)
+        self.asked: list[str] = []
+
+    def bucket(self, _name: str, provider: str) -> Any:
+        return self
+
+    def list_objects_iter(self, prefix: str, props: str, page_size: int) -> Any:
+        self.asked.append(prefix)
+        for name in self.names:
+            if name.startswith(prefix):
+                yield SimpleNamespace(name=name, size=1, version="1", checksum="c")
+
+
+@given(st.sets(st.text("ab/", min_size=1, max_size=4)), st.sets(st.text("ab/", min_size=1, max_size=4), min_size=1))
+def test_just_the_named_objects_are_found(there: set[str], wanted: set[str]) -> None:
+    found = [o.name for o in find_aistore(Listed(there), Bucket("ais", "b"), wanted)]
+    assert sorted(found) == sorted(there & wanted)
+
+
+def test_many_names_are_found_in_one_listing() -> None:
+    there = {f"in/{n:05}" for n in range(FEW + 10)}
+    listed = Listed(there | {"out/x"})
+    assert {o.name for o in find_aistore(listed, Bucket("ais", "b"), there | {"in/none"})} == there
+    assert listed.asked == ["in/"]
+
+
+def test_common_prefix_is_of_characters() -> None:
+    assert common_prefix(["a/bc", "a/bd"]) == "a/b"
+
+
+def test_sync_is_for_remote_buckets() -> None:
+    with pytest.raises(ValueError, match="sync follows deletions in a remote bucket"):
+        BucketJob(None, None, Bucket("ais", "a"), Bucket("ais", "b"), run_id="r", options=Options(sync=True))  # type: ignore[arg-type]

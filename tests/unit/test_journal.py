@@ -1,0 +1,67 @@
+"""The failure journal: written by servers, read by jobs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aistore.sdk.errors import AISError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.transform import jobs
+from include.transform.journal import failures
+from include.transformers.failures import Failure, parse
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+
+
+@given(TEXT, TEXT, TEXT, st.booleans(), st.floats(0, 4e9))
+def test_any_failure_is_one_line_that_reads_back(bucket: str, name: str, why: str, final: bool, time: float) -> None:
+    failure = Failure(time, bucket, name, why, final)
+    line = failure.line()
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    assert list(parse(f"INFO: other\nprefix {line}\n")) == [failure]
+
+
+def test_reasons_are_bounded() -> None:
+    assert len(next(parse(Failure(0, "", "n", "x" * 10_000, True).line())).reason) == 500
+
+
+@given(st.text(max_size=80))
+def test_anything_else_is_passed_over(text: str) -> None:
+    assert not list(parse(f"storeside-failure {text}\nstoreside-failure {{}}\nstoreside-failure [1]"))
+
+
+class Client:
+    """A cluster of two targets, each with a log."""
+
+    def __init__(self, logs: dict[str, str]) -> None:
+        self.logs = logs
+
+    def etl(self, _name: str) -> Any:
+        entries = [SimpleNamespace(target_id=target, logs=log) for target, log in self.logs.items()]
+        return SimpleNamespace(logs=lambda: entries)
+
+
+def test_only_failures_of_this_job_on_this_bucket_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "starts", lambda _client, _job: {"t1": 100.0, "t2": 200.0})
+    told = [
+        Failure(99, "b", "old", "x", True),
+        Failure(100.5, "b", "mine", "x", True),
+        Failure(150, "", "unnamed", "x", False),
+        Failure(150, "c", "others", "x", True),
+    ]
+    log = "\n".join(f.line() for f in told)
+    found = list(failures(Client({"t1": log, "t2": log}), ["etl-1"], "job", "b"))
+    assert [f.object for f in found] == ["mine", "unnamed"]
+
+
+def test_an_etl_that_is_gone_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_client: Any, _job: str) -> Any:
+        raise AISError(404, "no such job", "", None)
+
+    monkeypatch.setattr(jobs, "starts", gone)
+    assert not list(failures(Client({}), ["etl-1"], "job", "b"))

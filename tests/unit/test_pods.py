@@ -1,0 +1,84 @@
+"""What Kubernetes says of a pod that does not start, in a sentence."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes import client as kube
+
+from include.transform.pods import PodWatch
+
+
+def pod(*, name: str = "my-etl-t1", state: Any = None, last: Any = None, conditions: Any = None) -> Any:
+    status = kube.V1ContainerStatus(
+        name="c", image="repo/image:1", image_id="", ready=False, restart_count=0, state=state, last_state=last
+    )
+    return kube.V1Pod(
+        metadata=kube.V1ObjectMeta(name=name),
+        status=kube.V1PodStatus(phase="Pending", container_statuses=[status], conditions=conditions),
+    )
+
+
+def waiting(reason: str, message: str | None = None) -> Any:
+    return kube.V1ContainerState(waiting=kube.V1ContainerStateWaiting(reason=reason, message=message))
+
+
+def ended(reason: str, code: int, message: str | None = None) -> Any:
+    return kube.V1ContainerState(
+        terminated=kube.V1ContainerStateTerminated(reason=reason, exit_code=code, message=message)
+    )
+
+
+class Api:
+    def __init__(self, *pods: Any) -> None:
+        self.pods = pods
+
+    def list_namespaced_pod(self, _namespace: str, **_options: Any) -> Any:
+        return SimpleNamespace(items=self.pods)
+
+    def read_namespaced_pod_log(self, _pod: str, _namespace: str, **_options: Any) -> str:
+        return "Traceback\nKeyError: 'x'\n"
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "final"),
+    [
+        (
+            pod(state=waiting("ImagePullBackOff", "Back-off pulling image")),
+            "pod my-etl-t1: ImagePullBackOff: Back-off pulling image",
+            True,
+        ),
+        (pod(state=waiting("ErrImagePull")), "pod my-etl-t1: ErrImagePull: repo/image:1", True),
+        (pod(state=ended("OOMKilled", 137, "last line")), "pod my-etl-t1: OOMKilled, exit code 137: last line", True),
+        (pod(state=ended("Error", 1)), "pod my-etl-t1: Error, exit code 1: Traceback KeyError: 'x'", False),
+        (
+            pod(state=waiting("CrashLoopBackOff", "back-off"), last=ended("Error", 2, "boom")),
+            "pod my-etl-t1: Error, exit code 2: boom",
+            False,
+        ),
+        (
+            pod(
+                conditions=[
+                    kube.V1PodCondition(type="PodScheduled", status="False", message="0/3 nodes: insufficient memory")
+                ]
+            ),
+            "pod my-etl-t1 cannot be scheduled: 0/3 nodes: insufficient memory",
+            False,
+        ),
+        (pod(state=waiting("ContainerCreating")), "", False),
+        (pod(name="another-t1", state=waiting("ErrImagePull")), "", False),
+    ],
+)
+def test_reason(found: Any, reason: str, final: bool) -> None:
+    with PodWatch(Api(found), "ais", interval=0.01).watching("my-etl") as watched:
+        time.sleep(0.1)
+    assert (watched.reason, watched.is_final) == (reason, final)
+
+
+def test_a_kubernetes_that_does_not_answer_changes_nothing() -> None:
+    with PodWatch(SimpleNamespace(), "ais", interval=0.01).watching("my-etl") as watched:
+        time.sleep(0.05)
+    assert watched.reason == ""
