@@ -36,6 +36,7 @@ $(STAMP): requirements.lock | $(UV)
 	@echo "installing packages into $(VENV)" >&2
 	@test -x $(PYTHON) || $(UV) venv --quiet --python $(BASE_PYTHON) $(VENV)
 	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
+	@$(PYTHON) -m include.transformers.native.build || echo "audio goes through PyAV instead, at less than half the speed" >&2
 	@touch $@
 
 .PHONY: demo
@@ -65,6 +66,17 @@ test: $(STAMP) ## unit, integration and end-to-end tests against the embedded st
 .PHONY: chaos
 chaos: $(STAMP) ## tests that kill storage nodes
 	@$(PYTHON) -m pytest -m chaos $(ARGS)
+
+.PHONY: bench-transform
+bench-transform: $(STAMP) ## transcoding against the published way, the client and the limit; ARGS="--rounds 5"
+	@$(PYTHON) -m tests.benchmarks.transform $(ARGS)
+
+.PHONY: bench-matrix
+bench-matrix: $(STAMP) ## server x channel x file access x direct put; ARGS="--chart file.png"
+	@$(PYTHON) -m tests.benchmarks.transform_matrix $(ARGS)
+
+.PHONY: bench
+bench: bench-transform bench-matrix ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

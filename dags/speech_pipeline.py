@@ -45,19 +45,32 @@ PARAMS = {
         description="Take only objects whose names start with this; empty takes all",
     ),
     "container": Param(
-        "wav", type="string", enum=["wav", "flac", "mp3", "ogg"], section="Audio", description="Container of results"
+        "wav",
+        type="string",
+        enum=["wav", "flac", "mp3", "ogg", "m4a"],
+        section="Audio",
+        description="Container of results",
     ),
     "codec": Param(
         "pcm_s16le",
         type="string",
-        enum=["pcm_s16le", "pcm_s24le", "pcm_f32le", "flac", "mp3", "opus"],
+        enum=[
+            *("pcm_s16le", "pcm_s24le", "pcm_f32le", "pcm_u8", "pcm_mulaw", "pcm_alaw"),
+            *("flac", "flac_s24", "mp3", "opus", "aac"),
+        ],
         section="Audio",
-        description="pcm_* go into wav, flac into flac, mp3 into mp3, opus into ogg",
+        description="pcm_* go into wav, flac and flac_s24 into flac, mp3 into mp3, opus into ogg, aac into m4a",
     ),
     "sample_rate": Param(
         16_000, type="integer", minimum=4_000, maximum=192_000, section="Audio", description="Samples per second (Hz)"
     ),
-    "channels": Param(1, type="integer", enum=[1, 2], section="Audio", description="1 mono, 2 stereo"),
+    "channels": Param(
+        1,
+        type="integer",
+        enum=[1, 2, 3, 4, 5, 6, 7, 8],
+        section="Audio",
+        description="1 mono, 2 stereo; more as the codec allows",
+    ),
     "communication": Param(
         "ws",
         type="string",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 OnFailedObjects = Literal["fail", "report"]
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
+_AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
 
 
 def transformer_command(transform: str) -> tuple[str, ...]:
@@ -352,13 +353,18 @@ class AISTransformObjectsOperator(AISTransformBucketOperator):
 class AISTranscodeAudioOperator(AISTransformBucketOperator):
     """Has AIStore transcode a bucket of recordings; see `AISTransformBucketOperator`.
 
-    :param container: ``wav``, ``flac``, ``mp3`` or ``ogg``
+    :param container: ``wav``, ``flac``, ``mp3``, ``ogg`` or ``m4a``
     :param codec: a codec that goes into the container, such as ``pcm_s16le``
     :param sample_rate: Hz
-    :param channels: 1 or 2
+    :param channels: 1 to 8, as the codec allows
+    :param bit_rate: bits per second, of lossy codecs
+    :param start_seconds: leave out what comes before
+    :param duration_seconds: leave out what comes after so much
+    :param trim_silence_dbfs: cut off what is quieter than this before the first and after the last sound
+    :param loudness_lufs: integrated loudness (EBU R 128) of the results
     """
 
-    template_fields = (*AISTransformBucketOperator.template_fields, "container", "codec", "sample_rate", "channels")
+    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS)
 
     def __init__(
         self,
@@ -367,6 +373,11 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         codec: str = "pcm_s16le",
         sample_rate: int | str = 16_000,
         channels: int | str = 1,
+        bit_rate: int | str | None = None,
+        start_seconds: float | str = 0.0,
+        duration_seconds: float | str | None = None,
+        trim_silence_dbfs: float | str | None = None,
+        loudness_lufs: float | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(command=transformer_command("audio_transcode"), **kwargs)
@@ -374,14 +385,22 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.codec = codec
         self.sample_rate = sample_rate
         self.channels = channels
+        self.bit_rate = bit_rate
+        self.start_seconds = start_seconds
+        self.duration_seconds = duration_seconds
+        self.trim_silence_dbfs = trim_silence_dbfs
+        self.loudness_lufs = loudness_lufs
+
+    def audio(self) -> AudioFormat:
+        """Return the format of results. Raises ValueError for one that does not exist."""
+        return AudioFormat.from_values({name: getattr(self, name) for name in _AUDIO_OPTIONS})
 
     def spec(self) -> EtlSpec:
         """Put the format into the ETL's environment."""
-        audio = AudioFormat(self.container, self.codec, int(self.sample_rate), int(self.channels))
-        self.environment = audio.environment()
+        self.environment = self.audio().environment()
         return super().spec()
 
     def naming(self, context: Context) -> Naming:
         """Give results the extension of their container."""
-        self.extensions = AudioFormat(self.container, self.codec).extensions
+        self.extensions = self.audio().extensions
         return super().naming(context)

@@ -7,7 +7,7 @@ SELECT
 FROM
 (
     -- facts of an object with another extension, or none, have its very name: AIStore gives them no '.json'
-    SELECT *, replaceRegexpOne(substring(path, length({path:String}) + 1), '\\.(wav|flac|mp3|ogg)\\.json$', '.\\1') AS object
+    SELECT *, replaceRegexpOne(substring(path, length({path:String}) + 1), '\\.(wav|flac|mp3|ogg|m4a)\\.json$', '.\\1') AS object
     FROM storeside_staging.{facts:Identifier}
 ) AS f
 LEFT JOIN (SELECT * FROM storeside.objects FINAL WHERE destination = {bucket:String} AND status = 'done') AS t

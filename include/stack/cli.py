@@ -29,8 +29,10 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
     },
     # what the SDK's `init_class` asks for
     "aistorage/runtime_python": {
-        "command": ["{python}", "-m", "uvicorn", "include.stack.podrunner.runtime_python:app", "--host", "{host}"]
-        + ["--port", "{port}", "--no-access-log"],
+        "command": [
+            *("{python}", "-m", "uvicorn", "include.stack.podrunner.runtime_python:app"),
+            *("--host", "{host}", "--port", "{port}", "--no-access-log"),
+        ],
         "cwd": str(CHECKOUT),
     },
 }

@@ -85,13 +85,19 @@ FEW = 1000
 def list_aistore(client: Any, bucket: Bucket, prefix: str = "", page: int = PAGE) -> Iterator[StoredObject]:
     """Stream the objects of `bucket` as the AIStore cluster behind `client` lists them.
 
-    The version of a remote object is the backend's version or checksum, whichever there is. In AIStore's own buckets
+    Remote buckets are listed as their backend has them now, not as AIStore last saw them. The version of a remote
+    object is the backend's version or checksum, whichever there is. In AIStore's own buckets
     its counter is joined with the checksum: the counter alone stays as it is when a transform overwrites an object
     from another target (AIStore 5.0), and starts again after a deletion. What a WebSocket transform wrote has no
     checksum; its size stands in.
     """
+    from aistore.sdk.list_object_flag import ListObjectFlag
+
     listing = bucket.handle(client).list_objects_iter(
-        prefix=prefix, props="name,size,version,checksum", page_size=page
+        prefix=prefix,
+        props="name,size,version,checksum",
+        page_size=page,
+        flags=[ListObjectFlag.ONLY_REMOTE_PROPS] if bucket.is_remote else None,
     )
     for entry in listing:
         version = entry.version or entry.checksum

@@ -181,8 +181,15 @@ class BucketJob:
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, leave alone and refuse; changes nothing."""
+        from aistore.sdk.errors import ErrBckNotFound
+
         self.ledger.create()
-        plan = self._compare(record=False)
+        self.ledger.record_listing(self.scope, "source", self._source_rows())
+        try:
+            self._list_destination("before")
+        except ErrBckNotFound:  # a job would make it
+            self.ledger.record_listing(self.scope, "before", ())
+        plan = self._decide(record=False)
         self.ledger.forget_listings(self.scope)
         return asdict(plan)
 
@@ -197,7 +204,9 @@ class BucketJob:
 
     def _plan(self) -> State:
         """List both buckets, compare them with the ledger, and say what is to be done."""
-        plan = self._compare(record=True)
+        self.ledger.record_listing(self.scope, "source", self._source_rows())
+        self._list_destination("before")
+        plan = self._decide(record=True)
         log.info(
             "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d refused for their names",
             self.source,
@@ -214,9 +223,7 @@ class BucketJob:
         whole = self.spec and self.options.names is None and plan.pending == plan.listed
         return self._state("bucket" if whole else "objects", plan)
 
-    def _compare(self, record: bool) -> Plan:
-        self.ledger.record_listing(self.scope, "source", self._source_rows())
-        self._list_destination("before")
+    def _decide(self, record: bool) -> Plan:
         options = self.options
         return self.ledger.plan(
             self.scope, retry_failed=options.retry_failed, keeps_result=options.keeps_result, record=record

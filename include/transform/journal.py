@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,9 +26,15 @@ def failures(client: Any, etl_names: Iterable[str], job_id: str, bucket: str) ->
     try:
         since = jobs.starts(client, job_id)
         for name in etl_names:
-            for entry in client.etl(name).logs():
-                for failure in parse(entry.logs):
-                    if failure.time >= since.get(entry.target_id, 0) and failure.bucket in ("", bucket):
+            for target, text in _logs(client, name):
+                for failure in parse(text):
+                    if failure.time >= since.get(target, 0) and failure.bucket in ("", bucket):
                         yield failure
     except (AISError, RequestException) as e:
         log.info("job %s: the logs of its ETL cannot be read: %s", job_id, " ".join(str(e).split())[:300])
+
+
+def _logs(client: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield each target and the log of its server; SDK 2.0.0's own method fails when one of them is empty."""
+    for entry in client.cluster().client.request("get", path=f"etl/{name}/logs").json():
+        yield entry["target_id"], b64decode(entry["logs"] or b"").decode(errors="replace")

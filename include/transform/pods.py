@@ -18,6 +18,8 @@ _FINAL = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
     | {"OOMKilled"}
 )
+# Exit codes from here on are those of signals, which say nothing of the next time.
+_SIGNALS = 128
 
 
 @dataclass
@@ -92,9 +94,8 @@ class PodWatch:
                     why = f"{ended.reason or 'ended'}, exit code {ended.exit_code}"
                     said = ended.message or self._log(name)
                     watched.reason = f"pod {name}: {why}: {' '.join(said.split())[-1000:]}"
-                    watched.is_final = ended.reason in _FINAL
-        if not watched.reason and pod.status.phase == "Running":
-            return
+                    # by itself, not by a signal: it does the same again
+                    watched.is_final = ended.reason in _FINAL or 0 < ended.exit_code < _SIGNALS
 
     def _log(self, pod: str) -> str:
         try:

@@ -60,7 +60,7 @@ def transform_object(
     with _started(client, spec.without_files() if latest else spec, arguments, keep_etl, pods) as config:
         try:
             source.handle(client).object(name).copy(to, etl=config, latest=latest)
-            size = int(to.head().get("Content-Length", 0))
+            size = int(to.props.size)
         except AISError as e:
             raise TransformError(f"{source}/{name} cannot be transformed: {_said(e)}") from e
     if not size:

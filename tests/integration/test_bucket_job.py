@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import time
 import wave
 from collections.abc import Callable, Mapping
@@ -42,10 +43,10 @@ pytestmark = pytest.mark.timeout(120)
 
 MANY = 120
 WAV = Naming(AudioFormat().extensions)
-# words that the reason of each bad object must have
+# what the reason of each bad object must have; versions of libav differ in where they notice damage
 REASONS = {
     "bad/corrupt-frames.flac": "no audio samples",
-    "bad/damaged-middle.flac": "truncated",
+    "bad/damaged-middle.flac": "truncated|damaged flac data after",
     "bad/truncated.flac": "damaged flac data after",
     "bad/text.flac": "not an audio container",
     "bad/empty.flac": "empty",
@@ -167,7 +168,7 @@ def test_a_transform_is_complete_or_says_what_is_missing_and_why(
     assert (found.listed, found.done, found.failed, found.known_bad) == (19, 12, 7, 0), found
     reasons = pair.reasons("1")
     assert set(reasons) == set(bad)
-    assert not {name: reason for name, reason in reasons.items() if REASONS[name] not in reason}
+    assert not {name: reason for name, reason in reasons.items() if not re.search(REASONS[name], reason)}
     assert len({e[0] for e in found.examples}) == 7
 
     results = sizes(pair.client, pair.destination)
@@ -201,7 +202,7 @@ def test_a_transform_does_again_what_it_is_asked_to(
     put(pair.client, pair.source, {"bad/mended.flac": good[min(good)]})
     retried = drive(pair.job("retry", transcode_spec(), retry_failed=True))
     assert (retried.done, retried.failed, retried.known_bad, retried.skipped) == (2, 1, 0, 4), retried
-    assert REASONS[name] in pair.reasons("retry")[name]
+    assert re.search(REASONS[name], pair.reasons("retry")[name])
     assert lost in sizes(pair.client, pair.destination)
 
     # another format is another result, and a new version of what failed is tried: everything is done
@@ -337,7 +338,7 @@ def test_an_etl_server_is_killed(
     pair.destination.handle(pair.client).create()
     found = while_driving(pair.job("1", transcode_spec()), drive, kill, 60)
     assert (found.done, found.failed) == (MANY, 1), found
-    assert REASONS["bad/text.flac"] in pair.reasons("1")["bad/text.flac"]
+    assert re.search(REASONS["bad/text.flac"], pair.reasons("1")["bad/text.flac"])
     assert set(sizes(pair.client, pair.destination)) == {WAV.destination(name) for name in corpus}
 
     # the ETL of the same name starts again

@@ -19,13 +19,37 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from include.stack.speech_corpus import make_bad
-from include.transformers.audio import AudioError, AudioFacts, probe, transcode
-from include.transformers.formats import CODECS, ENCODER_RATES, EXTENSIONS, AudioFormat
+from include.transformers import audio, audio_libav, audio_native
+from include.transformers.audio import AudioError, AudioFacts, probe
+from include.transformers.audio_limits import Limits
+from include.transformers.formats import CODECS, AudioFormat
+from include.transformers.transformer import ObjectError
 
 SPEECH = Path(__file__).resolve().parents[1] / "data" / "speech" / "sense_and_sensibility_01_austen_64kb-0870.flac"
 SPEECH_SECONDS = 7.1
 FORMS = [(container, codec) for container, codecs in CODECS.items() for codec in codecs]
-PCM_BYTES = {"pcm_s16le": 2, "pcm_s24le": 3, "pcm_f32le": 4}
+PCM_BYTES = {"pcm_s16le": 2, "pcm_s24le": 3, "pcm_f32le": 4, "pcm_u8": 1, "pcm_mulaw": 1, "pcm_alaw": 1}
+
+
+needs_native = pytest.mark.skipif(
+    not audio_native.is_available(), reason="not built: python -m include.transformers.native.build"
+)
+
+
+def transcode(source: str | bytes | bytearray, target: AudioFormat) -> bytes:
+    return bytes(audio.transcode(source, target))
+
+
+def by_native(source: str | bytes | bytearray) -> bytes:
+    return bytes(audio_native.transcode(source, AudioFormat(), Limits()))
+
+
+def by_pyav(source: str | bytes | bytearray) -> bytes:
+    return bytes(audio_libav.transcode(source, AudioFormat(), Limits()))
+
+
+# Every way of reading an object whole: what one refuses, all refuse in the same words.
+every_reader = pytest.mark.parametrize("read", [probe, by_pyav, pytest.param(by_native, marks=needs_native)])
 
 
 def sine(seconds: float = 1.0, rate: int = 16_000, amplitude: float = 0.5, hz: float = 440) -> np.ndarray:
@@ -59,6 +83,8 @@ def decoded(content: bytes) -> tuple[np.ndarray, int]:
         for frame in container.decode(stream):
             array = frame.to_ndarray()
             array = array.T if frame.format.is_planar else array.reshape(-1, len(frame.layout.channels))
+            if array.dtype == np.uint8:
+                array = (array ^ 128).view(np.int8)
             planes.append(array / (1.0 if array.dtype.kind == "f" else -float(np.iinfo(array.dtype).min)))
         return np.concatenate(planes), stream.rate
 
@@ -83,9 +109,9 @@ def test_every_format_has_rate_channels_and_duration(container: str, codec: str,
     assert found_rate == facts.sample_rate == (48_000 if codec == "opus" else rate)
     assert audio.shape[1] == facts.channels == channels
     assert len(audio) == facts.samples
-    assert facts.duration_seconds == pytest.approx(SPEECH_SECONDS, abs=0.1)
+    assert facts.duration_seconds == pytest.approx(SPEECH_SECONDS, abs=0.25)  # AAC at 8 kHz: 2 frames
     assert facts.duration_seconds == facts.samples / facts.sample_rate
-    assert facts.codec.startswith(codec)
+    assert facts.codec.startswith(codec.removesuffix("_s24"))
     assert facts.bytes == len(result)
     assert facts.checksum == hashlib.sha256(result).hexdigest()
     # one channel on two is 3 dB less on each, as the ffmpeg command's -ac does
@@ -207,12 +233,16 @@ def test_facts_are_json() -> None:
 # --- what must be refused
 
 
-@pytest.mark.parametrize("read", [probe, lambda source: transcode(source, AudioFormat())], ids=["probe", "transcode"])
+@every_reader
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         ("corrupt-frames.flac", "flac stream holds no audio samples"),
-        ("damaged-middle.flac", r"truncated: 1\d{5} of 128000 declared samples"),
+        # Newer FLAC parsers of libav leave damaged frames out, older ones hand them to the decoder.
+        (
+            "damaged-middle.flac",
+            r"truncated: 1\d{5} of 128000 declared samples|damaged flac data after 6\d{4} samples",
+        ),
         ("truncated.flac", r"damaged flac data after \d+ samples"),
         ("text.flac", "not an audio container"),
         ("empty.flac", "object is empty"),
@@ -231,7 +261,7 @@ def test_every_bad_object_is_among_them(bad: dict[str, Path]) -> None:
     assert len(bad) == 7
 
 
-@pytest.mark.parametrize("read", [probe, lambda source: transcode(source, AudioFormat())], ids=["probe", "transcode"])
+@every_reader
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -273,14 +303,62 @@ def test_samples_that_are_not_numbers_are_refused(value: float) -> None:
         probe(wav(samples))
 
 
-def test_channels_that_cannot_be_mixed_say_so() -> None:
+every_transcoder = pytest.mark.parametrize(
+    "convert",
+    [audio_libav.transcode, pytest.param(audio_native.transcode, marks=needs_native)],
+    ids=["pyav", "native"],
+)
+Convert = Callable[[Any, AudioFormat, Limits], Any]
+
+
+@every_transcoder
+def test_channels_that_cannot_be_mixed_say_so(convert: Convert) -> None:
     with pytest.raises(AudioError, match="pcm_s16le of 200 channels at 16000 Hz cannot be transcoded"):
-        transcode(wav(np.zeros((100, 200), "<i2")), AudioFormat())
+        convert(wav(np.zeros((100, 200), "<i2")), AudioFormat(), Limits())
 
 
-def test_a_recording_that_becomes_nothing_is_refused() -> None:
+@every_transcoder
+def test_a_recording_that_becomes_nothing_is_refused(convert: Convert) -> None:
     with pytest.raises(AudioError, match="too short: 1 samples become none at 4000 Hz"):
-        transcode(wav(np.zeros(1, "<i2"), 192_000), AudioFormat(sample_rate=4_000))
+        convert(wav(np.zeros(1, "<i2"), 192_000), AudioFormat(sample_rate=4_000), Limits())
+
+
+FLAC = SPEECH.read_bytes()
+
+
+@every_transcoder
+def test_recordings_beyond_the_limits_name_the_variable_to_raise(convert: Convert) -> None:
+    second = wav(s16(sine(1.0)))
+    declared = FLAC[:18] + bytes([*FLAC[18:21], FLAC[21] | 15]) + b"\xff" * 4 + FLAC[26:]  # 2^36 - 1 samples
+    assert convert(second, AudioFormat(), Limits(seconds=1, result_bytes=32_044))
+    for content in (wav(s16(sine(2.1))), declared, riff(s16(sine(2.0)).tobytes(), 1, 16_000, 2, declared=0xFFFFFFFF)):
+        with pytest.raises(AudioError, match="longer than 1 seconds: AUDIO_MAX_SECONDS"):
+            convert(content, AudioFormat(), Limits(seconds=1))
+    with pytest.raises(AudioError, match="more than 32043 bytes: AUDIO_MAX_RESULT_BYTES"):
+        convert(second, AudioFormat(), Limits(result_bytes=32_043))
+
+
+def mp3_frames(rate: int, layout: str) -> bytes:
+    """Encode a second of MP3 without tags, so that such pieces can be put together."""
+    written = io.BytesIO()
+    with av.open(written, "w", format="mp3", options={"write_xing": "0", "id3v2_version": "0"}) as out:
+        stream: Any = out.add_stream("libmp3lame", rate=rate, layout=layout)
+        planes = np.tile(sine(1.0, rate).astype("<f4"), (1 if layout == "mono" else 2, 1))
+        frame = av.AudioFrame.from_ndarray(planes[:, :rate], format="fltp", layout=layout)
+        frame.sample_rate = rate
+        for resampled in av.AudioResampler("fltp", layout, rate, frame_size=1_152).resample(frame):
+            out.mux(stream.encode(resampled))
+        out.mux(stream.encode(None))
+    return written.getvalue()
+
+
+@every_transcoder
+@pytest.mark.parametrize("other", [(48_000, "mono"), (44_100, "stereo")])
+def test_a_change_of_form_is_refused(convert: Convert, other: tuple[int, str]) -> None:
+    first = mp3_frames(44_100, "mono")
+    assert convert(first + first, AudioFormat(), Limits())
+    with pytest.raises(AudioError, match=r"changes its rate, channels or sample format after \d+ samples"):
+        convert(first + mp3_frames(*other), AudioFormat(), Limits())
 
 
 def test_video_without_audio_is_refused() -> None:
@@ -296,9 +374,30 @@ def test_video_without_audio_is_refused() -> None:
         probe(written.getvalue())
 
 
-def test_a_missing_file_is_no_audio_error(tmp_path: Path) -> None:
+@every_reader
+def test_files_that_cannot_be_read_are_no_audio_error(read: Callable[[Any], Any], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        probe(str(tmp_path / "absent.flac"))
+        read(str(tmp_path / "absent.flac"))
+    with pytest.raises(IsADirectoryError):
+        read(str(tmp_path))
+
+
+def test_audio_errors_are_the_objects_fault() -> None:
+    assert issubclass(AudioError, ObjectError)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"AUDIO_MAX_SECONDS": "0"}, "AUDIO_MAX_SECONDS is 0"),
+        ({"AUDIO_MAX_RESULT_BYTES": "0"}, "AUDIO_MAX_RESULT_BYTES is 0"),
+        ({"AUDIO_MAX_RESULT_BYTES": str(1 << 32)}, "use 1 to 4294967295"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Limits.from_environment(environment)
+    assert Limits.from_environment({"AUDIO_MAX_SECONDS": "7"}) == Limits(seconds=7)
 
 
 # --- playlists in disguise
@@ -354,17 +453,16 @@ def test_control_libav_alone_follows_a_playlist(secret: Path) -> None:
     assert watch.opened(), "the watch sees nothing, so the tests below prove nothing"
 
 
+@every_reader
 @pytest.mark.parametrize("kind", playlists(Path("/x")))
 @pytest.mark.parametrize("name", ["take.flac", "take.m3u8", "take.ffconcat", "take.sdp", "take.mpd"])
-def test_playlists_open_no_other_file(secret: Path, kind: str, name: str) -> None:
+def test_playlists_open_no_other_file(read: Callable[[Any], Any], secret: Path, kind: str, name: str) -> None:
     disguised = secret.with_name(name)
     disguised.write_text(playlists(secret)[kind])
     watch = Watch(secret)
     for source in (str(disguised), disguised.read_bytes()):
         with pytest.raises(AudioError, match="not an audio container"):
-            probe(source)
-        with pytest.raises(AudioError, match="not an audio container"):
-            transcode(source, AudioFormat())
+            read(source)
     assert not watch.opened()
 
 
@@ -403,90 +501,14 @@ def test_damage_gives_audio_or_an_audio_error(content: bytes) -> None:
         assert facts.samples > 0
         assert facts.sample_rate > 0
         assert json.dumps(asdict(facts), allow_nan=False)
-    try:
-        result = transcode(content, AudioFormat())
-    except AudioError:
-        return
-    with wave.open(io.BytesIO(result)) as reader:
-        assert (reader.getframerate(), reader.getnchannels(), reader.getsampwidth()) == (16_000, 1, 2)
+    for convert in (by_native, by_pyav) if audio_native.is_available() else (by_pyav,):
+        try:
+            result = convert(content)
+        except AudioError:
+            continue
+        with wave.open(io.BytesIO(result)) as reader:
+            assert (reader.getframerate(), reader.getnchannels(), reader.getsampwidth()) == (16_000, 1, 2)
 
 
 def test_the_seeds_of_the_fuzzing_are_good() -> None:
     assert all(probe(content).duration_seconds == pytest.approx(0.25, abs=0.1) for content in SEEDS.values())
-
-
-# --- formats
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("mkv",), r"container 'mkv' is not one of wav, flac, mp3, ogg"),
-        (("wav", "opus"), r"'opus' does not go into wav: use one of pcm_s16le, pcm_s24le, pcm_f32le"),
-        (("flac", "pcm_s16le"), r"does not go into flac: use one of flac"),
-        (("wav", "pcm_s16le", 3_999), "3999 Hz is outside 4000 to 192000"),
-        (("wav", "pcm_s16le", 192_001), "192001 Hz is outside 4000 to 192000"),
-        (("ogg", "opus", 44_100), "opus cannot have 44100 Hz: use one of 8000, 12000, 16000, 24000, 48000"),
-        (("mp3", "mp3", 96_000), "mp3 cannot have 96000 Hz: use one of 8000, 11025"),
-        (("wav", "pcm_s16le", 16_000, 3), "3 channels: use 1 or 2"),
-        (("wav", "pcm_s16le", 16_000, 0), "0 channels: use 1 or 2"),
-    ],
-)
-def test_formats_that_do_not_exist_name_the_remedy(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        AudioFormat(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("codec", "rate"), [(codec, rate) for codec, rates in ENCODER_RATES.items() for rate in rates]
-)
-def test_listed_rates_of_encoders_work(codec: str, rate: int) -> None:
-    container = next(c for c, k in FORMS if k == codec)
-    assert probe(transcode(WAV, AudioFormat(container, codec, rate))).duration_seconds == pytest.approx(0.25, abs=0.1)
-
-
-@pytest.mark.parametrize("rate", [4_000, 192_000])
-@pytest.mark.parametrize("form", [f for f in FORMS if f[1] not in ENCODER_RATES])
-def test_extreme_rates_work(form: tuple[str, str], rate: int) -> None:
-    assert probe(transcode(WAV, AudioFormat(*form, rate))).sample_rate == rate
-
-
-@given(
-    st.sampled_from(FORMS).flatmap(
-        lambda form: st.builds(
-            AudioFormat,
-            st.just(form[0]),
-            st.just(form[1]),
-            st.sampled_from(ENCODER_RATES[form[1]]) if form[1] in ENCODER_RATES else st.integers(4_000, 192_000),
-            st.sampled_from([1, 2]),
-        )
-    )
-)
-def test_environment_round_trip(audio: AudioFormat) -> None:
-    environment = audio.environment()
-    assert all(name.startswith("AUDIO_") and isinstance(value, str) for name, value in environment.items())
-    assert AudioFormat.from_environment(environment) == audio
-
-
-def test_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in AudioFormat().environment():
-        monkeypatch.delenv(name, raising=False)
-    assert AudioFormat.from_environment() == AudioFormat()
-    monkeypatch.setenv("AUDIO_SAMPLE_RATE", "8000")
-    assert AudioFormat.from_environment() == AudioFormat(sample_rate=8_000)
-    assert AudioFormat.from_environment({}) == AudioFormat()
-
-
-def test_environment_with_a_bad_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="fast"):
-        AudioFormat.from_environment({"AUDIO_SAMPLE_RATE": "fast"})
-
-
-@pytest.mark.parametrize(("container", "codec"), FORMS)
-def test_extensions_become_the_container(container: str, codec: str) -> None:
-    extensions = AudioFormat(container, codec, 16_000).extensions
-    assert set(extensions.values()) == {container}
-    assert container not in extensions
-    wanted = {spelled for e in EXTENSIONS for spelled in (e, e.upper())} - {container}
-    assert set(extensions) == wanted
-    assert AudioFormat(container, codec, 16_000).mime_type == CODECS[container][codec][2]

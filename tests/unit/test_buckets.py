@@ -74,7 +74,7 @@ class Listed:
     def bucket(self, _name: str, provider: str) -> Any:
         return self
 
-    def list_objects_iter(self, prefix: str, props: str, page_size: int) -> Any:
+    def list_objects_iter(self, prefix: str, props: str, page_size: int, flags: Any) -> Any:
         self.asked.append(prefix)
         for name in self.names:
             if name.startswith(prefix):

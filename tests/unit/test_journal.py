@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,14 +37,19 @@ def test_anything_else_is_passed_over(text: str) -> None:
 
 
 class Client:
-    """A cluster of two targets, each with a log."""
+    """A cluster whose targets have a log each."""
 
-    def __init__(self, logs: dict[str, str]) -> None:
+    def __init__(self, logs: dict[str, str | None]) -> None:
         self.logs = logs
+        self.client = self
 
-    def etl(self, _name: str) -> Any:
-        entries = [SimpleNamespace(target_id=target, logs=log) for target, log in self.logs.items()]
-        return SimpleNamespace(logs=lambda: entries)
+    def cluster(self) -> Client:
+        return self
+
+    def request(self, method: str, path: str) -> Any:
+        assert (method, path) == ("get", "etl/etl-1/logs")
+        logs = {t: b64encode(log.encode()).decode() if log else None for t, log in self.logs.items()}
+        return SimpleNamespace(json=lambda: [{"target_id": t, "logs": log} for t, log in logs.items()])
 
 
 def test_only_failures_of_this_job_on_this_bucket_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +61,7 @@ def test_only_failures_of_this_job_on_this_bucket_count(monkeypatch: pytest.Monk
         Failure(150, "c", "others", "x", True),
     ]
     log = "\n".join(f.line() for f in told)
-    found = list(failures(Client({"t1": log, "t2": log}), ["etl-1"], "job", "b"))
+    found = list(failures(Client({"t1": log, "t2": log, "t3": None}), ["etl-1"], "job", "b"))
     assert [f.object for f in found] == ["mine", "unnamed"]
 
 

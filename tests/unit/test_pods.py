@@ -53,11 +53,12 @@ class Api:
         ),
         (pod(state=waiting("ErrImagePull")), "pod my-etl-t1: ErrImagePull: repo/image:1", True),
         (pod(state=ended("OOMKilled", 137, "last line")), "pod my-etl-t1: OOMKilled, exit code 137: last line", True),
-        (pod(state=ended("Error", 1)), "pod my-etl-t1: Error, exit code 1: Traceback KeyError: 'x'", False),
+        (pod(state=ended("Error", 1)), "pod my-etl-t1: Error, exit code 1: Traceback KeyError: 'x'", True),
+        (pod(state=ended("Error", 143, "Terminated")), "pod my-etl-t1: Error, exit code 143: Terminated", False),
         (
             pod(state=waiting("CrashLoopBackOff", "back-off"), last=ended("Error", 2, "boom")),
             "pod my-etl-t1: Error, exit code 2: boom",
-            False,
+            True,
         ),
         (
             pod(

@@ -1,0 +1,193 @@
+"""Audio through the ffmpeg command: one process per object, for every filter and encoder that ffmpeg has.
+
+Starting a process costs several times what `audio` needs for a short object: use it for what `AudioFormat` lacks.
+
+The command sees no file name: it reads standard input and writes to memory, may open nothing else as input, and reads
+only containers that cannot refer to other files. The kernel keeps its limits of CPU time, memory and output.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ffmpeg
+
+from . import audio_errors as errors
+from .audio_errors import AudioError
+from .audio_input import CONTAINERS, open_input
+from .audio_limits import Limits
+from .ffmpeg_settings import FfmpegSettings
+from .transformer import Data, Source
+
+_REPORTED_BYTES = 64 << 10  # of what the command says, from the end
+_ERROR_LINE = re.compile(r"^(?:\[[^\]\n]* @ 0x[0-9a-f]+\] )*\[(?:error|fatal|panic)\] (.+)$", re.MULTILINE)
+# Errors that only say that there was one.
+_FOLLOWING = re.compile(
+    r"^(Conversion failed|Error (opening|initializing|while|submitting|processing|sending|parsing)|Terminating)"
+)
+
+
+class _NothingComesOut(AudioError):
+    pass
+
+
+class AudioFfmpeg:
+    """Runs one ffmpeg command line for each object.
+
+    Making it runs the command once, on a second of silence. Raises ValueError when that does not work, and
+    FileNotFoundError without ``ffmpeg`` or ``prlimit`` (of util-linux).
+    """
+
+    def __init__(self, settings: FfmpegSettings, limits: Limits) -> None:
+        for tool in ("ffmpeg", "prlimit"):
+            if not shutil.which(tool):
+                raise FileNotFoundError(f"there is no {tool} command: apt-get install ffmpeg util-linux")
+        self.mime_type = settings.mime_type
+        self._settings = settings
+        self._limits = limits
+        self._input = _input_url()
+        try:
+            self.transform(_second_of_silence(), "", "")
+        except _NothingComesOut:
+            pass  # of silence
+        except AudioError as e:
+            raise ValueError(f"FFMPEG_FILTERS and FFMPEG_OUTPUT do not work together: {e}") from e
+
+    def transform(self, source: Source, _name: str, _arguments: str) -> Data:
+        """Return what the command makes of the object.
+
+        Raises AudioError when the command fails or exceeds a limit that only depends on the object, TimeoutError when
+        it takes too long, ChildProcessError when something else kills it.
+        """
+        before = _children_seconds()
+        with open_input(source) as checked, _memory_file() as result, _memory_file() as report:
+            if isinstance(source, str):
+                status = self._run(checked.fileno(), result, report)
+            else:
+                with _memory_file(source) as content:
+                    status = self._run(content, result, report)
+            said = _tail(report)
+            if status:
+                raise self._failure(status, said, _children_seconds() - before)
+            size = os.fstat(result).st_size
+            if not size or "nothing was encoded" in said:
+                raise _NothingComesOut("ffmpeg: no audio samples come out")
+            return memoryview(mmap.mmap(result, size, prot=mmap.PROT_READ))
+
+    def _run(self, stdin: int, result: int, report: int) -> int:
+        bounds = {
+            "cpu": self._settings.seconds,
+            "as": self._settings.memory_bytes,
+            "fsize": self._limits.result_bytes,
+            "core": 0,
+        }
+        command = ["prlimit", *(f"--{name}={value}" for name, value in bounds.items()), *self._command(result)]
+        process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=report,
+            pass_fds=[result],
+            env={name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
+        )
+        try:
+            return process.wait(_PATIENCE * self._settings.seconds)
+        except subprocess.TimeoutExpired as e:
+            raise TimeoutError(f"ffmpeg used less than {self._settings.seconds} s of CPU in {e.timeout:g} s") from e
+        finally:
+            process.kill()
+            process.wait()
+
+    def _command(self, result: int) -> list[str]:
+        audio: Any = ffmpeg.input(
+            self._input,
+            format_whitelist=CONTAINERS,
+            protocol_whitelist="pipe,fd",
+            err_detect="explode+crccheck",
+            threads=1,
+        )["a:0"]
+        for name, positional, named in self._settings.filters:
+            audio = audio.filter(name, *positional, **named)
+        # By its descriptor's name, so that muxers can go back to write sizes, which a pipe does not allow.
+        made = ffmpeg.output(audio, f"file:/proc/self/fd/{result}", threads=1, **self._settings.output)
+        made = made.global_args("-nostdin", "-hide_banner", "-xerror", "-loglevel", "level+warning", "-y")
+        command: list[str] = made.compile()
+        return command
+
+    def _failure(self, status: int, said: str, cpu_seconds: float) -> Exception:
+        if status == -signal.SIGXFSZ:
+            return errors.too_large(self._limits.result_bytes)
+        if status == -signal.SIGKILL:
+            if cpu_seconds > 0.9 * self._settings.seconds:
+                return AudioError(
+                    f"more than {self._settings.seconds} s of CPU: FFMPEG_SECONDS is the limit to raise"
+                )
+            return ChildProcessError("ffmpeg was killed, as for lack of memory")
+        if status < 0:
+            return AudioError(f"ffmpeg crashed with {signal.Signals(-status).name}")
+        return AudioError(f"ffmpeg: {_reason(said)}")
+
+
+# How many times its limit of CPU time the command may take on a busy machine.
+_PATIENCE = 4
+
+
+def _children_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _input_url() -> str:
+    """Return how standard input is read: ``fd:``, of FFmpeg 6, can go back; ``pipe:`` cannot.
+
+    Without going back, MP4 files can only be read that have their index in front (faststart).
+    """
+    protocols = subprocess.run(
+        ["ffmpeg", "-hide_banner", "-loglevel", "error", "-protocols"], capture_output=True, text=True, check=True
+    ).stdout
+    return "fd:" if re.search(r"^\s*fd$", protocols.partition("Output:")[0], re.MULTILINE) else "pipe:0"
+
+
+@contextmanager
+def _memory_file(content: bytes = b"") -> Iterator[int]:
+    """Open a file that has no name and is in memory, at its beginning."""
+    descriptor = os.memfd_create("storeside", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _tail(report: int) -> str:
+    size = os.fstat(report).st_size
+    return os.pread(report, _REPORTED_BYTES, max(0, size - _REPORTED_BYTES)).decode(errors="replace")
+
+
+def _reason(said: str) -> str:
+    """Return the last error that does not only say that there was one."""
+    lines = _ERROR_LINE.findall(said) or said.splitlines()
+    telling = [line for line in lines if not _FOLLOWING.match(line)]
+    last: str = (telling or lines or ["it failed without a word"])[-1]
+    return last.removeprefix("pipe:0: ").removeprefix("fd:: ")
+
+
+def _second_of_silence() -> bytes:
+    head = struct.pack("<HHIIHH", 1, 2, 48_000, 192_000, 4, 16)
+    return b"RIFF" + struct.pack("<I", 192_036) + b"WAVEfmt " + struct.pack("<I", 16) + head + _SILENCE
+
+
+_SILENCE = b"data" + struct.pack("<I", 192_000) + bytes(192_000)

@@ -1,0 +1,1 @@
+"""The native audio library: 16-bit PCM from audio by a small C library on libav."""

@@ -1,0 +1,84 @@
+"""What transforms are compared with: AIStore's published FFmpeg transformer, and one that only returns bytes.
+
+``python -m tests.benchmarks.peers --server fastapi`` serves the published way: the SDK's servers, and one `ffmpeg`
+process per object (AIStore v3.28, "Boost ETL Performance with Optimized Data Movement", which used this command).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+
+from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
+from aistore.sdk.etl.webserver.flask_server import FlaskServer
+from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
+
+from include.transformers.transformer import Source
+
+
+def ffmpeg(source: str | bytes) -> bytes:
+    """Return the WAV that one `ffmpeg` process makes of a file or of its content."""
+    rate, channels = os.environ["AR"], os.environ["AC"]
+    given = source if isinstance(source, str) else "pipe:0"
+    command = ["ffmpeg", "-nostdin", "-loglevel", "error", "-i", given]
+    if given == "pipe:0":
+        command.remove("-nostdin")
+    command += ["-ac", channels, "-ar", rate, "-c:a", "pcm_s16le", "-f", "wav", "pipe:1"]
+    content = None if isinstance(source, str) else source
+    return subprocess.run(command, input=content, stdout=subprocess.PIPE, check=True).stdout
+
+
+class FastAPIFFmpeg(FastAPIServer):
+    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
+        return ffmpeg(data)
+
+
+class FlaskFFmpeg(FlaskServer):
+    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
+        return ffmpeg(data)
+
+
+class HTTPFFmpeg(HTTPMultiThreadedServer):
+    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
+        return ffmpeg(data)
+
+
+def fastapi_app() -> object:
+    """Return the application for uvicorn."""
+    return FastAPIFFmpeg().app
+
+
+class Echo:
+    """Returns as many bytes as a transcoded object has: what it costs the cluster to move them."""
+
+    mime_type = "application/octet-stream"
+
+    def __init__(self) -> None:
+        self.data = os.urandom(int(os.environ["ECHO_BYTES"]))
+
+    def transform(self, _source: Source, _name: str, _arguments: str) -> bytes:
+        return self.data
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--server", choices=["fastapi", "flask", "http"], default="fastapi")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    options = parser.parse_args()
+    if options.server == "fastapi":
+        import uvicorn
+
+        uvicorn.run(
+            "tests.benchmarks.peers:fastapi_app", factory=True, host=options.host, port=options.port,
+            workers=int(os.environ.get("NUM_WORKERS", "2")), access_log=False, log_level="warning",
+        )  # fmt: skip
+    elif options.server == "flask":
+        FlaskFFmpeg(host=options.host, port=options.port).app.run(options.host, options.port, threaded=True)
+    else:
+        HTTPFFmpeg(host=options.host, port=options.port).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Transcoding in the cluster against the published way, the client, and the limit: ``make bench-transform``.
+
+All cases run interleaved on one embedded cluster. CPU is that of all processes that work for a case: AIStore's nodes,
+the ETL's servers with their children, and this process where it is the client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from include.stack import cli
+from include.stack.settings import Stack, default_folder
+from include.stack.supervisor import Supervisor
+from include.storage.buckets import Bucket
+from include.storage.cluster import Cluster
+from include.transform import etl as etls
+from include.transform import jobs
+from include.transform.etl import EtlSpec
+from include.transformers.formats import AudioFormat
+from include.transformers.native import build
+from operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from tests.benchmarks import measure, recordings
+from tests.benchmarks.measure import Figures, bench
+
+STEREO, MONO = AudioFormat(sample_rate=44_100, channels=2), AudioFormat()
+CLIENT_THREADS = 24
+WAV_HEADER = 44
+SOURCE = Bucket("ais", "recordings-12s")
+
+
+@dataclass
+class Bench:
+    """The cluster, the recordings in it, and what has been measured."""
+
+    stack: Stack
+    client: Any
+    paths: list[Path]
+
+    def etl(self, spec: EtlSpec) -> tuple[float, dict[str, float]]:
+        """Transform all recordings with an ETL; returns objects/s and CPU milliseconds per object by part."""
+        destination = Bucket("ais", f"out-{time.time_ns()}")
+        to = destination.handle(self.client)
+        to.create()
+        (name,) = etls.ensure(self.client, spec)
+        nodes, servers = self._nodes(), self._servers()
+        before = [measure.cpu_seconds(nodes), measure.cpu_seconds(servers)]
+        job = SOURCE.handle(self.client).transform(
+            name, to, ext={"flac": "wav"}, num_workers=WORKERS, cont_on_err=True, timeout="10m"
+        )
+        follower = jobs.Follower(self.client, job, 120)
+        while not (progress := follower.poll()).finished:
+            time.sleep(0.1)
+        after = [measure.cpu_seconds(nodes), measure.cpu_seconds(servers)]
+        found = sum(1 for o in to.list_objects_iter(props="name,size") if int(o.size) > WAV_HEADER)
+        if progress.error or found != len(self.paths):
+            sys.exit(f"error: {name}: {found} of {len(self.paths)} results, {progress.error}")
+        etls.discard(self.client, name)
+        to.delete()
+        parts = [(a - b) * 1e3 / found for a, b in zip(after, before, strict=True)]
+        return found / progress.seconds, {"aistore": parts[0], "server": parts[1]}
+
+    def by_client(self, audio: AudioFormat) -> tuple[float, dict[str, float]]:
+        """Get every recording, transcode it with one `ffmpeg` process, put it back: 24 threads, as published."""
+        to = Bucket("ais", f"out-{time.time_ns()}").handle(self.client)
+        to.create()
+        source = SOURCE.handle(self.client)
+        command = ["ffmpeg", "-loglevel", "error", "-i", "pipe:0", "-ac", str(audio.channels)]
+        command += ["-ar", str(audio.sample_rate), "-c:a", "pcm_s16le", "-f", "wav", "pipe:1"]
+
+        def one(path: Path) -> None:
+            content = source.object(path.name).get_reader().read_all()
+            wav = subprocess.run(command, input=content, stdout=subprocess.PIPE, check=True).stdout
+            to.object(path.with_suffix(".wav").name).get_writer().put_content(wav)
+
+        nodes, here = self._nodes(), [psutil.Process()]
+        before = [measure.cpu_seconds(nodes), measure.cpu_seconds(here)]
+        begin = time.monotonic()
+        with ThreadPoolExecutor(CLIENT_THREADS) as pool:
+            list(pool.map(one, self.paths))
+        seconds = time.monotonic() - begin
+        after = [measure.cpu_seconds(nodes), measure.cpu_seconds(here)]
+        to.delete()
+        parts = [(a - b) * 1e3 / len(self.paths) for a, b in zip(after, before, strict=True)]
+        return len(self.paths) / seconds, {"aistore": parts[0], "client": parts[1]}
+
+    def _nodes(self) -> list[psutil.Process]:
+        return [psutil.Process(s.pid) for s in Supervisor(self.stack).status() if s.name.startswith("ais-") and s.pid]
+
+    def _servers(self) -> list[psutil.Process]:
+        (runner,) = (s.pid for s in Supervisor(self.stack).status() if s.name == "podrunner")
+        return psutil.Process(runner).children()
+
+
+LISTEN = ("--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
+WORKERS = 4  # objects in flight per target: enough to keep both cores busy whatever the server
+
+
+def ours(audio: AudioFormat, processes: int = 1) -> EtlSpec:
+    """Return our transcoder over WebSocket with direct put and file access."""
+    return EtlSpec(
+        "bench-ours",
+        TRANSFORMER_IMAGE,
+        transformer_command("audio_transcode"),
+        audio.environment(),
+        {"NUM_WORKERS": str(processes)},
+        init_timeout=30,
+    )
+
+
+def published(audio: AudioFormat, server: str = "fastapi", **options: Any) -> EtlSpec:
+    """Return the published transcoder: the SDK's server and one `ffmpeg` process per object."""
+    command = ("python", "-m", "tests.benchmarks.peers", "--server", server, *LISTEN)
+    return EtlSpec(
+        f"bench-ffmpeg-{server}",
+        TRANSFORMER_IMAGE,
+        command,
+        {"AR": str(audio.sample_rate), "AC": str(audio.channels)},
+        {"NUM_WORKERS": "2"},
+        init_timeout=30,
+        **options,
+    )
+
+
+def echo(size: int) -> EtlSpec:
+    """Return an ETL of our server that only returns `size` bytes."""
+    return EtlSpec(
+        "bench-echo",
+        TRANSFORMER_IMAGE,
+        transformer_command("tests.benchmarks.peers:Echo"),
+        {"ECHO_BYTES": str(size)},
+        {"NUM_WORKERS": "1"},
+        init_timeout=30,
+    )
+
+
+def start(count: int) -> Bench:
+    """Bring up a cluster of its own and put `count` recordings into it."""
+    measure.require(["cc", "pkg-config", "libavformat", "ffmpeg"])
+    build.build()
+    folder = default_folder() / "bench"
+    if (old := Stack.load(folder)) is not None:
+        Supervisor(old).stop()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    cache = default_folder() / "cache"
+    cache.mkdir(exist_ok=True)
+    (folder / "cache").symlink_to(cache.resolve(), target_is_directory=True)
+    stack = cli.up(folder, only=("podrunner", "aistore"))
+    client = Cluster(stack.url("ais_proxy")).client()
+    paths = recordings.make(folder / "recordings", count)
+    source = SOURCE.handle(client)
+    source.create()
+    for path in paths:
+        source.object(path.name).get_writer().put_content(path.read_bytes())
+    return Bench(stack, client, paths)
+
+
+def limit(stack: Stack) -> Callable[[AudioFormat, list[Path]], float]:
+    """Compile the bare libav loop; what is returned gives its CPU milliseconds per file."""
+    program = stack.state / "audio_limit"
+    source = Path(__file__).with_name("audio_limit.c")
+    libraries = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "libavformat", "libavcodec", "libswresample", "libavutil"],
+        check=True, capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    subprocess.run(["cc", "-O2", "-o", str(program), str(source), *libraries], check=True)
+
+    def run(audio: AudioFormat, paths: list[Path]) -> float:
+        command = [str(program), str(audio.sample_rate), str(audio.channels), *map(str, paths)]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=300, help="recordings (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
+    options = parser.parse_args()
+    bench_ = start(options.count)
+    try:
+        run(bench_, options.rounds)
+    finally:
+        Supervisor(bench_.stack).stop()
+
+
+def run(cluster: Bench, rounds: int) -> None:
+    """Measure all cases in turn, then print the table and the figures."""
+    bare = limit(cluster.stack)
+    stereo_bytes = STEREO.sample_rate * STEREO.channels * 2 * recordings.SECONDS + WAV_HEADER
+    cases: Mapping[str, Callable[[], tuple[float, dict[str, float]]]] = {
+        "ours, 44.1 kHz stereo": lambda: cluster.etl(ours(STEREO)),
+        "ffmpeg server, 44.1 kHz stereo": lambda: cluster.etl(published(STEREO)),
+        "client, 44.1 kHz stereo": lambda: cluster.by_client(STEREO),
+        "echo of as many bytes": lambda: cluster.etl(echo(stereo_bytes)),
+        "ours, 16 kHz mono": lambda: cluster.etl(ours(MONO)),
+        "ffmpeg server, 16 kHz mono": lambda: cluster.etl(published(MONO)),
+    }
+    found = {name: Figures() for name in [*cases, "bare libav, 44.1 kHz stereo"]}
+    for number in range(rounds + 1):
+        for name, case in cases.items():
+            rate, cpu = case()
+            print(f"round {number}: {name}: {rate:.1f} objects/s, {sum(cpu.values()):.1f} ms CPU", file=sys.stderr)
+            if number:  # the first round warms up
+                found[name].add(rate, cpu)
+        milliseconds = bare(STEREO, cluster.paths)
+        if number:
+            found["bare libav, 44.1 kHz stereo"].add(1e3 / milliseconds, {"server": milliseconds})
+    report(found, rounds, len(cluster.paths))
+
+
+def report(found: Mapping[str, Figures], rounds: int, count: int) -> None:
+    """Print the table, and the ratios as ``BENCH`` lines."""
+    print(
+        f"\n{count} recordings of 12 s, 16 kHz mono FLAC; medians of {rounds} interleaved rounds;"
+        f" {measure.machine()}\n"
+    )
+    print("| case | objects/s | CPU ms per object | in AIStore | in the server or client |")
+    print("|---|---|---|---|---|")
+    for name, figures in found.items():
+        server = figures.part("server") + figures.part("client")
+        print(f"| {name} | {figures.rate:.1f} | {figures.total:.1f} | {figures.part('aistore'):.1f} | {server:.1f} |")
+    print()
+    stereo, mono = found["ours, 44.1 kHz stereo"], found["ours, 16 kHz mono"]
+    ffmpeg, ffmpeg_mono = found["ffmpeg server, 44.1 kHz stereo"], found["ffmpeg server, 16 kHz mono"]
+    client, moved = found["client, 44.1 kHz stereo"], found["echo of as many bytes"]
+    least = found["bare libav, 44.1 kHz stereo"].total + moved.total
+    bench("transform.vs_ffmpeg_server", stereo.rate / ffmpeg.rate, "x")
+    bench("transform.vs_ffmpeg_server_cpu", ffmpeg.total / stereo.total, "x")
+    bench("transform.vs_ffmpeg_server_mono16k", mono.rate / ffmpeg_mono.rate, "x")
+    bench("transform.vs_ffmpeg_server_mono16k_cpu", ffmpeg_mono.total / mono.total, "x")
+    bench("transform.vs_client", stereo.rate / client.rate, "x")
+    bench("transform.vs_client_cpu", client.total / stereo.total, "x")
+    bench("transform.of_limit", least / stereo.total, "x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The published matrix, server x channel x file access x direct put, with our transcoder: ``make bench-matrix``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.stack.supervisor import Supervisor
+from include.transform.etl import EtlSpec
+from operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from tests.benchmarks import measure
+from tests.benchmarks.measure import Figures
+from tests.benchmarks.transform import STEREO, start
+
+
+@dataclass(frozen=True, order=True)
+class Way:
+    """One cell of the matrix."""
+
+    server: str
+    communication: str
+    file_access: bool
+    direct_put: bool
+
+    @property
+    def spec(self) -> EtlSpec:
+        """The ETL that goes this way."""
+        return EtlSpec(
+            "bench-matrix",
+            TRANSFORMER_IMAGE,
+            (*transformer_command("audio_transcode"), "--server", self.server),
+            STEREO.environment(),
+            {"NUM_WORKERS": "1"},
+            communication=self.communication,
+            file_access=self.file_access,
+            direct_put=self.direct_put,
+            init_timeout=30,
+        )
+
+    def __str__(self) -> str:
+        words = [self.server, self.communication, *(["fqn"] if self.file_access else [])]
+        return " ".join([*words, *(["direct put"] if self.direct_put else [])])
+
+
+def ways() -> Iterator[Way]:
+    """Yield the cells that exist: only the FastAPI server speaks WebSocket, and AIStore needs direct put for it."""
+    for server in ("fastapi", "flask", "http"):
+        for communication in ("ws", "hpush", "hpull"):
+            for file_access in (True, False):
+                for direct_put in (True, False):
+                    if communication != "ws" or (server == "fastapi" and direct_put):
+                        yield Way(server, communication, file_access, direct_put)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=300, help="recordings (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--chart", type=Path, help="write the chart to this PNG file")
+    options = parser.parse_args()
+    cluster = start(options.count)
+    found = {way: Figures() for way in ways()}
+    try:
+        for number in range(options.rounds):
+            for way, figures in found.items():
+                rate, cpu = cluster.etl(way.spec)
+                figures.add(rate, cpu)
+                print(f"round {number}: {way}: {rate:.1f} objects/s, {sum(cpu.values()):.1f} ms", file=sys.stderr)
+    finally:
+        Supervisor(cluster.stack).stop()
+    ranked = sorted(found.items(), key=lambda item: item[1].total)
+    print(
+        f"\n{options.count} recordings of 12 s to 44.1 kHz stereo; medians of {options.rounds} rounds;"
+        f" {measure.machine()}\n"
+    )
+    print(
+        "| server | channel | file access | direct put | CPU ms per object | in AIStore | in the server | seconds |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for way, figures in ranked:
+        print(
+            f"| {way.server} | {way.communication} | {'fqn' if way.file_access else ''} |"
+            f" {'yes' if way.direct_put else ''} | {figures.total:.1f} | {figures.part('aistore'):.1f} |"
+            f" {figures.part('server'):.1f} | {options.count / figures.rate:.1f} |"
+        )
+    if options.chart:
+        draw(options.chart, ranked)
+
+
+def draw(path: Path, ranked: list[tuple[Way, Figures]]) -> None:
+    """Draw CPU per object of every way, the cheapest on top."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    ranked = ranked[::-1]
+    figure, axes = pyplot.subplots(figsize=(8, 0.27 * len(ranked) + 1), layout="constrained")
+    server = [figures.part("server") for _, figures in ranked]
+    axes.barh([str(way) for way, _ in ranked], server, color="#2a78b8", label="transformer")
+    axes.barh(
+        [str(way) for way, _ in ranked], [f.part("aistore") for _, f in ranked], left=server, color="#e8a33d",
+        label="AIStore",
+    )  # fmt: skip
+    axes.set_xlabel("CPU milliseconds per object (12 s FLAC to 44.1 kHz stereo WAV)")
+    axes.legend(loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Transformers that the tests of the ETL server have it run; the last part of an object's name says what happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from include.transformers.transformer import ObjectError, Result, Source
+
+
+def read(source: Source) -> bytes:
+    return Path(source).read_bytes() if isinstance(source, str) else source
+
+
+class Told:
+    """Does what the name of the object says, such as ``any/folder/sleep-0.3``."""
+
+    mime_type = "text/x-told"
+
+    def transform(self, source: Source, name: str, arguments: str) -> bytes | bytearray | memoryview | Result:
+        verb, _, argument = name.rpartition("/")[2].partition("-")
+        if verb in ("echo", "sleep"):
+            time.sleep(float(argument or 0) if verb == "sleep" else 0)
+            return read(source)
+        found = getattr(self, verb)(source, argument, arguments)
+        assert isinstance(found, bytes | bytearray | memoryview | Result)
+        return found
+
+    def kind(self, source: Source, *_: str) -> bytes:
+        return type(source).__name__.encode()
+
+    def arguments(self, _source: Source, _argument: str, arguments: str) -> bytes:
+        return arguments.encode()
+
+    def upper(self, source: Source, *_: str) -> bytearray:
+        return bytearray(read(source).upper())
+
+    def pid(self, *_: object) -> bytes:
+        time.sleep(0.05)
+        return str(os.getpid()).encode()
+
+    def repeat(self, source: Source, argument: str, _: str) -> memoryview:
+        return memoryview(read(source) * int(argument))
+
+    def bad(self, *_: object) -> bytes:
+        raise ObjectError('no "good" object\nat all')
+
+    def error(self, *_: object) -> bytes:
+        raise KeyError("not there")
+
+    def leave(self, *_: object) -> bytes:
+        sys.exit("enough")
+
+    def empty(self, *_: object) -> bytes:
+        return b""
+
+    def text(self, *_: object) -> str:
+        return "not bytes"
+
+    def segv(self, *_: object) -> bytes:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return b""
+
+    def exit(self, _source: Source, argument: str, _: str) -> bytes:
+        os._exit(int(argument))
+
+    def memory(self, *_: object) -> bytes:
+        return bytes(1 << 30)
+
+    def hang(self, *_: object) -> bytes:
+        """Write the ids of this process and of one it starts where HANGING says, and do nothing from then on."""
+        child = subprocess.Popen(["sleep", "1000"])
+        Path(os.environ["HANGING"]).write_text(f"{os.getpid()} {child.pid}")
+        time.sleep(1000)
+        return b""
+
+    def replaced(self, source: Source, *_: str) -> bytes:
+        """Have the object's file replaced, as AIStore does when the object is put again."""
+        assert isinstance(source, str)
+        content = read(source)
+        Path(source + ".new").write_bytes(b"another version")
+        Path(source + ".new").rename(source)
+        return content
+
+    def sidecar(self, source: Source, *_: str) -> Result:
+        return Result(read(source), b'{"bytes":%d}' % len(read(source)))
+
+
+def shout(source: Source, _name: str, _arguments: str) -> bytes:
+    return read(source) + b"!"
+
+
+def make() -> Told:
+    return Told()
+
+
+class Unmakeable:
+    def __init__(self) -> None:
+        raise RuntimeError("AUDIO_CODEC is not set")
+
+
+nothing = 3
