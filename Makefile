@@ -32,7 +32,7 @@ $(UV):
 	@$(BASE_PYTHON) -m venv $(STATE)/uv
 	@$(STATE)/uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-$(STAMP): requirements.lock | $(UV)
+$(STAMP): requirements.lock include/transformers/native/pcm.c | $(UV)
 	@echo "installing packages into $(VENV)" >&2
 	@test -x $(PYTHON) || $(UV) venv --quiet --python $(BASE_PYTHON) $(VENV)
 	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
@@ -75,8 +75,12 @@ bench-transform: $(STAMP) ## transcoding against the published way, the client a
 bench-matrix: $(STAMP) ## server x channel x file access x direct put; ARGS="--chart file.png"
 	@$(PYTHON) -m tests.benchmarks.transform_matrix $(ARGS)
 
+.PHONY: bench-reconcile
+bench-reconcile: $(STAMP) ## comparing the listings of a bucket of 10 million objects
+	@$(PYTHON) -m tests.benchmarks.reconcile $(ARGS)
+
 .PHONY: bench
-bench: bench-transform bench-matrix ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from include.transform.errors import TransformError, TransientTransformError
+from include.transform.errors import TransformError, TransientTransformError, said
 from include.transform.ledger import Ledger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+# Answers of AIStore that stay the same: not logged in, not allowed. 400 is also what it says while a target is down.
+_REFUSED = frozenset({401, 403})
 
 
 def run_key(context: Context) -> str:
@@ -51,7 +54,7 @@ def as_bool(value: bool | str) -> bool:
 @contextmanager
 def airflow_errors() -> Iterator[None]:
     """Turn the engine's errors into Airflow's: what cannot get better by itself is not retried."""
-    from aistore.sdk.errors import ErrBckNotFound, ErrRemoteBckNotFound
+    from aistore.sdk.errors import AISError, ErrBckNotFound, ErrRemoteBckNotFound
 
     try:
         yield
@@ -59,5 +62,8 @@ def airflow_errors() -> Iterator[None]:
         raise AirflowException(str(e)) from e
     except (ErrBckNotFound, ErrRemoteBckNotFound) as e:
         raise AirflowFailException(f"AIStore has no such bucket: {e.message}: create it or correct its name") from e
+    except AISError as e:
+        kind = AirflowFailException if e.status_code in _REFUSED else AirflowException
+        raise kind(f"AIStore: {said(e)}") from e
     except (TransformError, ValueError) as e:
         raise AirflowFailException(str(e)) from e

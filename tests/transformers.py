@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -27,4 +28,13 @@ def wrap(source: Source, _name: str, _arguments: str) -> bytes:
 
 def slow(source: Source, _name: str, _arguments: str) -> bytes:
     time.sleep(float(os.environ["SECONDS"]))
+    return content(source)
+
+
+def deadly(source: Source, name: str, _arguments: str) -> bytes:
+    """Crash the process on some objects: always, or the first time only."""
+    mark = Path(os.environ["MARKS"], name.replace("/", "-"))
+    if "dies" in name and ("always" in name or not mark.exists()):
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGSEGV)
     return content(source)

@@ -6,6 +6,10 @@ TransformError             configuration or input: trying again changes nothing
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from typing import Any
+
 
 class TransformError(Exception):
     """The transform cannot be done as asked; the message names object, reason and remedy."""
@@ -13,3 +17,11 @@ class TransformError(Exception):
 
 class TransientTransformError(TransformError):
     """The transform failed for a reason that may pass."""
+
+
+def said(error: Any) -> str:
+    """Return what an error of AIStore says, in a line, without the JSON that its nodes wrap it in."""
+    text = str(getattr(error, "message", "") or error)
+    with suppress(ValueError, TypeError, KeyError):  # not everything that fails on the way is AIStore
+        text = json.loads(text)["message"]
+    return " ".join(text.split())[:1000]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import jobs
-from .errors import TransformError, TransientTransformError
+from .errors import TransformError, TransientTransformError, said
 from .pods import PodWatch, Watched
 
 log = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
             if _running(client, spec):  # another task was faster
                 return spec.name
             discard(client, spec.name)  # a failed init leaves an entry that blocks the next one
-            reason = watched.reason or " ".join(str(e.message or e).split())
+            reason = watched.reason or said(e)
             if attempt == _ATTEMPTS or watched.is_final:
                 raise TransformError(f"ETL {spec.name} (image {spec.image}) does not start: {reason}") from e
             log.warning("ETL %s: start %d of %d failed, trying again: %s", spec.name, attempt, _ATTEMPTS, reason)
@@ -233,7 +233,7 @@ def _running(client: Any, spec: EtlSpec) -> bool:
             return False
         client.cluster().client.request("get", path=f"etl/{name}/health")
     except AISError as e:
-        log.warning("ETL %s does not run beside every target, starting it again: %s", name, e)
+        log.warning("ETL %s does not run beside every target, starting it again: %s", name, said(e))
         discard(client, name)
         return False
     return True
@@ -278,7 +278,7 @@ def stop(client: Any, name: str) -> None:
     try:
         client.etl(name).stop()
     except AISError as e:
-        raise TransformError(f"ETL {name} cannot be stopped: {e.message}") from e
+        raise TransformError(f"ETL {name} cannot be stopped: {said(e)}") from e
 
 
 def discard(client: Any, name: str) -> None:

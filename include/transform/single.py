@@ -11,7 +11,7 @@ from include.storage.buckets import Bucket
 from include.storage.names import unfit
 
 from . import etl as etls
-from .errors import TransformError
+from .errors import TransformError, said
 from .etl import EtlSpec
 from .pods import PodWatch
 
@@ -62,7 +62,7 @@ def transform_object(
             source.handle(client).object(name).copy(to, etl=config, latest=latest)
             size = int(to.props.size)
         except AISError as e:
-            raise TransformError(f"{source}/{name} cannot be transformed: {_said(e)}") from e
+            raise TransformError(f"{source}/{name} cannot be transformed: {said(e)}") from e
     if not size:
         to.delete()
         raise TransformError(f"{source}/{name} cannot be transformed: its result was empty")
@@ -87,13 +87,9 @@ def get_object(
                 size = sum(file.write(piece) for piece in reader)
         except AISError as e:
             part.unlink(missing_ok=True)
-            raise TransformError(f"{source}/{name} cannot be had: {_said(e)}") from e
+            raise TransformError(f"{source}/{name} cannot be had: {said(e)}") from e
         except BaseException:
             part.unlink(missing_ok=True)
             raise
     part.replace(path)
     return size
-
-
-def _said(error: Any) -> str:
-    return " ".join(str(error.message or error).split())[:1000]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aistore.sdk.errors import AISError
 from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 
 from include.stack.podrunner.component import NAMESPACE, kube_config
@@ -248,6 +250,67 @@ def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> No
     assert not progress.error
     assert list(inspection.failures(job_id)) == [("a/bad.txt", "this object is bad")]
     assert set(sizes(aistore, source)) == {f"a/{n}.txt" for n in range(6)} | {"a/bad.txt"}
+
+
+# ---- what goes wrong
+
+
+def test_a_dead_worker_costs_its_object_a_retry_and_no_other_anything(
+    aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, tmp_path: Path
+) -> None:
+    put(aistore, source, {"dies/once.txt": b"x", "dies/always.txt": b"x"})
+    deadly = spec("deadly", environment={"MARKS": str(tmp_path)})
+    run = job(aistore, clickhouse, source, deadly)
+    began = time.monotonic()
+    found = drive(run)
+    assert (found.done, found.failed) == (8, 1), found
+    ((name, reason),) = found.examples
+    assert name == "dies/always.txt"
+    assert "SIGSEGV" in reason
+    assert time.monotonic() - began < 60  # it is noticed, not waited for
+    assert "dies/once.txt" in sizes(aistore, run.destination)
+
+
+def test_a_destination_that_may_not_be_written_to_is_said(aistore: Any, clickhouse: Any, source: Bucket) -> None:
+    to = Bucket("ais", unique("out"))
+    handle = to.handle(aistore)
+    handle.create()
+    readable = {"action": "set-bprops", "value": {"access": "3"}}
+    handle.client.request("patch", path=f"buckets/{to.name}", params=handle.qparam, json=readable)
+    run = job(aistore, clickhouse, source, spec("upper"), to=to)
+    with pytest.raises(AISError, match="PUT access denied"):
+        run.submit(run.begin())
+
+
+def test_a_full_cluster_is_said(stack: Stack, aistore: Any, clickhouse: Any, source: Bucket) -> None:
+    disk = shutil.disk_usage(stack.state)
+    if disk.used / disk.total < 0.03:
+        pytest.skip("the disk is too empty for any mark of AIStore's")
+
+    def space(**marks: int) -> None:
+        settings = {f"space.{name}": value for name, value in marks.items()}
+        aistore.cluster().client.request("put", path="cluster/set-config", params=settings)
+
+    run = job(aistore, clickhouse, source, spec("upper"))
+    state = run.begin()
+    space(cleanupwm=1, lowwm=1, highwm=1, out_of_space=2)
+    try:
+        until(lambda: refuses(aistore, source), 30, "full cluster", interval=1)
+        with pytest.raises(TransformError, match="out of space"):
+            run.submit(state)
+    finally:
+        space(cleanupwm=65, lowwm=90, highwm=95, out_of_space=98)
+        until(lambda: not refuses(aistore, source), 30, "cluster with room", interval=1)
+
+
+def refuses(aistore: Any, bucket: Bucket) -> bool:
+    """Tell whether the cluster has no room for a byte on any of its targets."""
+    try:
+        for n in range(8):
+            bucket.handle(aistore).object(f"room/{n}").get_writer().put_content(b"x")
+    except AISError:
+        return True
+    return False
 
 
 # ---- many, and changing

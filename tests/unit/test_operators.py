@@ -13,6 +13,7 @@ import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from aistore.sdk.errors import AISError
 
 from include.stack.settings import CHECKOUT
 from include.storage.buckets import Bucket
@@ -100,10 +101,18 @@ def test_missing_bucket_names_the_remedy() -> None:
         assert re.search(r"ais://absent.*: create it or correct its name", str(error))
 
 
+@pytest.mark.parametrize(("status", "final"), [(401, True), (403, True), (400, False), (503, False), (507, False)])
+def test_what_aistore_says_is_read_out_of_its_json(status: int, final: bool) -> None:
+    error = raised(AISError(status, json.dumps({"message": "PUT access\ndenied", "node": "t1"}), "http://p/v1", None))
+    assert isinstance(error, AirflowFailException) == final
+    assert isinstance(error, AirflowException)
+    assert str(error) == "AIStore: PUT access denied"
+
+
 @pytest.mark.parametrize(
     "error",
     [
-        TaskDeferred(trigger=AISJobTrigger("http://proxy", "etl-1", 0), method_name="resume"),
+        TaskDeferred(trigger=AISJobTrigger("aistore_default", "etl-1", 0), method_name="resume"),
         AirflowException("as it is"),
         AirflowFailException("as it is"),
         ConnectionError("refused"),
