@@ -1,84 +1,127 @@
-"""The ETL server that runs beside each AIStore target: audio transcoding and probing.
+"""The ETL server that runs beside each AIStore target.
 
-``python -m include.transformers.serve --transform audio_transcode`` listens where AIStore expects it; the
-parameters of a transform are environment variables, because bucket transforms carry no arguments.
+``python -m include.transformers.serve --transform audio_transcode`` listens where AIStore expects it. The
+parameters of a transform are environment variables, because bucket transforms carry no arguments; see `Settings` for
+the server's own.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
-import json
-import os
-from typing import Any
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import uvicorn
-from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
+from . import worker_process
+from .journal import Journal
+from .settings import LARGEST_OBJECT, Settings
+from .worker_process import BrokenTransformError
 
-from .audio import probe, transcode
-from .formats import AudioFormat
+if TYPE_CHECKING:
+    import uvicorn
 
-# Objects of up to this size travel in one WebSocket message (AIStore's own limit, ext/etl/websocket_comm.go).
-MAX_MESSAGE = 16 << 30
+    from .pool import Pool
 
-
-class AudioTranscoder(FastAPIServer):  # type: ignore[misc]
-    """Transcodes each object to the format that the ``AUDIO_*`` variables name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.target = AudioFormat.from_environment()
-
-    def transform(self, data: str | bytes, _path: str, _etl_args: str) -> bytes:
-        """Return the object transcoded; AudioError becomes AIStore's error for this object."""
-        return transcode(data, self.target)
-
-    def get_mime_type(self) -> str:
-        """Return the MIME type for inline GETs."""
-        return self.target.mime_type
+SERVERS = ("fastapi", "flask", "http")
+# Seconds that requests under way are given when the pod is asked to end.
+_GRACE = 1
 
 
-class AudioProbe(FastAPIServer):  # type: ignore[misc]
-    """Turns each audio object into one JSON line of facts about it."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until terminated; returns the exit status, which is 0 after SIGTERM."""
+    try:
+        options = _parser().parse_args(arguments)
+        settings = Settings.from_environment()
+        if options.workers is not None:
+            settings = dataclasses.replace(settings, workers=options.workers)
+        worker_process.prepare(options.transform)
+    except ValueError as e:
+        return _failed(str(e))
+    _allow_open_files()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        if options.server == "fastapi":
+            import uvloop
 
-    def transform(self, data: str | bytes, _path: str, _etl_args: str) -> bytes:
-        """Return the facts of `probe` as one JSON line."""
-        return json.dumps(dataclasses.asdict(probe(data))).encode() + b"\n"
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_serve(options, settings))
+        else:
+            from .server_threads import serve
 
-    def get_mime_type(self) -> str:
-        """Return the MIME type for inline GETs."""
-        return "application/x-ndjson"
-
-
-TRANSFORMS: dict[str, type[FastAPIServer]] = {"audio_transcode": AudioTranscoder, "audio_probe": AudioProbe}
-
-
-def application() -> Any:
-    """Build the ASGI application of the transform named in ``STORESIDE_TRANSFORM``."""
-    return TRANSFORMS[os.environ["STORESIDE_TRANSFORM"]]().app
+            serve(options.server, options.transform, settings, options.host, options.port)
+    except BrokenTransformError as e:
+        return _failed(f"transform {options.transform}: {e}")
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
-def main() -> None:
-    """Serve until terminated."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transform", choices=sorted(TRANSFORMS), required=True)
+async def _serve(options: argparse.Namespace, settings: Settings) -> None:
+    import uvicorn
+
+    from .pool import Pool
+    from .server_asgi import AsgiServer
+
+    pool = Pool(options.transform, settings)
+    config = uvicorn.Config(
+        AsgiServer(pool, settings, Journal()).app,
+        host=options.host,
+        port=options.port,
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
+        # Unmasked frames of objects that are compressed already.
+        ws_per_message_deflate=False,
+        ws_max_size=LARGEST_OBJECT,
+        ws_ping_interval=None,
+        timeout_graceful_shutdown=_GRACE,
+    )
+    running = asyncio.create_task(pool.run())
+    answering = asyncio.create_task(_answer(uvicorn.Server(config), pool))
+    # Neither can do without the other; AIStore notices at once when the pod is gone, and half a pod never.
+    ended, left = await asyncio.wait({running, answering}, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    await asyncio.wait(left)
+    ended.pop().result()
+
+
+async def _answer(server: uvicorn.Server, pool: Pool) -> None:
+    await pool.ready()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn handles it, and raises it again when it has shut down
+    await server.serve()
+
+
+def _failed(reason: str) -> int:
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    return 1
+
+
+def _allow_open_files() -> None:
+    """Container runtimes start with 1024 descriptors, too few for many connections."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _workers(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError("choose a number from 1 up")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transform", required=True, help="a built-in transform, or package.module:attribute")
+    parser.add_argument("--server", choices=SERVERS, default="fastapi", help="flask and http have no WebSocket")
     parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 - a pod's own network
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--workers", type=int, default=int(os.environ.get("NUM_WORKERS", "1")))
-    arguments = parser.parse_args()
-    os.environ["STORESIDE_TRANSFORM"] = arguments.transform
-    uvicorn.run(
-        "include.transformers.serve:application",
-        factory=True,
-        host=arguments.host,
-        port=arguments.port,
-        workers=arguments.workers,
-        log_level="info",
-        access_log=False,
-        ws_max_size=MAX_MESSAGE,
-        ws_ping_interval=None,
-    )
+    parser.add_argument("--workers", type=_workers, help="worker processes (default: NUM_WORKERS, else usable CPUs)")
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

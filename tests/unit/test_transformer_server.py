@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 import psutil
 import pytest
 import requests
-from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from include.stack.settings import CHECKOUT
@@ -422,28 +422,34 @@ def test_a_connection_that_is_lost_takes_its_waiting_objects_along(server: Serve
     with server.connect() as ws:
         assert ask(ws, "found/echo") == CONTENT
     time.sleep(1)
-    assert [n for n in range(6) if target.result(f"lost-{n}")] == [0, 1], "those that were being worked on"
+    made = [n for n in range(6) if target.result(f"lost-{n}")]
+    assert made[:2] == [0, 1], "those that were being worked on are finished"
+    assert not set(made) & {4, 5}
     assert not [f for f in server.journal if f.object.startswith("lost")]
 
 
 def test_a_fault_of_the_server_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """AIStore waits forever for what a connection owes it, but aborts at once when the pod is gone."""
-    from starlette.testclient import TestClient
 
     class Faulty:
-        mime_type = ""
-
         async def submit(self, *_: object) -> None:
             raise RuntimeError("a fault")
 
-    ended = threading.Event()
-    monkeypatch.setattr(server_asgi, "_end_process", ended.set)
+    ended: list[bool] = []
+    monkeypatch.setattr(server_asgi, "_end_process", lambda: ended.append(True))
     faulty: Any = Faulty()
     app = server_asgi.AsgiServer(faulty, Settings(), Journal()).app
-    with TestClient(app).websocket_connect("/ws") as ws:
-        ws.send_bytes(control("echo"))
-        ws.send_bytes(CONTENT)
-        assert ended.wait(5)
+    messages: list[dict[str, Any]] = [{"type": "websocket.connect"}]
+    messages += [{"type": "websocket.receive", "bytes": part} for part in (control("echo"), CONTENT)]
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(_: Any) -> None:
+        pass
+
+    asyncio.run(app({"type": "websocket", "path": "/ws", "headers": [], "query_string": b""}, receive, send))
+    assert ended == [True]
 
 
 # ---- names
@@ -727,11 +733,11 @@ def test_push_and_pull_on_the_other_servers(kind: str, launch: Start, target: Ta
         assert reason in failed.text
         assert (server.failure(name).bucket, server.failure(name).final) == ("in", status == 422)
     assert server.push("large/echo", bytes(257 << 20)).status_code == 413
-    name = "question?mark %41/upper"
+    name = "question?mark %41\nline/upper"
     fqn = quote(mountpath.fqn(name), safe="")
     assert raw(server, "PUT", f"/in/{quote(name, safe='/?%')}?etl_fqn={fqn}") == (200, CONTENT.upper())
     assert raw(server, "GET", f"/{uname(name)}?etl_fqn={fqn}") == (200, CONTENT.upper())
-    with pytest.raises(InvalidMessage if kind == "flask" else InvalidStatus):
+    with pytest.raises(InvalidStatus):
         server.connect()
     server.process.terminate()
     assert server.process.wait(10) == 0

@@ -1,0 +1,1 @@
+"""Examples of transformers of your own."""

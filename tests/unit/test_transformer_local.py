@@ -1,0 +1,108 @@
+"""The command that tries a transformer on local files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from include.stack.settings import CHECKOUT
+from include.transformers.failures import parse
+
+TOLD = "tests.unit.transforms_for_tests:Told"
+TABULAR = "include.transformers.examples.tabular:ParquetToJsonLines"
+
+
+def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "include.transformers.local", *map(str, arguments)]
+    environment = {"PATH": os.environ["PATH"], **variables}
+    return subprocess.run(
+        command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("upper", "echo", "bad", "segv", "kind", "sidecar", "hang", "memory", "arguments"):
+        (folder / name).write_bytes(b"some content")
+    return folder
+
+
+def test_results_are_kept_and_measured(files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = run(TOLD, files / "upper", files / "arguments", files / "sidecar", "-o", out, "--arguments", "given")
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith(f"{files / 'upper'}: 12 bytes in, 12 bytes out, 0.0")
+    assert float(lines[0].split(" s, ")[1].split()[0]) > 10, "megabytes of memory"
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
+        "upper": b"SOME CONTENT",
+        "arguments": b"given",
+        "sidecar": b"some content",
+        "sidecar.json": b'{"bytes":12}',
+    }
+
+
+def test_failures_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_path: Path) -> None:
+    names = ("bad", "segv", "hang", "memory", "echo")
+    limits = {"OBJECT_TIMEOUT": "1", "WORKER_MEMORY_LIMIT": "512Mi", "HANGING": str(tmp_path / "hanging")}
+    found = run(TOLD, *(files / name for name in names), files / "missing", **limits)
+    assert found.returncode == 1
+    failed = {f.object: (f.reason, f.final) for f in parse(found.stdout)}
+    assert failed == {
+        "bad": ('no "good" object\nat all', True),
+        "segv": ("the worker process died: signal 11 (SIGSEGV)", False),
+        "hang": ("it took longer than 1 s (OBJECT_TIMEOUT) and was ended", False),
+        "memory": ("more memory is needed than WORKER_MEMORY_LIMIT allows, 512 MiB", True),
+    }
+    assert f"{files / 'echo'}: 12 bytes in" in found.stdout
+    assert f"{files / 'missing'}: No such file or directory" in found.stdout
+
+
+def test_path_and_content_must_give_the_same(files: Path) -> None:
+    found = run(TOLD, files / "kind")
+    assert found.returncode == 1
+    assert "3 bytes come of its path, and other 5 of its content" in found.stdout
+
+
+def test_files_are_not_overwritten(files: Path, tmp_path: Path) -> None:
+    found = run(TOLD, files / "upper", "-o", files)
+    assert (found.returncode, (files / "upper").read_bytes()) == (1, b"some content")
+    assert "choose another folder" in found.stderr
+    (tmp_path / "upper").write_bytes(b"")
+    assert "there are two upper" in run(TOLD, files / "upper", tmp_path / "upper").stderr
+
+
+def test_a_transformer_that_cannot_be_made(files: Path) -> None:
+    found = run("tests.unit.transforms_for_tests:Unmakeable", files / "upper")
+    assert found.returncode == 1
+    assert found.stderr.strip().startswith("error: RuntimeError: AUDIO_CODEC is not set")
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    import datetime
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"a": [1, None], "b": ["x", "ü"], "c": [datetime.date(2026, 1, 2)] * 2})
+    pq.write_table(table, tmp_path / "good.parquet")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 but no Parquet PAR1")
+    out = tmp_path / "out"
+    assert run(TABULAR, tmp_path / "good.parquet", "-o", out).returncode == 0
+    rows = [json.loads(line) for line in (out / "good.parquet").read_text().splitlines()]
+    assert rows == [{"a": 1, "b": "x", "c": "2026-01-02"}, {"a": None, "b": "ü", "c": "2026-01-02"}]
+
+    assert run(TABULAR, tmp_path / "good.parquet", "-o", out, TABULAR_COLUMNS="b").returncode == 0
+    assert json.loads((out / "good.parquet").read_text().splitlines()[0]) == {"b": "x"}
+    for file, columns, reason in (("good", "b,z", "there is no column z"), ("bad", "", "not a Parquet file")):
+        (failure,) = parse(run(TABULAR, tmp_path / f"{file}.parquet", TABULAR_COLUMNS=columns).stdout)
+        assert failure.final
+        assert reason in failure.reason
