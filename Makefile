@@ -61,10 +61,12 @@ logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
 
 .PHONY: test
 test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack
+	@$(STACK) build
 	@$(PYTHON) -m pytest $(ARGS)
 
 .PHONY: chaos
 chaos: $(STAMP) ## tests that kill storage nodes
+	@$(STACK) build
 	@$(PYTHON) -m pytest -m chaos $(ARGS)
 
 .PHONY: bench-transform

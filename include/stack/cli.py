@@ -95,6 +95,15 @@ def _up(options: argparse.Namespace) -> int:
     return code
 
 
+def _build(options: argparse.Namespace) -> int:
+    from include.stack import aistore_build
+
+    cache = options.folder / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    aistore_build.build(cache, _tell)
+    return 0
+
+
 def _demo(options: argparse.Namespace) -> int:
     from include.stack import demo, speech_corpus
 
@@ -231,6 +240,8 @@ def _parser() -> argparse.ArgumentParser:
         "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(PARTS)}"
     )
     command.set_defaults(run=_up)
+    command = commands.add_parser("build", help="build AIStore, which the first start does otherwise")
+    command.set_defaults(run=_build)
     command = commands.add_parser("demo", help="run the speech pipeline on recordings and print what happened")
     command.add_argument("--input", type=Path, help="folder of your own audio (default: recordings from LibriVox)")
     command.add_argument("--count", type=_objects, default=300, help="recordings to make (default: %(default)s)")
