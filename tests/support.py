@@ -39,6 +39,13 @@ def transcode_spec(audio: AudioFormat | None = None, communication: str = "ws") 
     )
 
 
+def small_spec(transform: str, **options: Any) -> EtlSpec:
+    """Return an ETL of one of the transformers of `tests.transformers`."""
+    command = transformer_command(f"tests.transformers:{transform}")
+    options = {"tuning": {"NUM_WORKERS": "1"}, "init_timeout": INIT_SECONDS, **options}
+    return EtlSpec(f"test-{transform}", TRANSFORMER_IMAGE, command, **options)
+
+
 def probe_spec() -> EtlSpec:
     """Return the ETL of the DAG's `probe` task."""
     return EtlSpec("test-probe", TRANSFORMER_IMAGE, transformer_command("audio_probe"), init_timeout=INIT_SECONDS)

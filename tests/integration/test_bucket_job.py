@@ -33,6 +33,7 @@ from tests.support import (
     put,
     read,
     sizes,
+    small_spec,
     transcode_spec,
     unique,
     until,
@@ -383,3 +384,39 @@ def test_a_target_is_killed(stack: Stack, pair: Pair, corpus: dict[str, bytes], 
     # afterwards the cluster transforms as before
     pair.destination.handle(pair.client).object(min(results)).delete()
     assert drive_with_retries(lambda: pair.job("2", transcode_spec()), drive).done == 1
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(180)
+def test_the_proxy_is_killed(stack: Stack, pair: Pair, corpus: dict[str, bytes], drive: Drive) -> None:
+    put(pair.client, pair.source, corpus)
+    pair.destination.handle(pair.client).create()
+    proxy = process(stack, "ais-proxy")
+
+    def kill() -> None:
+        until(lambda: sizes(pair.client, pair.destination), 40, "results", interval=0.02)
+        proxy.kill()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(drive_with_retries, lambda: pair.job("1", transcode_spec()), drive, tries=8)
+        kill()
+        found = running.result(150)
+    assert (found.done, found.failed) == (len(corpus), 0), found
+    results = sizes(pair.client, pair.destination)
+    assert set(results) == {WAV.destination(name) for name in corpus}
+    assert all(results.values())
+    assert process(stack, "ais-proxy").pid != proxy.pid
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_twenty_thousand_tiny_objects(pair: Pair, drive: Drive) -> None:
+    count = 20_000
+    put(pair.client, pair.source, {})
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: put(pair.client, pair.source, {f"{n:06}": b"object %d" % n}), range(count)))
+    upper = small_spec("upper")
+    found = drive(pair.job("1", upper, naming=None))
+    assert (found.listed, found.done, found.failed) == (count, count, 0), found
+    assert found.bytes_out == found.bytes_in
+    assert drive(pair.job("2", upper, naming=None)).skipped == count

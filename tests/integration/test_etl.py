@@ -27,18 +27,12 @@ from include.transform.ledger import Ledger
 from include.transform.naming import Naming
 from include.transform.pods import PodWatch
 from include.transform.single import get_object, transform_object
-from operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from operators.aistore import transformer_command
 from tests.support import INIT_SECONDS, put, read, sizes, unique, until
+from tests.support import small_spec as spec
 
 pytestmark = pytest.mark.timeout(120)
 Drive = Callable[[BucketJob], Summary]
-
-
-def spec(transform: str, **options: Any) -> EtlSpec:
-    """Return an ETL of one of the transformers of `tests.transformers`."""
-    command = transformer_command(f"tests.transformers:{transform}")
-    options = {"tuning": {"NUM_WORKERS": "1"}, "init_timeout": INIT_SECONDS, **options}
-    return EtlSpec(f"test-{transform}", TRANSFORMER_IMAGE, command, **options)
 
 
 @pytest.fixture
