@@ -313,7 +313,7 @@ def refuses(aistore: Any, bucket: Bucket) -> bool:
 def test_many_tiny_objects_and_one_that_is_overwritten_meanwhile(aistore: Any, clickhouse: Any, drive: Drive) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    count = 2_000
+    count = 600
     source = Bucket("ais", unique("in"))
     put(aistore, source, {})
     with ThreadPoolExecutor(8) as pool:
