@@ -7,10 +7,14 @@ from contextlib import suppress
 from importlib import import_module
 
 from . import worker, worker_process
-from .registry import MODULE_VARIABLE
+from .registry import BUILT_IN, TRANSFORM_VARIABLE, build, locate
 
 __all__ = ["worker", "worker_process"]
 
-# Faults in it are reported by the workers, which import it again.
+# Faults are reported by the workers, which do all this again.
 with suppress(Exception):
-    import_module(os.environ[MODULE_VARIABLE])
+    name = os.environ[TRANSFORM_VARIABLE]
+    if locate(name)[0] == BUILT_IN:
+        build(name)  # ours start nothing that a fork would lose, and load the decoders only when they are made
+    else:
+        import_module(locate(name)[0])

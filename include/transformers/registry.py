@@ -10,8 +10,8 @@ from typing import Any
 from .transformer import Data, Result, Source, Transformer
 
 BUILT_IN = "include.transformers.audio_transformers"
-# Tells the process that workers are forked from which module to load for them.
-MODULE_VARIABLE = "STORESIDE_TRANSFORM_MODULE"
+# Tells the process that workers are forked from what to load for them.
+TRANSFORM_VARIABLE = "STORESIDE_TRANSFORM"
 DEFAULT_MIME_TYPE = "application/octet-stream"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from .registry import MODULE_VARIABLE, locate
+from .registry import TRANSFORM_VARIABLE, locate
 from .settings import Settings
 from .transformer import Data
 from .wire import Channel, Head
@@ -30,8 +30,9 @@ class BrokenTransformError(Exception):
 
 
 def prepare(transform: str) -> None:
-    """Have the code of workers loaded in the background."""
-    os.environ[MODULE_VARIABLE] = locate(transform)[0]
+    """Have the code of workers loaded in the background. Raises UnknownTransformError for a name that is none."""
+    locate(transform)
+    os.environ[TRANSFORM_VARIABLE] = transform
     _context.set_forkserver_preload([f"{__package__}.preload"])
     multiprocessing.forkserver.ensure_running()
 
