@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 OnFailedObjects = Literal["fail", "report"]
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
+# More than AIStore ever has: it takes at most the CPUs of the target and four (xact, TuneNumWorkers).
+ALL_WORKERS = 1024
 _AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
 
 
@@ -268,7 +270,8 @@ class AISTransformBucketOperator(_BucketJobOperator):
     :param environment: the transformer's parameters; one ETL runs per set of them
     :param communication: ``ws``, ``hpush`` or ``hpull``
     :param object_timeout: seconds that one object may take
-    :param processes: processes of the transformer beside each target
+    :param processes: processes of the transformer beside each target; by default as many as it may use CPUs
+    :param workers: objects in flight per target; AIStore takes at most its CPUs and four
     :param pod_resources: Kubernetes' ``requests`` and ``limits`` of its pods
     :param extensions: extension of a source object (without dot) to that of its result
     :param prepend: goes before the name of every result
@@ -288,7 +291,8 @@ class AISTransformBucketOperator(_BucketJobOperator):
         environment: Mapping[str, str] | None = None,
         communication: str = "ws",
         object_timeout: int = 300,
-        processes: int = 1,
+        processes: int | None = None,
+        workers: int = ALL_WORKERS,
         pod_resources: Mapping[str, Mapping[str, str]] | None = None,
         extensions: Mapping[str, str] | None = None,
         prepend: str = "",
@@ -296,7 +300,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
         keep_etl: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(workers=workers, **kwargs)
         self.etl = etl
         self.image = image
         self.command = command
@@ -317,7 +321,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
             image=self.image,
             command=tuple(self.command),
             environment=dict(self.environment or {}),
-            tuning={"NUM_WORKERS": str(self.processes)},
+            tuning={"NUM_WORKERS": str(self.processes)} if self.processes else {},
             resources=dict(self.pod_resources or {}),
             communication=self.communication,
             object_timeout=self.object_timeout,

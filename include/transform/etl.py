@@ -27,13 +27,17 @@ MARK = "STORESIDE_SPEC"
 # Names of ETLs: 6 to 32 characters of lower-case letters, digits and hyphens (AIStore, k8s.ValidateEtlName).
 _PREFIX_LENGTH = 20
 _ATTEMPTS = 3
+# AIStore's own time-out of an object counts the time that it waits for a worker too; the server's comes first, as it
+# says why.
+_QUEUE_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class EtlSpec:
     """One ETL: an image, its command and environment, and how AIStore talks to it.
 
-    `communication` is ``ws``, ``hpush`` or ``hpull``; timeouts are seconds. Bucket transforms carry no
+    `communication` is ``ws``, ``hpush`` or ``hpull``; timeouts are seconds, `object_timeout` that of an object in the
+    transformer. Bucket transforms carry no
     arguments, so what differs between two transforms stands in `environment`, and each gets its own ETL. `tuning`
     is environment too, for what changes the speed and not the results. `resources` are Kubernetes' requests and
     limits. With `etl_name` the ETL is called so, and replaces one of that name that is specified otherwise.
@@ -120,6 +124,11 @@ class EtlSpec:
         return f"{label[:_PREFIX_LENGTH].strip('-')}-{self.mark[:10]}"
 
     @property
+    def request_timeout(self) -> str:
+        """How long AIStore waits for an object, as it writes durations."""
+        return f"{self.object_timeout + _QUEUE_SECONDS}s"
+
+    @property
     def mark(self) -> str:
         """A hash of all that makes this ETL what it is, apart from what follows it in a chain."""
         fields = {n: getattr(self, n) for n in self.__dataclass_fields__ if n not in ("then", "payload", "etl_name")}
@@ -161,7 +170,7 @@ class EtlSpec:
             "name": self.name,
             "communication": f"{self.communication}://",
             "init_timeout": f"{self.init_timeout}s",
-            "obj_timeout": f"{self.object_timeout}s",
+            "obj_timeout": self.request_timeout,
             "support_direct_put": self.direct_put,
             "runtime": runtime,
         }

@@ -40,7 +40,7 @@ class Inspection:
         names = etls.ensure(self.client, self.spec.over("hpush"), self.pods)
         job_id = self.source.handle(self.client).inspect(
             names[0],
-            timeout=f"{self.spec.object_timeout}s",
+            timeout=self.spec.request_timeout,
             prefix_filter=self.prefix,
             num_workers=self.workers,
             etl_pipeline=names[1:] or None,

@@ -29,7 +29,7 @@ from include.transform import jobs
 from include.transform.etl import EtlSpec
 from include.transformers.formats import AudioFormat
 from include.transformers.native import build
-from operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
 from tests.benchmarks import measure, recordings
 from tests.benchmarks.measure import Figures, bench
 
@@ -56,7 +56,7 @@ class Bench:
         nodes, servers = self._nodes(), self._servers()
         before = [measure.cpu_seconds(nodes), measure.cpu_seconds(servers)]
         job = SOURCE.handle(self.client).transform(
-            name, to, ext={"flac": "wav"}, num_workers=WORKERS, cont_on_err=True, timeout="10m"
+            name, to, ext={"flac": "wav"}, num_workers=ALL_WORKERS, cont_on_err=True, timeout="10m"
         )
         follower = jobs.Follower(self.client, job, 120)
         while not (progress := follower.poll()).finished:
@@ -103,7 +103,6 @@ class Bench:
 
 
 LISTEN = ("--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
-WORKERS = 4  # objects in flight per target: enough to keep both cores busy whatever the server
 
 
 def ours(audio: AudioFormat, processes: int = 1) -> EtlSpec:

@@ -160,7 +160,7 @@ def test_the_message_has_what_the_sdk_leaves_out() -> None:
         "name": spec.name,
         "communication": "hpush://",
         "init_timeout": "60s",
-        "obj_timeout": "9s",
+        "obj_timeout": "69s",
         "support_direct_put": True,
         "runtime": {"image": "i", "command": ["run"]},
         "resources": {"limits": {"memory": "1Gi"}},

@@ -190,8 +190,7 @@ def test_rendered_transcoding_is_the_written_one(container: str, codec: str) -> 
         TRANSFORMER_IMAGE,
         transformer_command("audio_transcode"),
         AudioFormat(container, codec, 48_000, 2).environment(),
-        {"NUM_WORKERS": "1"},
-        "ws",
+        communication="ws",
     )
 
 
