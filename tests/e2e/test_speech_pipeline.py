@@ -16,7 +16,8 @@ from include.stack import demo, s3, speech_corpus
 from include.stack.airflow_api import AirflowApi
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket
-from tests.support import contents, process, unique, until, versions
+from include.transform.jobs import running_transforms
+from tests.support import contents, etl_servers, process, unique, until, versions
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -183,7 +184,7 @@ def test_parameters_that_do_not_go_together_fail_at_once(pipeline: Pipeline) -> 
     assert "codec 'pcm_s16le' does not go into ogg: use one of opus" in pipeline.log(run, "transcode")
     assert time.monotonic() - started < 40
     with pytest.raises(requests.HTTPError) as refused:  # what the form would not let through
-        pipeline.api.trigger(DAG, {"channels": 3})
+        pipeline.api.trigger(DAG, {"channels": 9})
     assert refused.value.response.status_code in (400, 422)
 
 
@@ -222,6 +223,32 @@ def test_a_killed_triggerer_neither_loses_nor_repeats_work(
     made = {n: v for n, v in versions(aistore, Bucket("ais", "speech")).items() if n.startswith(prefix)}
     assert len(made) == 60
     assert {version.partition("/")[0] for version in made.values()} == {"1"}  # each was written once
+
+
+def test_a_cleared_task_ends_its_job_and_does_the_rest_again(
+    pipeline: Pipeline, corpus: list[bytes], aistore: Any
+) -> None:
+    prefix = unique("clear") + "/"
+    pipeline.put_quietly(below(prefix, [f"{n:03}.flac" for n in range(180)], corpus * 3))
+    run = pipeline.api.trigger(DAG, {"prefix": prefix})
+    until(lambda: running_transforms(aistore), 60, "transform", interval=0.01)
+    frozen = [p for server in etl_servers(pipeline.stack) for p in (server, *server.children(recursive=True))]
+    for one in frozen:  # in the middle of the job
+        one.suspend()
+    try:
+        (job,) = running_transforms(aistore)
+        until(lambda: pipeline.tasks(run)["transcode"]["state"] == "deferred", 30, "deferred transcode")
+        clear = {"dry_run": False, "dag_run_id": run, "task_ids": ["transcode"], "only_failed": False}
+        pipeline.api.request("POST", f"dags/{DAG}/clearTaskInstances", json=clear)
+        until(lambda: job not in running_transforms(aistore), 30, "end of the job")
+    finally:
+        for one in frozen:
+            if one.is_running():
+                one.resume()
+    assert pipeline.api.wait(DAG, run, 150)["state"] == "success"
+    assert pipeline.tasks(run)["transcode"]["try_number"] == 2
+    assert pipeline.rows(prefix) == (180, 180)
+    assert not pipeline.failures(prefix)
 
 
 def test_a_viewer_looks_and_does_not_touch(pipeline: Pipeline) -> None:
