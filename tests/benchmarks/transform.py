@@ -234,7 +234,10 @@ def report(found: Mapping[str, Figures], rounds: int, count: int) -> None:
     stereo, mono = found["ours, 44.1 kHz stereo"], found["ours, 16 kHz mono"]
     ffmpeg, ffmpeg_mono = found["ffmpeg server, 44.1 kHz stereo"], found["ffmpeg server, 16 kHz mono"]
     client, moved = found["client, 44.1 kHz stereo"], found["echo of as many bytes"]
-    least = found["bare libav, 44.1 kHz stereo"].total + moved.total
+    # An echo runs the nodes much harder per second than any transcoder, and cost them more per object in some runs: the
+    # limit has the smaller of the two.
+    moving = min(moved.part("aistore"), stereo.part("aistore")) + moved.part("server")
+    least = found["bare libav, 44.1 kHz stereo"].total + moving
     bench("transform.vs_ffmpeg_server", stereo.rate / ffmpeg.rate, "x")
     bench("transform.vs_ffmpeg_server_cpu", ffmpeg.total / stereo.total, "x")
     bench("transform.vs_ffmpeg_server_mono16k", mono.rate / ffmpeg_mono.rate, "x")
