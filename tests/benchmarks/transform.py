@@ -234,8 +234,8 @@ def report(found: Mapping[str, Figures], rounds: int, count: int) -> None:
     stereo, mono = found["ours, 44.1 kHz stereo"], found["ours, 16 kHz mono"]
     ffmpeg, ffmpeg_mono = found["ffmpeg server, 44.1 kHz stereo"], found["ffmpeg server, 16 kHz mono"]
     client, moved = found["client, 44.1 kHz stereo"], found["echo of as many bytes"]
-    # An echo runs the nodes much harder per second than any transcoder, and cost them more per object in some runs: the
-    # limit has the smaller of the two.
+    # An echo drives the nodes harder per second than any transcoder, and costs them more per object in some runs:
+    # the limit has the smaller of the two.
     moving = min(moved.part("aistore"), stereo.part("aistore")) + moved.part("server")
     least = found["bare libav, 44.1 kHz stereo"].total + moving
     bench("transform.vs_ffmpeg_server", stereo.rate / ffmpeg.rate, "x")
