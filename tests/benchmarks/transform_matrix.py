@@ -106,7 +106,8 @@ def draw(path: Path, ranked: list[tuple[Way, Figures]]) -> None:
         label="AIStore",
     )  # fmt: skip
     axes.set_xlabel("CPU milliseconds per object (12 s FLAC to 44.1 kHz stereo WAV)")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper right")
+    axes.margins(y=0.01)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
     figure.savefig(path, dpi=110)
