@@ -109,9 +109,10 @@ with DAG(
 ### Speech pipeline
 
 1. **ingest**: AIStore copies new recordings from S3 through its own S3 backend.
-2. **transcode**: AIStore's ETL transcodes them beside the disks that hold them, and the destination is reconciled
-   with the source.
-3. **probe**: the cluster measures every result: duration, rate, levels, SHA-256.
+2. **transcode**: AIStore's ETL transcodes them beside the disks that hold them, and measures every result in the same
+   pass: duration, rate, levels, SHA-256. The destination is reconciled with the source.
+3. **probe**: the cluster measures what has no facts of this run: results of earlier runs that were not published, and
+   objects that came from elsewhere. Mostly there is nothing, and it says so.
 4. **stage_manifest**: ClickHouse pulls the measurements from AIStore.
 5. **validate**: Great Expectations holds every row against the suite.
 6. **publish**: the valid rows appear in `storeside.speech` in one step.
@@ -141,6 +142,7 @@ processed. What failed, and why: `SELECT object, reason FROM storeside.objects F
         communication="{{ params.communication }}",
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
+        facts=FACTS,
         outlets=[speech],
     )
     probe = AISProbeAudioOperator(
@@ -152,7 +154,9 @@ processed. What failed, and why: `SELECT object, reason FROM storeside.objects F
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )
-    stage = ClickHouseStageManifestOperator(task_id="stage_manifest", bucket=SPEECH, facts=FACTS)
+    stage = ClickHouseStageManifestOperator(
+        task_id="stage_manifest", bucket=SPEECH, facts=FACTS, effect="{{ ti.xcom_pull('probe')['effect'] }}"
+    )
     validate = GXValidateManifestOperator(
         task_id="validate",
         bucket=SPEECH,

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from include.storage.buckets import Bucket, StoredObject, list_s3
 from include.storage.names import expand
+from include.transfer.manifest import facts_url
 from include.transform.bucket_job import BucketJob, Options, State, Summary
 from include.transform.etl import EtlSpec
 from include.transform.naming import Naming
@@ -307,7 +308,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
         self.environment = environment
         self.communication = communication
         self.object_timeout = object_timeout
-        self.processes = processes
+        self.tuning = {"NUM_WORKERS": str(processes)} if processes else {}
         self.pod_resources = pod_resources
         self.extensions = extensions
         self.prepend = prepend
@@ -321,7 +322,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
             image=self.image,
             command=tuple(self.command),
             environment=dict(self.environment or {}),
-            tuning={"NUM_WORKERS": str(self.processes)} if self.processes else {},
+            tuning=self.tuning,
             resources=dict(self.pod_resources or {}),
             communication=self.communication,
             object_timeout=self.object_timeout,
@@ -366,9 +367,12 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
     :param duration_seconds: leave out what comes after so much
     :param trim_silence_dbfs: cut off what is quieter than this before the first and after the last sound
     :param loudness_lufs: integrated loudness (EBU R 128) of the results
+    :param facts: bucket URI that the facts about results go to in the same pass, where `AISProbeAudioOperator` of the
+        same run finds them; transformers reach it at the connection's ``transformer_endpoint``. An object whose facts
+        cannot be stored fails. What was transcoded without facts is not transcoded again for them.
     """
 
-    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS)
+    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts")
 
     def __init__(
         self,
@@ -382,6 +386,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         duration_seconds: float | str | None = None,
         trim_silence_dbfs: float | str | None = None,
         loudness_lufs: float | str | None = None,
+        facts: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(command=transformer_command("audio_transcode"), **kwargs)
@@ -394,10 +399,23 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.duration_seconds = duration_seconds
         self.trim_silence_dbfs = trim_silence_dbfs
         self.loudness_lufs = loudness_lufs
+        self.facts = facts
 
     def audio(self) -> AudioFormat:
         """Return the format of results. Raises ValueError for one that does not exist."""
         return AudioFormat.from_values({name: getattr(self, name) for name in _AUDIO_OPTIONS})
+
+    def job(self, context: Context) -> BucketJob:
+        """Say where facts go: in the tuning, as results are the same with and without them."""
+        if self.facts:
+            endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
+            url = facts_url(endpoint, Bucket.parse(self.facts), run_key(context), self.prepend)
+            self.tuning = {**self.tuning, "SIDECAR_URL": url}
+        return super().job(context)
+
+    def options(self) -> Options:
+        """Add the bucket of the facts."""
+        return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
 
     def spec(self) -> EtlSpec:
         """Put the format into the ETL's environment."""

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.storage.buckets import Bucket
-from include.transfer.manifest import ManifestError, SpeechManifest, run_prefix
+from include.transfer.manifest import ManifestError, SpeechManifest, facts_naming
 from include.transform.bucket_job import Options, acknowledge
 from include.transform.ledger import Ledger, Scope
 from include.transform.naming import Naming
@@ -31,20 +31,16 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
 
     The facts (duration, rate, levels, checksum, …) become one small JSON object per audio object in `destination`,
     below a prefix of this run. Objects whose facts were published are not measured again; see
-    `ClickHousePublishManifestOperator`.
+    `ClickHousePublishManifestOperator`. Nor are those that a transcode of this run has stored the facts of; see
+    `AISTranscodeAudioOperator`. Where that leaves nothing, no ETL is started.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(command=transformer_command("audio_probe"), **kwargs)
 
     def naming(self, context: Context) -> Naming:
-        """Name facts after the whole object, ``a.wav`` to ``a.wav.json``, below the run's prefix.
-
-        Of objects with other extensions the facts keep the name as it is; ``stage_manifest.sql`` reads both back.
-        """
-        from include.transformers.formats import CODECS
-
-        return Naming({c: f"{c}.json" for c in CODECS}, run_prefix(run_key(context)))
+        """Name facts as the transcode of the same run does."""
+        return facts_naming(run_key(context))
 
     def options(self) -> Options:
         """Leave it to the publishing task to say that objects are done."""
@@ -55,7 +51,7 @@ class _ManifestOperator(BaseOperator):
     """What the manifest operators share: bucket, facts and connections.
 
     :param bucket: URI of the AIStore bucket whose audio the manifest describes
-    :param facts: URI of the bucket that `AISProbeAudioOperator` wrote to
+    :param facts: URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to
     """
 
     template_fields: Sequence[str] = ("bucket", "facts")
@@ -76,6 +72,10 @@ class _ManifestOperator(BaseOperator):
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
 
+    def scope(self, context: Context, effect: str) -> Scope:
+        """Return whose objects the facts are: those of the probe of this run that had this effect."""
+        return Scope(self.bucket, self.facts, effect, run_key(context))
+
     def manifest(self, context: Context) -> SpeechManifest:
         """Build the engine's manifest from the rendered arguments."""
         return SpeechManifest(
@@ -88,14 +88,26 @@ class _ManifestOperator(BaseOperator):
 
 
 class ClickHouseStageManifestOperator(_ManifestOperator):
-    """Has ClickHouse pull the facts of this run from AIStore into a staging table. Returns how many."""
+    """Has ClickHouse pull the facts of this run from AIStore into a staging table. Returns how many.
+
+    Rows are of the objects that the probe has facts of, be they measured by it or by the transcode.
+
+    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator`
+    """
+
+    template_fields = (*_ManifestOperator.template_fields, "effect")
+
+    def __init__(self, *, effect: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.effect = effect
 
     def execute(self, context: Context) -> dict[str, int]:
         """Start from a fresh staging table and fill it."""
         with airflow_errors():
             manifest = self.manifest(context)
             try:
-                return asdict(manifest.stage(AIStoreHook(self.aistore_conn_id).get_conn()))
+                aistore = AIStoreHook(self.aistore_conn_id).get_conn()
+                return asdict(manifest.stage(aistore, self.scope(context, self.effect)))
             except ManifestError as e:
                 raise RuntimeError(f"{e}; a retry reads them again") from e
 
@@ -205,7 +217,7 @@ class ClickHousePublishManifestOperator(_ManifestOperator):
             manifest = self.manifest(context)
             rows = manifest.publish()
             self.log.info("%d rows of this run are in storeside.speech", rows)
-            scope = Scope(self.bucket, self.facts, self.effect, run_key(context))
+            scope = self.scope(context, self.effect)
             acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
         return {"rows": rows}

@@ -1,4 +1,4 @@
--- Facts that the probe wrote, one JSON object per audio object, pulled by ClickHouse from AIStore's S3 API.
+-- Facts of a run, one JSON object per audio object, pulled by ClickHouse from AIStore's S3 API.
 -- Keys with these characters are left to whoever can name an object literally: ClickHouse takes `?versionId=` out of a
 -- key and reads another object. AIStore quotes ETags differently in listings and answers, so their comparison is off.
 INSERT INTO storeside_staging.{facts:Identifier}

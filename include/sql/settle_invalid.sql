@@ -10,5 +10,5 @@ INNER JOIN
     SELECT object, arrayStringConcat(arraySort(groupUniqArray(reason)), '; ') AS reason
     FROM storeside_staging.{invalid:Identifier}
     GROUP BY object
-) AS i ON r.destination_object = concat({prefix:String}, i.object, if(match(i.object, '\\.(wav|flac|mp3|ogg|m4a)$'), '.json', ''))
+) AS i ON r.object = i.object
 SETTINGS async_insert = 0

@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from include import sql
 from include.storage.buckets import Bucket, list_aistore
 from include.transform.ledger import Scope
+from include.transform.naming import Naming
+from include.transformers.formats import CODECS
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,27 @@ def run_prefix(run_id: str) -> str:
     return hashlib.sha256(run_id.encode()).hexdigest()[:16] + "/"
 
 
+def facts_naming(run_id: str) -> Naming:
+    """Return how the facts of a run are called: after the whole object, ``a.wav.json`` below the run's prefix.
+
+    Facts of an object with another extension than our containers, or none, have its very name: AIStore gives them no
+    ``.json``.
+    """
+    return Naming({container: f"{container}.json" for container in CODECS}, run_prefix(run_id))
+
+
+def facts_url(endpoint: str, facts: Bucket, run_id: str, prepend: str = "") -> str:
+    """Return where a transcode puts the facts of a run, before their names: see `facts_naming`.
+
+    `endpoint` is the URL of AIStore as transformers reach it; `prepend` goes before the names of results.
+    """
+    query = {"provider": facts.provider}
+    if facts.namespace:
+        query["namespace"] = facts.namespace
+    path = quote(f"{facts.name}/{run_prefix(run_id)}{prepend}")
+    return f"{endpoint.rstrip('/')}/v1/objects/{path}?{urlencode(query)}"
+
+
 @dataclass(frozen=True)
 class Staged:
     """Facts that were found, their bytes, and the rows of them that are to be published."""
@@ -55,8 +79,8 @@ class Staged:
 class SpeechManifest:
     """The manifest of the audio in `bucket` for one run.
 
-    `facts` is the AIStore bucket that the probe wrote to, `endpoint` the URL of AIStore's S3 API as ClickHouse
-    reaches it.
+    `facts` is the AIStore bucket that transcode and probe wrote to, `endpoint` the URL of AIStore's S3 API as
+    ClickHouse reaches it.
     """
 
     def __init__(self, clickhouse: Any, bucket: Bucket, facts: Bucket, endpoint: str, run_id: str) -> None:
@@ -71,8 +95,11 @@ class SpeechManifest:
         self.invalid_table = f"invalid_{key}"
         self.staging_table = f"speech_{key}"
 
-    def stage(self, aistore: Any) -> Staged:
+    def stage(self, aistore: Any, scope: Scope) -> Staged:
         """Fill the staging table from the facts; what was published before is left out.
+
+        Rows are of the objects that the probe, whose `scope` it is, has results of: those that publishing records as
+        done. Other facts may be there, of objects that were transcoded and then not delivered.
 
         ClickHouse reads a key as a URL and as a pattern, so it cannot name some objects (``?``, ``*``, ``{}``):
         what it did not bring is read through AIStore. Raises ManifestError when facts are missing still.
@@ -88,14 +115,15 @@ class SpeechManifest:
             },
         )
         facts, size = self._push_missing(aistore, path)
+        self._require_all(scope)
         self.clickhouse.command(
             sql.query("stage_manifest"),
             parameters={
+                **scope.parameters,
                 "facts": self.facts_table,
                 "staging": self.staging_table,
                 "bucket": str(self.bucket),
-                "path": path,
-                "run_id": self.run_id,
+                "facts_bucket": self.facts.name,
             },
         )
         staged = Staged(facts, size, self.staged())
@@ -148,7 +176,7 @@ class SpeechManifest:
         """Record the objects of rows that were left out as failed, with the expectation they did not meet."""
         self.clickhouse.command(
             sql.query("settle_invalid"),
-            parameters={**scope.parameters, "invalid": self.invalid_table, "prefix": self.prefix},
+            parameters={**scope.parameters, "invalid": self.invalid_table},
         )
 
     def publish(self) -> int:
@@ -227,6 +255,17 @@ class SpeechManifest:
         if loaded != expected:
             raise ManifestError(f"{loaded} facts were read where {self.facts}/{self.prefix} holds {expected}")
         return expected, size
+
+    def _require_all(self, scope: Scope) -> None:
+        """Raise ManifestError when an object that is done once this run publishes has no facts."""
+        absent = self.clickhouse.query(
+            "SELECT count(), any(object) FROM storeside.results(job = {job:String}, effect = {effect:String})"
+            " WHERE fresh AND concat({facts_bucket:String}, '/', destination_object)"
+            f" NOT IN (SELECT path FROM storeside_staging.`{self.facts_table}`)",
+            parameters={**scope.parameters, "facts_bucket": self.facts.name},
+        ).first_row
+        if absent[0]:
+            raise ManifestError(f"{absent[0]} facts that were made are gone from {self.facts}, as of {absent[1]!r}")
 
     def _count(self, table: str) -> int:
         return int(self.clickhouse.query(f"SELECT count() FROM {table}").first_row[0])

@@ -111,9 +111,12 @@ class Options:
     removes results whose source is gone there; both make it send contents instead of files. `workers` are concurrent
     objects per target (0: one per disk, -1: one). Without `continue_on_error` a job ends at the first failed object
     that AIStore is told of (not over ``ws``), and what was not tried stays undone. What failed for good is copied to
-    the bucket `quarantine`. With `keeps_result` off the results are intermediate: the function `acknowledge` records
-    the objects as done once whoever uses the results has them, and the results may be deleted then. `keep_etl` leaves
-    the ETL running for whoever started it.
+    the bucket `quarantine`. The bucket `sidecars` is made where missing, for transforms that store sidecars there.
+
+    With `keeps_result` off the results are intermediate, and all that are at the destination are of this run: the
+    function `acknowledge` records the objects as done once whoever uses the results has them, and the results may be
+    deleted then. What came along with an object that this run made is such a result already, and not made again.
+    `keep_etl` leaves the ETL running for whoever started it.
     """
 
     prefix: str = ""
@@ -124,6 +127,7 @@ class Options:
     workers: int = 0
     continue_on_error: bool = True
     quarantine: Bucket | None = None
+    sidecars: Bucket | None = None
     keeps_result: bool = True
     keep_etl: bool = False
 
@@ -172,7 +176,7 @@ class BucketJob:
         """Say what is to be done first: follow a job that runs already, resume what a killed try began, or plan."""
         jobs.wait_for_rebalance(self.client)
         self.ledger.create()
-        self._require_destination()
+        self._require_destinations()
         running = jobs.running_between(self.client, self.source, self.destination)
         if running:
             log.warning("job %s runs between %s and %s already: following it", running, self.source, self.destination)
@@ -205,7 +209,11 @@ class BucketJob:
     def _plan(self) -> State:
         """List both buckets, compare them with the ledger, and say what is to be done."""
         self.ledger.record_listing(self.scope, "source", self._source_rows())
-        self._list_destination("before")
+        if self.options.keeps_result:
+            self._list_destination("before")
+        else:  # before there is a plan: whoever resumes one takes for granted that this was done
+            self._list_destination("after")
+            self.ledger.distrust(self.scope)
         plan = self._decide(record=True)
         log.info(
             "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d refused for their names",
@@ -218,9 +226,14 @@ class BucketJob:
         )
         if self.options.sync:
             return self._state("bucket", plan)
-        if not plan.pending:
+        missing = plan.pending
+        if not self.options.keeps_result:
+            there = self.ledger.fresh_results(self.scope)[0]
+            missing -= there
+            log.info("%d results came along with their objects in this run, %d are to be made", there, missing)
+        if not missing:
             return self._state("done", plan)
-        whole = self.spec and self.options.names is None and plan.pending == plan.listed
+        whole = self.spec and self.options.names is None and missing == plan.listed
         return self._state("bucket" if whole else "objects", plan)
 
     def _decide(self, record: bool) -> Plan:
@@ -331,9 +344,10 @@ class BucketJob:
             examples=tuple(examples),
         )
 
-    def _require_destination(self) -> None:
-        if not self.destination.is_remote:
-            self.destination.handle(self.client).create(exist_ok=True)
+    def _require_destinations(self) -> None:
+        for bucket in (self.destination, self.options.sidecars):
+            if bucket and not bucket.is_remote:
+                bucket.handle(self.client).create(exist_ok=True)
 
     def _list_destination(self, side: str) -> None:
         # Of a prefix that reaches into the extension, only what comes before it is in the names of results.

@@ -117,6 +117,14 @@ class Ledger:
             self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
         return self.planned(scope)
 
+    def distrust(self, scope: Scope) -> None:
+        """Keep, as the job's ``before`` side, which results of its ``after`` side were not made with their objects.
+
+        For jobs whose results may come along with their objects, in the same run.
+        """
+        self._drop(scope, "before")
+        self.client.command(sql.query("distrust"), parameters=scope.parameters)
+
     def planned(self, scope: Scope) -> Plan:
         """Return the plan that is recorded for the job; all zero when there is none."""
         counts = dict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ class AudioProbe:
 
 
 class AudioTranscodeProbe:
-    """Transcodes each object; the sidecar is what `AudioProbe` says of the result."""
+    """Transcodes each object; the sidecar is what `AudioProbe` says of the result, named after the result."""
 
     def __init__(self, target: AudioFormat, limits: Limits) -> None:
         from . import audio_facts
@@ -66,7 +67,7 @@ class AudioTranscodeProbe:
             facts = self._facts.facts_of_wav(data, self._target)
         else:
             facts = self._facts.probe(data, self._limits)
-        return Result(data, _json(facts))
+        return Result(data, _json(facts), self._target.facts_name(name))
 
 
 def _json(facts: AudioFacts) -> bytes:
@@ -74,7 +75,12 @@ def _json(facts: AudioFacts) -> bytes:
 
 
 def audio_transcode() -> Transformer:
-    """Transcode to the format of the ``AUDIO_*`` variables."""
+    """Transcode to the format of the ``AUDIO_*`` variables; with a ``SIDECAR_URL`` facts go there in the same pass.
+
+    Results are the same with and without facts, and so is the command that they are known by.
+    """
+    if os.environ.get("SIDECAR_URL"):
+        return audio_transcode_probe()
     return AudioTranscode(AudioFormat.from_environment(), Limits.from_environment())
 
 

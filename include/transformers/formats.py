@@ -186,6 +186,16 @@ class AudioFormat:
         """How recordings' extensions change: AIStore's mapping, which is case-sensitive."""
         return {e: self.container for known in EXTENSIONS for e in (known, known.upper()) if e != self.container}
 
+    def facts_name(self, name: str) -> str:
+        """Return what facts about the result of the object `name` are called: as the result, with ``.json``.
+
+        Where the extension is none of `extensions` they have the result's very name, as AIStore's mapping, by which
+        the facts of a probe are named, has nothing to replace then.
+        """
+        stem, dot, extension = name.rpartition(".")
+        known = dot and (extension == self.container or extension in self.extensions)
+        return f"{stem}.{self.container}.json" if known else name
+
 
 # field -> environment variable, and how it is read
 _VARIABLES: dict[str, tuple[str, type]] = {

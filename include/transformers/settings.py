@@ -23,8 +23,8 @@ class Settings:
 
     `workers` is the number of worker processes; an object may take `object_timeout` seconds and its worker
     `memory_limit` bytes (none: no limit). `file_access` hands transformers the object's file instead of its content.
-    `target_url` is the target's address for this ETL; its secret is in it. Sidecars go to `sidecar_url` + the
-    object's name + ``.json``. `retries` is how often a transfer is tried again.
+    `target_url` is the target's address for this ETL; its secret is in it. Sidecars go to `sidecar_url` + their
+    names. `retries` is how often a transfer is tried again.
     """
 
     workers: int = 1

@@ -1,4 +1,4 @@
-"""Sidecars: the small second result of an object, stored beside the first under its name + ``.json``."""
+"""Sidecars: the small second result of an object, stored put elsewhere just before the first one is delivered."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Sidecars:
             raise ValueError(f"SIDECAR_URL={base!r} begins neither with http:// or https:// nor with file://")
 
     def put(self, name: str, content: bytes) -> None:
-        """Store the sidecar of one object. Raises TransferError."""
+        """Store the sidecar `name`, in place of one that is there. Raises TransferError."""
         if not self._parts.scheme:
             raise TransferError("the transform made a sidecar, and SIDECAR_URL does not say where to store it")
-        path = self._parts.path + quote(os.fsencode(name)) + ".json"
+        path = self._parts.path + quote(os.fsencode(name))
         if self._parts.scheme == "file":
             file = Path(unquote(path))
             file.parent.mkdir(parents=True, exist_ok=True)

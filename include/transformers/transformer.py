@@ -15,10 +15,14 @@ class ObjectError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """A result with a second, small one beside it, such as the facts of an audio object."""
+    """A result with a second, small one beside it, such as the facts of an audio object.
+
+    `sidecar_name` is what the second one is called: by default as the object, with ``.json``.
+    """
 
     data: Data
     sidecar: bytes
+    sidecar_name: str = ""
 
 
 class Transformer(Protocol):

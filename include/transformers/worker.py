@@ -88,7 +88,7 @@ class Worker:
         if not size:  # AIStore cannot tell an empty result from one that is missing
             raise ObjectError("the transform returned nothing")
         if isinstance(result, Result):
-            self._sidecars.put(job.object, result.sidecar)
+            self._sidecars.put(result.sidecar_name or f"{job.object}.json", result.sidecar)
         if not job.pipeline:
             return {"content": size}, data
         delivered = self._direct_put.deliver(job, data)

@@ -23,6 +23,7 @@ class AIStoreHook(BaseHook):
 
     ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS; ``verify`` off takes any certificate.
     ``clickhouse_endpoint``: the cluster's S3 endpoint as ClickHouse reaches it, where that differs.
+    ``transformer_endpoint``: the cluster's proxy as the pods of transformers reach it, where that differs.
     ``kube_config``: a kubeconfig file or ``in-cluster``, and ``kube_namespace`` that AIStore runs in (``ais``): with
     it an ETL whose pod does not start fails with Kubernetes' reason.
     """
@@ -53,6 +54,11 @@ class AIStoreHook(BaseHook):
     def clickhouse_endpoint(self) -> str:
         """The URL at which ClickHouse reaches the cluster's S3 API."""
         return str(self._connection.extra_dejson.get("clickhouse_endpoint") or self.endpoint)
+
+    @property
+    def transformer_endpoint(self) -> str:
+        """The URL at which transformers reach the cluster's proxy."""
+        return str(self._connection.extra_dejson.get("transformer_endpoint") or self.endpoint)
 
     @cached_property
     def pods(self) -> PodWatch | None:

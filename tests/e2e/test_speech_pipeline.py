@@ -148,6 +148,9 @@ def test_good_recordings_are_loaded_once_and_bad_ones_listed(
     found = pipeline.xcom(run, "transcode")
     assert (found["done"], found["failed"]) == (len(good), len(broken))
     assert pipeline.xcom(run, "publish")["rows"] == len(good)
+    probed = pipeline.xcom(run, "probe")  # all of them by the transcode
+    assert (probed["done"], probed["job_seconds"]) == (len(good), 0)
+    assert "0 are to be made" in pipeline.log(run, "probe")
 
     run, state = pipeline.run(prefix=prefix, on_failure="report")
     assert state == "success"

@@ -6,7 +6,7 @@ import hashlib
 import io
 import wave
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,19 +14,20 @@ import pytest
 from include.stack import demo, speech_corpus
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket
-from include.transfer.manifest import SpeechManifest, run_prefix
+from include.transfer.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
+from include.transform import etl as etls
 from include.transform.bucket_job import BucketJob, Options, Summary, acknowledge
 from include.transform.ledger import Ledger
 from include.transform.naming import Naming
-from include.transformers.formats import CODECS, AudioFormat
-from tests.support import contents, probe_spec, put, read, sizes, transcode_spec, unique
+from include.transformers.formats import AudioFormat
+from tests.support import contents, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
 
 pytestmark = pytest.mark.timeout(120)
 
 Drive = Callable[[BucketJob], Summary]
 HOSTILE = tuple(n for n in speech_corpus.HOSTILE_NAMES if not n.startswith("../") and "//" not in n)
-# of 16-bit WAV samples, whose levels are compared with those of the probe
-DECIBELS = 0.01
+# The longest whose facts AIStore can hold, and extensions that its mapping leaves as they are.
+NAMES = (*HOSTILE, "n" * 246 + ".flac", "a.Flac", "take1", "dir.wav/f", "x.json", "b.WAV", "c.d.opus")
 
 
 @dataclass
@@ -45,12 +46,34 @@ class Shelf:
         return Ledger(self.clickhouse)
 
     def probe(self, run: str) -> tuple[BucketJob, Summary]:
-        naming = Naming({c: f"{c}.json" for c in CODECS}, run_prefix(run))
-        job = BucketJob(
-            self.aistore, self.ledger, self.audio, self.facts,
-            run_id=run, spec=probe_spec(), naming=naming, options=Options(keeps_result=False),
-        )  # fmt: skip
+        job = self.probing(run)
         return job, self.drive(job)
+
+    def probing(self, run: str) -> BucketJob:
+        return BucketJob(
+            self.aistore, self.ledger, self.audio, self.facts,
+            run_id=run, spec=probe_spec(), naming=facts_naming(run), options=Options(keeps_result=False),
+        )  # fmt: skip
+
+    def transcode(
+        self, recordings: Bucket, run: str, *, facts: bool = True, to: Bucket | None = None, over: str = "ws"
+    ) -> Summary:
+        """Transcode recordings, with their facts in the same pass."""
+        spec = transcode_spec(communication=over)
+        if facts:
+            url = facts_url(self.stack.url("ais_proxy"), self.facts, run)
+            spec = replace(spec, tuning={**spec.tuning, "SIDECAR_URL": url})
+        job = BucketJob(
+            self.aistore, self.ledger, recordings, to or self.audio, run_id=run, spec=spec,
+            naming=Naming(AudioFormat().extensions), options=Options(sidecars=self.facts if facts else None),
+        )  # fmt: skip
+        return self.drive(job)
+
+    def found_facts(self, run: str) -> dict[str, bytes]:
+        """Return the facts of a run by their names below its prefix."""
+        prefix = run_prefix(run)
+        names = [name for name in sizes(self.aistore, self.facts) if name.startswith(prefix)]
+        return {name.removeprefix(prefix): read(self.aistore, self.facts, name) for name in names}
 
     def manifest(self, run: str) -> SpeechManifest:
         return SpeechManifest(self.clickhouse, self.audio, self.facts, self.stack.url("ais_proxy"), run)
@@ -113,9 +136,9 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
     assert (summary.done, summary.failed) == (len(names), 0), summary
 
     manifest = shelf.manifest(run)
-    staged = manifest.stage(shelf.aistore)
+    staged = manifest.stage(shelf.aistore, job.scope)
     assert (staged.facts, staged.rows) == (len(names), len(names))
-    assert manifest.stage(shelf.aistore) == staged  # a retry starts afresh
+    assert manifest.stage(shelf.aistore, job.scope) == staged  # a retry starts afresh
     assert not shelf.rows()  # nothing is visible yet
     assert manifest.publish() == len(names)
     assert manifest.publish() == len(names)
@@ -143,10 +166,10 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
     shelf.acknowledge(job, manifest)
     assert not shelf.left(run)
     later = unique("run")
-    _, again = shelf.probe(later)
+    job, again = shelf.probe(later)
     assert (again.done, again.skipped) == (0, len(names)), again
     manifest = shelf.manifest(later)
-    assert manifest.stage(shelf.aistore).rows == 0
+    assert manifest.stage(shelf.aistore, job.scope).rows == 0
     assert manifest.publish() == 0
     assert len(shelf.rows()) == len(names)
 
@@ -154,12 +177,12 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
 def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shelf) -> None:
     put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(n + 1) for n in range(4)})
     killed = unique("run")
-    shelf.probe(killed)
+    job, _ = shelf.probe(killed)
     manifest = shelf.manifest(killed)
-    assert manifest.stage(shelf.aistore).rows == 4
+    assert manifest.stage(shelf.aistore, job.scope).rows == 4
     assert manifest.publish() == 4
     # the same task again, from its start or from its publishing
-    assert manifest.stage(shelf.aistore).rows == 0
+    assert manifest.stage(shelf.aistore, job.scope).rows == 0
     assert manifest.publish() == 4
 
     later = unique("run")  # which does not know that the other published
@@ -167,7 +190,7 @@ def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shel
     job, summary = shelf.probe(later)
     assert summary.done == 5
     manifest = shelf.manifest(later)
-    assert manifest.stage(shelf.aistore).rows == 2
+    assert manifest.stage(shelf.aistore, job.scope).rows == 2
     assert manifest.publish() == 2
     shelf.acknowledge(job, manifest)
     rows = shelf.rows()
@@ -189,7 +212,7 @@ def test_invalid_rows_are_left_out_and_recorded_as_failed(shelf: Shelf) -> None:
     job, summary = shelf.probe(run)
     assert (summary.done, summary.failed) == (2, 1)
     manifest = shelf.manifest(run)
-    assert manifest.stage(shelf.aistore).rows == 2
+    assert manifest.stage(shelf.aistore, job.scope).rows == 2
     manifest.mark_invalid(["odd?name*.wav"], "duration_seconds is at most 2")
     manifest.mark_invalid(["odd?name*.wav"], "peak_dbfs is below 0")
     assert manifest.invalid() == 1
@@ -206,3 +229,92 @@ def test_invalid_rows_are_left_out_and_recorded_as_failed(shelf: Shelf) -> None:
     # both are known to be bad now
     begun = shelf.probe(unique("run"))[1]
     assert (begun.done, begun.known_bad, begun.skipped) == (0, 2, 1), begun
+
+
+@pytest.mark.parametrize("over", ["ws", "hpush"])
+def test_facts_of_a_transcode_are_those_of_the_probe(
+    shelf: Shelf, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, over: str
+) -> None:
+    names = [name for name in NAMES if over == "ws" or "#" not in name]  # which AIStore cuts off there in a push
+    folder = tmp_path_factory.mktemp("corpus")
+    made = speech_corpus.make(demo.RECORDINGS, folder, len(names)).objects
+    recordings, plain = Bucket("ais", unique("in")), Bucket("ais", unique("plain"))
+    put(shelf.aistore, recordings, dict(zip(names, contents(folder, [o.name for o in made]).values(), strict=True)))
+    run, other = unique("run"), unique("run")
+    summary = shelf.transcode(recordings, run, over=over)
+    assert (summary.done, summary.failed) == (len(names), 0), summary
+    assert shelf.probe(other)[1].done == len(names)
+    assert shelf.found_facts(run) == shelf.found_facts(other)
+    assert len(shelf.found_facts(run)) == len(names)
+
+    # they are all that a probe of the same run asks for
+    monkeypatch.setattr(etls, "ensure", lambda *_: pytest.fail("an ETL is started"))
+    job, summary = shelf.probe(run)
+    assert (summary.done, summary.failed, summary.job_seconds) == (len(names), 0, 0), summary
+    assert summary.bytes_out == sum(len(facts) for facts in shelf.found_facts(run).values())
+    manifest = shelf.manifest(run)
+    assert manifest.stage(shelf.aistore, job.scope).rows == len(names)
+    assert manifest.publish() == len(names)
+    naming = Naming(AudioFormat().extensions)
+    rows = {row["object"]: row for row in shelf.rows()}
+    assert {row["source_object"]: name for name, row in rows.items()} == {n: naming.destination(n) for n in names}
+    for name, row in rows.items():
+        assert row["checksum"] == hashlib.sha256(read(shelf.aistore, shelf.audio, name)).hexdigest(), name
+    shelf.acknowledge(job, manifest)
+    until(lambda: not shelf.left(run), 20, "end of what the run left")
+    monkeypatch.undo()
+
+    # the results are those of a transcode without facts, which is not repeated for the facts
+    without = shelf.transcode(recordings, run, facts=False, to=plain)
+    assert without.effect == shelf.transcode(recordings, unique("run"), to=plain).effect
+    assert shelf.transcode(recordings, unique("run"), to=plain).skipped == len(names)
+    assert sizes(shelf.aistore, plain) == sizes(shelf.aistore, shelf.audio)
+    for name in rows:
+        assert read(shelf.aistore, plain, name) == read(shelf.aistore, shelf.audio, name), name
+
+
+def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> None:
+    old, new, lost = (Bucket("ais", unique(label)) for label in ("old", "new", "lost"))
+    put(shelf.aistore, old, {"older.wav": tone(2), "changed.wav": tone(3)})
+    assert shelf.transcode(old, unique("run")).done == 2  # a run that did not get to publish
+    run = unique("run")
+    put(shelf.aistore, new, {"made.wav": tone(4), "overwritten.wav": tone(5)})
+    assert shelf.transcode(new, run).done == 2
+    # results that do not get to where they belong, and leave their facts
+    put(shelf.aistore, lost, {"changed.wav": tone(6), "lost.wav": tone(7)})
+    assert shelf.transcode(lost, run, to=Bucket("ais", unique("elsewhere"))).done == 2
+    put(shelf.aistore, shelf.audio, {"foreign.wav": tone(8), "overwritten.wav": tone(9)})
+    facts = {"made.wav", "overwritten.wav", "changed.wav", "lost.wav"}
+    assert set(shelf.found_facts(run)) == {f"{name}.json" for name in facts}
+    before = versions(shelf.aistore, shelf.facts)
+
+    planned = shelf.probing(run).begin()  # by a try that was killed then
+    assert (planned.phase, planned.pending) == ("objects", 5)
+    job, summary = shelf.probe(run)
+    assert (summary.listed, summary.done, summary.failed) == (5, 5, 0), summary
+    after = versions(shelf.aistore, shelf.facts)
+    kept = {name.removeprefix(run_prefix(run)) for name in before if after[name] == before[name]}
+    assert kept >= {"made.wav.json", "lost.wav.json"}
+    assert not kept & {"changed.wav.json", "overwritten.wav.json"}
+
+    manifest = shelf.manifest(run)
+    assert manifest.stage(shelf.aistore, job.scope).rows == 5
+    manifest.publish()
+    rows = {row["object"]: row for row in shelf.rows()}
+    assert {name: round(row["duration_seconds"]) for name, row in rows.items()} == {
+        "older.wav": 2, "changed.wav": 3, "made.wav": 4, "foreign.wav": 8, "overwritten.wav": 9,
+    }  # fmt: skip
+    for name, row in rows.items():
+        assert row["checksum"] == hashlib.sha256(read(shelf.aistore, shelf.audio, name)).hexdigest(), name
+    shelf.acknowledge(job, manifest)
+    until(lambda: not shelf.left(run), 20, "end of what the run left")
+    assert shelf.probe(unique("run"))[1].skipped == 5
+
+
+def test_facts_that_are_gone_are_missed(shelf: Shelf) -> None:
+    put(shelf.aistore, shelf.audio, {"a.wav": tone(1), "b.wav": tone(2)})
+    run = unique("run")
+    job, _ = shelf.probe(run)
+    shelf.facts.handle(shelf.aistore).object(f"{run_prefix(run)}b.wav.json").delete()
+    with pytest.raises(ManifestError, match=r"1 facts that were made are gone from .*'b.wav'"):
+        shelf.manifest(run).stage(shelf.aistore, job.scope)

@@ -29,6 +29,7 @@ def test_the_sidecar_is_what_probing_the_result_says(container: str, codec: str,
         assert bytes(result.data) == bytes(transcode(source, target))
         assert json.loads(result.sidecar) == asdict(probe(bytes(result.data)))
         assert result.sidecar == AudioProbe(LIMITS).transform(bytes(result.data), "a", "")
+        assert result.sidecar_name == f"a.{container}.json"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,12 @@ def test_names_make_transformers_from_the_environment(monkeypatch: pytest.Monkey
     for transformer in (made, facts, both):
         with pytest.raises(AudioError, match="AUDIO_MAX_SECONDS"):
             transformer.transform(wav(s16(sine(3.1))), "a", "")
+
+
+def test_the_address_of_sidecars_asks_for_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(audio_transformers.audio_transcode(), AudioTranscode)
+    monkeypatch.setenv("SIDECAR_URL", "http://proxy/")
+    assert isinstance(audio_transformers.audio_transcode(), AudioTranscodeProbe)
 
 
 def test_bad_settings_are_refused_when_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from include.stack.speech_corpus import HOSTILE_NAMES
 from include.storage.buckets import PROVIDERS, Bucket
 from include.storage.names import unfit
+from include.transfer.manifest import facts_naming, facts_url, run_prefix
 from include.transform.naming import Naming
-from include.transformers.formats import AudioFormat
+from include.transformers.formats import CODECS, EXTENSIONS, AudioFormat
 
 MP3 = {"flac": "wav", "mp3": ".wav", "odd": "..wav", "gone": "", "two.part": "never"}
 
@@ -71,6 +72,40 @@ def test_destination_is_aistores_rule(name: str, extensions: dict[str, str], pre
 def test_recordings_are_named_after_the_container(name: str) -> None:
     result = Naming(AudioFormat().extensions).destination(name)
     assert result == ("a.wav" if name not in ("a.Flac", "a.txt") else name)  # AIStore's mapping has no mixed case
+
+
+# --- facts
+
+ENDINGS = [*EXTENSIONS, *(e.upper() for e in EXTENSIONS), "Flac", "json", "wav.json", "txt", ""]
+
+
+@given(
+    st.sampled_from(sorted(CODECS)),
+    st.text(alphabet="a./é", max_size=6),
+    st.sampled_from(ENDINGS),
+    st.sampled_from(["", "run/"]),
+)
+def test_a_transcode_names_facts_as_the_probe_of_its_results_does(
+    container: str, stem: str, ending: str, prepend: str
+) -> None:
+    name = f"{stem}.{ending}" if ending else stem
+    audio = AudioFormat(container, next(iter(CODECS[container])), 48_000)
+    result = Naming(audio.extensions, prepend).destination(name)
+    assert run_prefix("run") + prepend + audio.facts_name(name) == facts_naming("run").destination(result)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "prepend", "expected"),
+    [
+        ("ais://facts", "", "http://p:1/v1/objects/facts/{}?provider=ais"),
+        ("ais://facts", "a ?/%", "http://p:1/v1/objects/facts/{}a%20%3F/%25?provider=ais"),
+        ("s3://facts", "", "http://p:1/v1/objects/facts/{}?provider=aws"),
+        ("ais://@uuid#space/facts", "", "http://p:1/v1/objects/facts/{}?provider=ais&namespace=%40uuid%23space"),
+    ],
+)
+def test_the_address_of_facts(bucket: str, prepend: str, expected: str) -> None:
+    found = facts_url("http://p:1/", Bucket.parse(bucket), "run", prepend)
+    assert found == expected.format(run_prefix("run"))
 
 
 # --- names that AIStore cannot hold

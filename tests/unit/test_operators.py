@@ -18,7 +18,7 @@ from aistore.sdk.errors import AISError
 from include.stack.settings import CHECKOUT
 from include.storage.buckets import Bucket
 from include.transfer.manifest import run_prefix
-from include.transform.bucket_job import Options, State
+from include.transform.bucket_job import BucketJob, Options, State
 from include.transform.errors import TransformError, TransientTransformError
 from include.transform.etl import EtlSpec
 from include.transformers.audio import AudioError
@@ -37,6 +37,7 @@ from operators.aistore_etl import (
     AISStopEtlOperator,
     AISTransformObjectOperator,
 )
+from operators.hooks.aistore import AIStoreHook
 from operators.shared import airflow_errors, as_bool, run_columns, run_key
 from operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from operators.triggers.aistore import AISJobTrigger
@@ -254,6 +255,31 @@ def test_facts_are_named_after_the_whole_object_below_the_run(name: str) -> None
     assert prefix != run_prefix("speech/manual__2")
     assert operator.naming(CONTEXT).destination(name) == f"{prefix}{name}.json"
     assert operator.spec().command == transformer_command("audio_probe")
+
+
+@pytest.mark.parametrize("extra", [{}, {"transformer_endpoint": "http://inside:51080"}])
+def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPatch, extra: dict[str, str]) -> None:
+    from airflow.sdk import Connection
+
+    connection = Connection(conn_id="aistore_default", conn_type="http", host="proxy", extra=json.dumps(extra))
+    monkeypatch.setattr(AIStoreHook, "get_connection", lambda *_: connection)
+    monkeypatch.setattr("operators.aistore.ledger", lambda _: None)
+
+    def job(**arguments: Any) -> BucketJob:
+        operator = rendered(AISTranscodeAudioOperator, {}, processes=2, prepend="x/", **arguments)
+        operator.job(CONTEXT)
+        return operator.job(CONTEXT)  # a task that goes on builds it again
+
+    plain, measured = job(), job(facts="ais://speech-{{ 'facts' }}")
+    assert plain.spec
+    assert measured.spec
+    assert plain.spec.tuning == {"NUM_WORKERS": "2"}
+    endpoint = extra.get("transformer_endpoint", "http://proxy:51080")
+    where = f"{endpoint}/v1/objects/speech-facts/{run_prefix('speech/manual__1')}x/?provider=ais"
+    assert measured.spec.tuning == {"NUM_WORKERS": "2", "SIDECAR_URL": where}
+    assert measured.spec.effect == plain.spec.effect
+    assert measured.spec.name != plain.spec.name
+    assert (plain.options.sidecars, measured.options.sidecars) == (None, Bucket("ais", "speech-facts"))
 
 
 @pytest.mark.parametrize("on_failed", ["", "ignore", "Fail", "None"])

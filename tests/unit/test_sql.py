@@ -14,16 +14,13 @@ from clickhouse_connect.driver.binding import bind_query
 from include import sql
 from include.quality.suites import MANIFEST_COLUMNS
 from include.stack.settings import CHECKOUT
-from include.transfer.manifest import FACTS
+from include.transfer.manifest import FACTS, facts_naming
 from include.transform.ledger import Scope
-from include.transform.naming import Naming
 from include.transformers.audio import AudioFacts
-from include.transformers.formats import CODECS
 
 FOLDER = Path(sql.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
-PATH = "facts/0123456789abcdef/"
 PARAMETERS: dict[str, Any] = {
     **SCOPE.parameters,
     "numbers": [0, 1],
@@ -37,9 +34,8 @@ PARAMETERS: dict[str, Any] = {
     "facts": "facts_1",
     "staging": "speech_1",
     "invalid": "invalid_1",
-    "prefix": "0123456789abcdef/",
     "bucket": "ais://speech",
-    "path": PATH,
+    "facts_bucket": "facts",
     "url": "http://127.0.0.1:9/facts/**",
     "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
 }
@@ -172,7 +168,25 @@ OBJECTS = ["a.wav", "in/b.flac", "c.mp3", "d.ogg", "take1", "song.m4b", "E.Flac"
 
 def facts(name: str) -> str:
     """Name the facts of an object as `AISProbeAudioOperator` has AIStore do it."""
-    return Naming({c: f"{c}.json" for c in CODECS}, PARAMETERS["prefix"]).destination(name)
+    return facts_naming(SCOPE.run_id).destination(name)
+
+
+def list_(engine: Engine, side: str, name: str, result: str, size: int = 10, version: str = "v") -> None:
+    engine.run(
+        "INSERT INTO storeside.listings (job, side, object, destination_object, size, version)"
+        " VALUES ({j:String}, {s:String}, {o:String}, {d:String}, {z:UInt64}, {v:String})",
+        {"j": SCOPE.job, "s": side, "o": name, "d": result, "z": size, "v": version},
+    )
+
+
+def find(engine: Engine, name: str) -> None:
+    """Have facts of an object pulled, and the probe know that they are there."""
+    for side in ("pending", "after"):
+        list_(engine, side, name, facts(name))
+    engine.run(
+        "INSERT INTO storeside_staging.facts_1 (path, checksum) VALUES ({p:String}, 'sum')",
+        {"p": f"facts/{facts(name)}"},
+    )
 
 
 def record(engine: Engine, source: str, destination: str, name: str, result: str, version: str) -> None:
@@ -187,10 +201,7 @@ def record(engine: Engine, source: str, destination: str, name: str, result: str
 def test_manifest_rows_have_their_objects_names(engine: Engine, name: str) -> None:
     record(engine, "s3://in", "ais://recordings", "raw", "raw", "etag")
     record(engine, "ais://recordings", "ais://speech", "raw", name, "1")
-    engine.run(
-        "INSERT INTO storeside_staging.facts_1 (path, checksum) VALUES ({p:String}, 'sum')",
-        {"p": f"facts/{facts(name)}"},
-    )
+    find(engine, name)
     engine.run(sql.query("stage_manifest"), PARAMETERS)
     assert engine.run(
         "SELECT bucket, object, source_bucket, source_object, source_version, checksum"
@@ -200,10 +211,7 @@ def test_manifest_rows_have_their_objects_names(engine: Engine, name: str) -> No
 
 def test_what_is_published_is_not_staged_again(engine: Engine) -> None:
     record(engine, "ais://recordings", "ais://speech", "raw", "a.wav", "1")
-    engine.run(
-        "INSERT INTO storeside_staging.facts_1 (path, checksum) VALUES ({p:String}, 'sum')",
-        {"p": f"facts/{facts('a.wav')}"},
-    )
+    find(engine, "a.wav")
     engine.run(sql.query("stage_manifest"), PARAMETERS)
     engine.run("INSERT INTO storeside.speech SELECT * FROM storeside_staging.speech_1")
     engine.run("TRUNCATE TABLE storeside_staging.speech_1")
@@ -215,11 +223,7 @@ def test_what_is_published_is_not_staged_again(engine: Engine) -> None:
 @pytest.mark.parametrize("name", OBJECTS)
 def test_invalid_rows_fail_their_objects(engine: Engine, name: str) -> None:
     for side in ("pending", "after"):
-        engine.run(
-            "INSERT INTO storeside.listings (job, side, object, destination_object, size, version)"
-            " VALUES ({j:String}, {s:String}, {o:String}, {d:String}, 10, 'v')",
-            {"j": SCOPE.job, "s": side, "o": name, "d": facts(name)},
-        )
+        list_(engine, side, name, facts(name))
     engine.run(
         "INSERT INTO storeside_staging.invalid_1 VALUES ({o:String}, 'too long'), ({o:String}, 'too loud')",
         {"o": name},
@@ -230,7 +234,38 @@ def test_invalid_rows_fail_their_objects(engine: Engine, name: str) -> None:
     ]
 
 
-def test_the_sql_knows_every_container() -> None:
-    wanted = f"({'|'.join(CODECS)})"
-    assert wanted in sql.query("stage_manifest")
-    assert wanted in sql.query("settle_invalid")
+def test_facts_of_what_the_probe_does_not_have_are_no_rows(engine: Engine) -> None:
+    find(engine, "fresh.wav")
+    for name in ("orphan.wav", "stale.wav"):
+        find(engine, name)
+    engine.run("ALTER TABLE storeside.listings DELETE WHERE object = 'orphan.wav' SETTINGS mutations_sync = 1")
+    list_(engine, "before", "", facts("stale.wav"))
+    engine.run(sql.query("stage_manifest"), PARAMETERS)
+    assert engine.run("SELECT object FROM storeside_staging.speech_1") == [["fresh.wav"]]
+
+
+@pytest.mark.parametrize(
+    ("status", "run", "made", "trusted"),
+    [
+        ("done", SCOPE.run_id, 10, True),
+        ("done", SCOPE.run_id, 11, False),  # overwritten since
+        ("done", "dag/earlier", 10, False),
+        ("failed", SCOPE.run_id, 10, False),
+    ],
+)
+def test_facts_count_when_their_object_was_made_with_them(
+    engine: Engine, status: str, run: str, made: int, trusted: bool
+) -> None:
+    list_(engine, "source", "a.wav", facts("a.wav"))
+    list_(engine, "after", "", facts("a.wav"), 300, "1/facts")
+    list_(engine, "after", "", facts("lost.wav"), 300, "2/facts")
+    engine.run(
+        "INSERT INTO storeside.objects (source, destination, object, destination_object, status, bytes_out, run_id)"
+        " VALUES ('ais://in', {d:String}, 'a.flac', 'a.wav', {s:String}, {b:UInt64}, {r:String})",
+        {"d": SCOPE.source, "s": status, "b": made, "r": run},
+    )
+    engine.run(sql.query("distrust"), PARAMETERS)
+    found = engine.run(
+        "SELECT destination_object, version FROM storeside.listings WHERE side = 'before' ORDER BY version"
+    )
+    assert found == [*([] if trusted else [[facts("a.wav"), "1/facts"]]), [facts("lost.wav"), "2/facts"]]
