@@ -60,9 +60,14 @@ logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
 	@$(STACK) logs $(COMPONENT)
 
 .PHONY: test
-test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack
+test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" some of them
 	@$(STACK) build
+ifeq ($(ARGS),)
+	@$(PYTHON) -m pytest tests/unit -n 2 --dist loadfile
+	@$(PYTHON) -m pytest tests/integration tests/e2e
+else
 	@$(PYTHON) -m pytest $(ARGS)
+endif
 
 .PHONY: chaos
 chaos: $(STAMP) ## tests that kill storage nodes
@@ -80,6 +85,10 @@ bench-matrix: $(STAMP) ## server x channel x file access x direct put; ARGS="--c
 .PHONY: bench-reconcile
 bench-reconcile: $(STAMP) ## comparing the listings of a bucket of 10 million objects
 	@$(PYTHON) -m tests.benchmarks.reconcile $(ARGS)
+
+.PHONY: bench-transfer
+bench-transfer: $(STAMP) ## S3 into ClickHouse against the engine itself, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
+	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
 
 .PHONY: bench
 bench: bench-transform bench-matrix bench-reconcile ## all benchmarks

@@ -93,11 +93,10 @@ class AISDeleteEtlOperator(BaseOperator):
         """Delete what is idle."""
         with airflow_errors():
             client = AIStoreHook(self.aistore_conn_id).get_conn()
-            if self.etl is None:
-                self.log.info("deleted: %s", ", ".join(etls.release_idle(client)) or "nothing")
-                return True
-            stages = (*self.etl.stages, *self.etl.over("hpush").stages)
-            return etls.release(client, dict.fromkeys(stage.name for stage in stages))
+            names = etls.ours(client) if self.etl is None else self.etl.all_names
+            gone = etls.release(client, names)
+        self.log.info("%s: %s", "deleted" if gone else "left", ", ".join(names) or "none")
+        return gone
 
 
 class AISInspectBucketOperator(BaseOperator):
@@ -161,7 +160,7 @@ class AISInspectBucketOperator(BaseOperator):
         """Read the failures, record and return them."""
         self.log.info("job %s: %s", event["job_id"], event["progress"])
         with airflow_errors():
-            failed = list(self.inspection().failures(event["job_id"]))
+            failed = list(self.inspection().failures(event["job_id"]).items())
             if event["error"]:
                 raise TransientTransformError(f"inspection {event['job_id']} did not end: {event['error']}")
             result = {"objects": event["objects"], "failed": len(failed), "examples": failed[:20]}
@@ -189,19 +188,9 @@ class AISInspectBucketOperator(BaseOperator):
         return result
 
 
-class AISTransformObjectOperator(BaseOperator):
-    """Has AIStore transform one object into another, at once. Returns name and size of the result.
+class _ObjectOperator(BaseOperator):
+    """What the operators of one object have in common."""
 
-    :param source: bucket URI
-    :param name: the object's name
-    :param destination: bucket URI; an ``ais://`` bucket is created where missing
-    :param result: the result's name; the object's own when empty
-    :param etl: the ETL or chain of ETLs
-    :param arguments: ETL arguments for this object, which bucket transforms cannot have
-    :param latest: have AIStore look for a newer version in a remote source
-    """
-
-    template_fields: Sequence[str] = ("source", "name", "destination", "result", "arguments")
     ui_color = "#d7e9f7"
 
     def __init__(
@@ -209,11 +198,8 @@ class AISTransformObjectOperator(BaseOperator):
         *,
         source: str,
         name: str,
-        destination: str,
-        etl: EtlSpec,
-        result: str = "",
+        etl: EtlSpec | None = None,
         arguments: str | Mapping[str, Any] = "",
-        latest: bool = False,
         keep_etl: bool = False,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         **kwargs: Any,
@@ -221,13 +207,35 @@ class AISTransformObjectOperator(BaseOperator):
         super().__init__(**kwargs)
         self.source = source
         self.name = name
-        self.destination = destination
         self.etl = etl
-        self.result = result
         self.arguments = arguments
-        self.latest = latest
         self.keep_etl = keep_etl
         self.aistore_conn_id = aistore_conn_id
+
+
+class AISTransformObjectOperator(_ObjectOperator):
+    """Has AIStore transform one object into another, at once. Returns name and size of the result.
+
+    :param source: bucket URI
+    :param name: the object's name
+    :param destination: bucket URI; an ``ais://`` bucket is created where missing
+    :param result: the result's name; the object's own when empty
+    :param etl: the ETL or chain of ETLs; always talked to over ``hpush``
+    :param arguments: ETL arguments for this object, which bucket transforms cannot have
+    :param latest: have AIStore look for a newer version in a remote source
+    :param keep_etl: leave the ETL running, for tasks that follow, and `AISDeleteEtlOperator` to end it
+    """
+
+    template_fields: Sequence[str] = ("source", "name", "destination", "result", "arguments")
+    etl: EtlSpec
+
+    def __init__(
+        self, *, destination: str, etl: EtlSpec, result: str = "", latest: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(etl=etl, **kwargs)
+        self.destination = destination
+        self.result = result
+        self.latest = latest
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Transform it; a result that is missing or empty is a failure."""
@@ -241,39 +249,22 @@ class AISTransformObjectOperator(BaseOperator):
         return {"name": self.result or self.name, "size": size}
 
 
-class AISGetObjectOperator(BaseOperator):
+class AISGetObjectOperator(_ObjectOperator):
     """Gets one object through an ETL (inline) and writes it to a file, in pieces: for samples, not for data sets.
 
     :param source: bucket URI
     :param name: the object's name
     :param path: file to write on the worker; it appears when it is whole
-    :param etl: the ETL or chain of ETLs; None gets the object as it is
+    :param etl: the ETL or chain of ETLs, always talked to over ``hpush``; None gets the object as it is
     :param arguments: ETL arguments of this request
+    :param keep_etl: leave the ETL running, for tasks that follow, and `AISDeleteEtlOperator` to end it
     """
 
     template_fields: Sequence[str] = ("source", "name", "path", "arguments")
-    ui_color = "#d7e9f7"
 
-    def __init__(
-        self,
-        *,
-        source: str,
-        name: str,
-        path: str,
-        etl: EtlSpec | None = None,
-        arguments: str | Mapping[str, Any] = "",
-        keep_etl: bool = False,
-        aistore_conn_id: str = AIStoreHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.source = source
-        self.name = name
         self.path = path
-        self.etl = etl
-        self.arguments = arguments
-        self.keep_etl = keep_etl
-        self.aistore_conn_id = aistore_conn_id
 
     def execute(self, context: Context) -> int:
         """Write the file; returns its bytes."""

@@ -51,6 +51,12 @@ def probe_spec() -> EtlSpec:
     return EtlSpec("test-probe", TRANSFORMER_IMAGE, transformer_command("audio_probe"), init_timeout=INIT_SECONDS)
 
 
+def shared_etls() -> set[str]:
+    """Return the names of the ETLs that many tests use: left running, as each start and each end takes seconds."""
+    upper = small_spec("upper")
+    return {spec.name for spec in (transcode_spec(), probe_spec(), upper, upper.over("hpush"))}
+
+
 def put(aistore: Any, bucket: Bucket, objects: Mapping[str, bytes]) -> None:
     """Put objects into an AIStore bucket, which is made where missing."""
     handle = bucket.handle(aistore)
@@ -96,12 +102,13 @@ def process(stack: Stack, component: str) -> psutil.Process:
     return psutil.Process(pid)
 
 
-def etl_servers(stack: Stack) -> list[psutil.Process]:
-    """Return the processes that serve transforms beside the targets."""
+def etl_servers(stack: Stack, etl_name: str = "") -> list[psutil.Process]:
+    """Return the processes that serve transforms beside the targets; those of one ETL if there is a name."""
     found = []
     for child in process(stack, "podrunner").children(recursive=True):
         try:
-            if "include.transformers.serve" in child.cmdline():
+            pod = child.environ().get("HOSTNAME", "")
+            if "include.transformers.serve" in child.cmdline() and pod.startswith(etl_name):
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

@@ -138,7 +138,7 @@ def make(source: Path, destination: Path, count: int, seed: int = 0) -> Corpus:
     """
     import numpy as np
 
-    ring = np.concatenate([_decode(path) for path in own_audio(source)])
+    ring = np.concatenate([decode(path) for path in own_audio(source)])
     if len(ring) < RATE or not ring.any():
         raise StackError(f"the audio in {source} is silent or shorter than a second: give at least one recording")
     cuts = _plan(count, len(ring), seed)
@@ -157,7 +157,7 @@ def make_bad(destination: Path) -> dict[str, str]:
 
     tone = np.sin(np.arange(8 * RATE) * (440 * 2 * np.pi / RATE)) * 8000
     noise = np.random.default_rng(0).normal(0, 800, len(tone))
-    good = _encode((tone + noise).astype(np.int16)[None, :], "flac", "flac", RATE)
+    good = encode((tone + noise).astype(np.int16)[None, :], "flac", "flac", RATE)
     frames = _frames_offset(good)
     middle = (frames + len(good)) // 2
     rubbish = random.Random(0).randbytes(len(good) - frames)  # noqa: S311
@@ -199,7 +199,7 @@ def _audio_files(folder: Path) -> Iterator[Path]:
                 yield Path(parent, name)
 
 
-def _decode(path: Path) -> Samples:
+def decode(path: Path) -> Samples:
     """Return the audio of a file as 16 kHz mono samples, shape (samples,)."""
     import av
     import numpy as np
@@ -239,13 +239,13 @@ def _write(ring: Samples, cut: _Cut, destination: Path) -> SpeechObject:
     if rate != RATE:
         audio = np.interp(np.arange(cut.length * rate // RATE) * (RATE / rate), np.arange(cut.length), audio)
     planes = np.stack([audio * 0.8**channel for channel in range(channels)])
-    content = _encode(planes.round().astype(np.int16), container, codec, rate)
+    content = encode(planes.round().astype(np.int16), container, codec, rate)
     (destination / cut.name).write_bytes(content)
     checksum = hashlib.sha256(content).hexdigest()
     return SpeechObject(cut.name, codec, rate, channels, planes.shape[1], len(content), checksum)
 
 
-def _encode(planes: Samples, container: str, codec: str, rate: int) -> bytes:
+def encode(planes: Samples, container: str, codec: str, rate: int) -> bytes:
     """Encode samples of shape (channels, samples)."""
     import av
 

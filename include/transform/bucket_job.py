@@ -18,9 +18,7 @@ A try that starts again after a kill follows the job that still runs and goes on
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +29,7 @@ from include.storage.names import unfit
 
 from . import etl as etls
 from . import jobs
+from .errors import plain, said
 from .etl import EtlSpec
 from .journal import failures
 from .ledger import Ledger, Pending, Plan, Scope
@@ -319,8 +318,7 @@ class BucketJob:
             self._remove_empty_results()
             jobs.end_idle(self.client, self.source, self.destination)
             if not options.keep_etl:
-                stages = (*self.spec.stages, *self.spec.over("hpush").stages)
-                etls.release(self.client, dict.fromkeys(stage.name for stage in stages))
+                etls.release(self.client, self.spec.all_names)
         if options.keeps_result:
             self.ledger.forget_listings(self.scope)
         totals = self.ledger.totals(self.scope)
@@ -447,7 +445,7 @@ class BucketJob:
             try:
                 source.object(p.object).head()
             except (AISError, RequestException) as e:
-                yield p.object, _reason(getattr(e, "message", "") or str(e)), False
+                yield p.object, said(e), False
 
     def _remove_empty_results(self) -> None:
         """Delete the empty objects that errors over WebSocket leave at the destination."""
@@ -478,7 +476,7 @@ def object_errors(client: Any, etl_names: Iterable[str], job_id: str, source: Bu
     for name in etl_names:
         try:
             for error in client.etl(name).view(job_id).obj_errors or []:
-                yield _object_name(error.obj_name, source), _reason(error.msg)
+                yield _object_name(error.obj_name, source), plain(error.msg)
         except AISError as e:
             log.info("job %s: its object errors cannot be read: %s", job_id, e)
 
@@ -489,11 +487,3 @@ def _object_name(reported: str, bucket: Bucket) -> str:
         if reported.startswith(prefix):
             return reported[len(prefix) :]
     return reported
-
-
-def _reason(message: str) -> str:
-    """Return what an error says, without the JSON that the transformer's server and AIStore put around it."""
-    found = re.search(r'"detail":\s*("(?:[^"\\]|\\.)*")', message)
-    if found:
-        message = json.loads(found[1]).removeprefix("Processing error: ")
-    return " ".join(message.split())[:1000]

@@ -7,6 +7,7 @@ TransformError             configuration or input: trying again changes nothing
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -20,8 +21,15 @@ class TransientTransformError(TransformError):
 
 
 def said(error: Any) -> str:
-    """Return what an error of AIStore says, in a line, without the JSON that its nodes wrap it in."""
-    text = str(getattr(error, "message", "") or error)
+    """Return what an error of AIStore says; see `plain`."""
+    return plain(str(getattr(error, "message", "") or error))
+
+
+def plain(text: str) -> str:
+    """Return a message in a line, without the JSON that AIStore's nodes and the transformer's server wrap it in."""
     with suppress(ValueError, TypeError, KeyError):  # not everything that fails on the way is AIStore
-        text = json.loads(text)["message"]
+        text = str(json.loads(text)["message"])
+    if found := re.search(r'"detail":\s*("(?:[^"\\]|\\.)*")', text):
+        with suppress(ValueError):
+            text = json.loads(found[1]).removeprefix("Processing error: ")
     return " ".join(text.split())[:1000]

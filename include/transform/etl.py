@@ -8,8 +8,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,12 +37,11 @@ class EtlSpec:
     """One ETL: an image, its command and environment, and how AIStore talks to it.
 
     `communication` is ``ws``, ``hpush`` or ``hpull``; timeouts are seconds, `object_timeout` that of an object in the
-    transformer. Bucket transforms carry no
-    arguments, so what differs between two transforms stands in `environment`, and each gets its own ETL. `tuning`
-    is environment too, for what changes the speed and not the results. `resources` are Kubernetes' requests and
-    limits. With `etl_name` the ETL is called so, and replaces one of that name that is specified otherwise.
-    ``a >> b >> c`` is a chain: each object passes all stages in one go, and nothing is stored in between.
-    Raises ValueError for a combination that AIStore 5.0 refuses or gets wrong.
+    transformer. Bucket transforms carry no arguments, so what differs between two transforms stands in `environment`,
+    and each gets its own ETL. `tuning` is environment too, for what changes the speed and not the results.
+    `resources` are Kubernetes' requests and limits. With `etl_name` the ETL is called so, and replaces one of that
+    name that is specified otherwise. ``a >> b >> c`` is a chain: each object passes all stages in one go, and nothing
+    is stored in between. Raises ValueError for a combination that AIStore 5.0 refuses or gets wrong.
     """
 
     label: str
@@ -124,6 +123,16 @@ class EtlSpec:
         return f"{label[:_PREFIX_LENGTH].strip('-')}-{self.mark[:10]}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the chain's ETLs in their order."""
+        return tuple(stage.name for stage in self.stages)
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The names of all ETLs that a job of this chain may start: what failed is tried again over ``hpush``."""
+        return tuple(dict.fromkeys((*self.names, *self.over("hpush").names)))
+
+    @property
     def request_timeout(self) -> str:
         """How long AIStore waits for an object, as it writes durations."""
         return f"{self.object_timeout + _QUEUE_SECONDS}s"
@@ -143,13 +152,15 @@ class EtlSpec:
 
     def over(self, communication: str) -> EtlSpec:
         """Return the same chain with all stages talked to in another way."""
-        stages = [replace(s, communication=communication) for s in self.stages]
-        return replace(stages[0], then=tuple(stages[1:]))
+        return self._each(communication=communication)
 
     def without_files(self) -> EtlSpec:
         """Return the same chain with contents handed to it instead of paths of files."""
-        stages = [replace(s, file_access=False) for s in self.stages]
-        return replace(stages[0], then=tuple(stages[1:]))
+        return self._each(file_access=False)
+
+    def _each(self, **changes: Any) -> EtlSpec:
+        first, *others = (replace(stage, **changes) for stage in self.stages)
+        return replace(first, then=tuple(others))
 
     def message(self) -> dict[str, Any]:
         """Return AIStore's message that starts this ETL (``ETLSpecMsg``, ext/etl/api.go).
@@ -198,7 +209,7 @@ def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
             return spec.name
         started = time.monotonic()
         try:
-            with pods.watching(spec.name) if pods else _nothing() as watched:
+            with pods.watching(spec.name) if pods else nullcontext(Watched()) as watched:
                 client.cluster().client.request(
                     "put", path="etl", timeout=spec.init_timeout + 30, json=spec.message()
                 )
@@ -214,10 +225,6 @@ def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
         else:
             log.info("ETL %s runs after %.1f s", spec.name, time.monotonic() - started)
             return spec.name
-
-
-def _nothing() -> AbstractContextManager[Watched]:
-    return nullcontext(Watched())
 
 
 def _running(client: Any, spec: EtlSpec) -> bool:
@@ -255,24 +262,23 @@ def mark_of(client: Any, name: str) -> str:
     return next((variable.value for variable in environment if variable.name == MARK), "")
 
 
-def release(client: Any, names: Iterable[str]) -> bool:
-    """Stop and delete ETLs, unless a transform runs somewhere in the cluster; returns whether they were.
+def ours(client: Any) -> list[str]:
+    """Return the names of all ETLs that were started from an `EtlSpec`."""
+    return [etl.id for etl in client.cluster().list_etls() if mark_of(client, etl.id)]
+
+
+def release(client: Any, names: Collection[str]) -> bool:
+    """Stop and delete ETLs, unless a transform runs somewhere in the cluster; returns whether they are gone.
 
     Stopping any ETL aborts every bucket transform (AIStore 5.0, xreg.AbortKind). Idle ones are not left behind
     because a target can hang in stopping them when another target is lost.
     """
-    if jobs.running_transforms(client):
+    if names and jobs.running_transforms(client):
         log.info("other transforms run: ETLs are left for them to end")
         return False
     for name in names:
         discard(client, name)
     return True
-
-
-def release_idle(client: Any) -> list[str]:
-    """Stop and delete all ETLs that were started from an `EtlSpec`, unless a transform runs; returns their names."""
-    ours = [etl.id for etl in client.cluster().list_etls() if mark_of(client, etl.id)]
-    return ours if ours and release(client, ours) else []
 
 
 def stop(client: Any, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,16 +47,15 @@ class Inspection:
         log.info("submitted inspection %s with ETL %s", job_id, " >> ".join(names))
         return str(job_id)
 
-    def failures(self, job_id: str) -> Iterator[tuple[str, str]]:
-        """Yield each object that could not be transformed, with the reason, and release the ETL afterwards."""
-        names = [stage.name for stage in self.spec.over("hpush").stages]
-        seen: set[str] = set()
-        for failure in failures(self.client, names, job_id, self.source.name):
-            if failure.object not in seen:
-                seen.add(failure.object)
-                yield failure.object, failure.reason
-        for name, reason in object_errors(self.client, names, job_id, self.source):
-            if name not in seen:
-                seen.add(name)
-                yield name, reason
-        etls.release(self.client, names)
+    def failures(self, job_id: str) -> dict[str, str]:
+        """Return the reason of each object that could not be transformed, and release the ETL."""
+        names = self.spec.over("hpush").names
+        reasons: dict[str, str] = {}
+        try:
+            for failure in failures(self.client, names, job_id, self.source.name):
+                reasons.setdefault(failure.object, failure.reason)
+            for name, reason in object_errors(self.client, names, job_id, self.source):
+                reasons.setdefault(name, reason)
+        finally:
+            etls.release(self.client, names)
+        return reasons

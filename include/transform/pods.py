@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -15,8 +16,14 @@ IN_CLUSTER = "in-cluster"
 _LOG_LINES = 20
 # Reasons of waiting or ended containers that another attempt does not change.
 _FINAL = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
-    | {"OOMKilled"}
+    {
+        "CreateContainerConfigError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "OOMKilled",
+    }
 )
 # Exit codes from here on are those of signals, which say nothing of the next time.
 _SIGNALS = 128
@@ -33,31 +40,36 @@ class Watched:
 class PodWatch:
     """Looks at the pods of ETLs while they start; AIStore removes them as soon as it has given up.
 
-    `api` is a `kubernetes.client.CoreV1Api`; `namespace` is the one that AIStore starts its pods in.
+    `kube_config` is a kubeconfig file, or ``in-cluster`` for the service account of the pod that this runs in;
+    `namespace` is the one that AIStore starts its pods in.
     """
 
-    def __init__(self, api: Any, namespace: str, interval: float = 1.0) -> None:
-        self.api = api
+    def __init__(self, kube_config: str, namespace: str, interval: float = 1.0) -> None:
+        self.kube_config = kube_config
         self.namespace = namespace
         self.interval = interval
 
-    @classmethod
-    def connect(cls, kube_config: str, namespace: str) -> PodWatch:
-        """Read a kubeconfig file, or use the pod's own service account for ``in-cluster``.
+    @cached_property
+    def api(self) -> Any:
+        """The `kubernetes.client.CoreV1Api`, connected when it is first needed: the import alone takes a second.
 
         Raises kubernetes.config.ConfigException when there is no such configuration.
         """
         from kubernetes import client, config
 
-        if kube_config == IN_CLUSTER:
+        if self.kube_config == IN_CLUSTER:
             configuration = client.Configuration()
             config.load_incluster_config(client_configuration=configuration)
-            return cls(client.CoreV1Api(client.ApiClient(configuration)), namespace)
-        return cls(client.CoreV1Api(config.new_client_from_config(config_file=kube_config)), namespace)
+            return client.CoreV1Api(client.ApiClient(configuration))
+        return client.CoreV1Api(config.new_client_from_config(config_file=self.kube_config))
 
     @contextmanager
     def watching(self, etl_name: str) -> Iterator[Watched]:
-        """Watch the pods of an ETL in a thread of its own for as long as the block runs."""
+        """Watch the pods of an ETL in a thread of its own for as long as the block runs.
+
+        Raises kubernetes.config.ConfigException when there is no way to Kubernetes.
+        """
+        self.api  # noqa: B018 - a wrong configuration is said here, and not in the thread
         watched = Watched()
         over = threading.Event()
         thread = threading.Thread(target=self._watch, args=(etl_name, watched, over), daemon=True)

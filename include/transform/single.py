@@ -85,11 +85,9 @@ def get_object(
             reader = source.handle(client).object(name).get_reader(etl=config, chunk_size=_PIECE)
             with part.open("wb") as file:
                 size = sum(file.write(piece) for piece in reader)
+            part.replace(path)
         except AISError as e:
-            part.unlink(missing_ok=True)
             raise TransformError(f"{source}/{name} cannot be had: {said(e)}") from e
-        except BaseException:
+        finally:
             part.unlink(missing_ok=True)
-            raise
-    part.replace(path)
     return size

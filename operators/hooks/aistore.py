@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from include.storage.cluster import Cluster
+from include.transform.pods import PodWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
-
-    from include.transform.pods import PodWatch
 
 
 class AIStoreHook(BaseHook):
@@ -66,9 +65,7 @@ class AIStoreHook(BaseHook):
         extra = self._connection.extra_dejson
         if not extra.get("kube_config"):
             return None
-        from include.transform.pods import PodWatch
-
-        return PodWatch.connect(extra["kube_config"], extra.get("kube_namespace", "ais"))
+        return PodWatch(extra["kube_config"], extra.get("kube_namespace", "ais"))
 
     def get_conn(self) -> Any:
         """Return a client of the cluster."""

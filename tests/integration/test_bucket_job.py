@@ -32,6 +32,7 @@ from tests.support import (
     process,
     put,
     read,
+    shared_etls,
     sizes,
     small_spec,
     transcode_spec,
@@ -40,7 +41,7 @@ from tests.support import (
     versions,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
 
 MANY = 120
 WAV = Naming(AudioFormat().extensions)
@@ -87,6 +88,7 @@ class Pair:
     def job(self, run: str, spec: EtlSpec | None = None, **options: Any) -> BucketJob:
         naming = options.pop("naming", WAV if spec else None)
         listing = options.pop("list_source", None)
+        options.setdefault("keep_etl", bool(spec) and spec.name in shared_etls())
         return BucketJob(
             self.client, self.ledger, self.source, self.destination,
             run_id=run, spec=spec, naming=naming, list_source=listing, options=Options(**options),
@@ -334,10 +336,10 @@ def test_an_etl_server_is_killed(
 
     def kill() -> None:
         until(lambda: len(sizes(pair.client, pair.destination)) > 5, 40, "results", interval=0.02)
-        etl_servers(stack)[0].kill()
+        etl_servers(stack, transcode_spec().name)[0].kill()
 
     pair.destination.handle(pair.client).create()
-    found = while_driving(pair.job("1", transcode_spec()), drive, kill, 60)
+    found = while_driving(pair.job("1", transcode_spec(), keep_etl=False), drive, kill, 60)
     assert (found.done, found.failed) == (MANY, 1), found
     assert re.search(REASONS["bad/text.flac"], pair.reasons("1")["bad/text.flac"])
     assert set(sizes(pair.client, pair.destination)) == {WAV.destination(name) for name in corpus}
@@ -373,7 +375,9 @@ def test_a_node_is_killed(stack: Stack, pair: Pair, corpus: dict[str, bytes], dr
         node.kill()
 
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(drive_with_retries, lambda: pair.job("1", transcode_spec()), drive, tries=8)
+        running = pool.submit(
+            drive_with_retries, lambda: pair.job("1", transcode_spec(), keep_etl=False), drive, tries=8
+        )
         kill()
         found = running.result(150)
     assert (found.done, found.failed) == (len(corpus), 0), found

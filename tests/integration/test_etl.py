@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ from include.transform.naming import Naming
 from include.transform.pods import PodWatch
 from include.transform.single import get_object, transform_object
 from operators.aistore import transformer_command
-from tests.support import INIT_SECONDS, put, read, sizes, unique, until
+from tests.support import INIT_SECONDS, put, read, shared_etls, sizes, unique, until
 from tests.support import small_spec as spec
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
 Drive = Callable[[BucketJob], Summary]
 
 
@@ -43,21 +43,20 @@ def source(aistore: Any) -> Bucket:
     return bucket
 
 
-@pytest.fixture(autouse=True)
-def no_etl_is_left(aistore: Any) -> Iterator[None]:
-    yield
-    until(lambda: not jobs.running_transforms(aistore), 30, "end of the transforms")
-    etls.release_idle(aistore)
-    assert not aistore.cluster().list_etls()
-
-
 def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec, **options: Any) -> BucketJob:
     naming = options.pop("naming", None)
     to = options.pop("to", None) or Bucket("ais", unique("out"))
     run = options.pop("run", "run")
+    options.setdefault("keep_etl", spec.name in shared_etls())
     return BucketJob(
         aistore, Ledger(clickhouse), source, to, run_id=run, spec=spec, naming=naming, options=Options(**options)
     )
+
+
+def instance(aistore: Any, name: str) -> str:
+    """Return what tells one start of the ETL `name` from another."""
+    (found,) = (etl.xaction_id for etl in aistore.cluster().list_etls() if etl.id == name)
+    return str(found)
 
 
 # ---- lifecycle
@@ -66,12 +65,11 @@ def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec, **options:
 def test_the_same_specification_is_one_etl_and_another_replaces_it(aistore: Any) -> None:
     upper = spec("upper", etl_name="named-etl")
     assert etls.ensure(aistore, upper) == ["named-etl"]
-    (first,) = [e.xaction_id for e in aistore.cluster().list_etls()]
+    first = instance(aistore, "named-etl")
     etls.ensure(aistore, upper)
-    assert [e.xaction_id for e in aistore.cluster().list_etls()] == [first]
+    assert instance(aistore, "named-etl") == first
     etls.ensure(aistore, replace(upper, environment={"SUFFIX": "!"}))
-    (second,) = [e.xaction_id for e in aistore.cluster().list_etls()]
-    assert second != first
+    assert instance(aistore, "named-etl") != first
     assert etls.mark_of(aistore, "named-etl") == replace(upper, environment={"SUFFIX": "!"}).mark
 
 
@@ -84,7 +82,7 @@ def test_nothing_is_stopped_while_a_transform_runs(aistore: Any, clickhouse: Any
     with pytest.raises(TransientTransformError, match="another specification"):
         etls.ensure(aistore, replace(slow, environment={"SECONDS": "0"}))
     assert not etls.release(aistore, ["slow-etl"])
-    assert not etls.release_idle(aistore)
+    assert "slow-etl" in etls.ours(aistore)
     follower = running.follower(state, 60)
     progress = until(lambda: (seen := follower.poll()).finished and seen, 40, "end of the job")
     assert not progress.error
@@ -101,8 +99,7 @@ def test_nothing_is_stopped_while_a_transform_runs(aistore: Any, clickhouse: Any
 def test_a_pod_that_does_not_start_says_why(
     stack: Stack, aistore: Any, change: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    pods = PodWatch.connect(str(kube_config(stack)), NAMESPACE)
-    pods.interval = 0.2
+    pods = PodWatch(str(kube_config(stack)), NAMESPACE, interval=0.2)
     with pytest.raises(TransformError) as caught:
         etls.ensure(aistore, replace(spec("upper"), **change), pods)
     assert not [word for word in words if word not in str(caught.value)], caught.value
@@ -125,6 +122,7 @@ def test_a_class_is_sent_as_it_is(aistore: Any, clickhouse: Any, source: Bucket,
     found = drive(run)
     assert (found.done, found.failed) == (7, 0), found
     assert read(aistore, run.destination, "a/1.txt") == b"OBJECT 1!"
+    assert shout.name not in etls.ours(aistore)
 
 
 # ---- what a job may be asked to do
@@ -164,9 +162,10 @@ def test_some_objects_and_names_that_are_not_there(
 
 
 def test_a_preview_changes_nothing(aistore: Any, clickhouse: Any, source: Bucket, drive: Drive) -> None:
+    before = set(etls.ours(aistore))
     run = job(aistore, clickhouse, source, spec("upper"))
     assert run.preview() == {"listed": 7, "pending": 7, "known_bad": 0, "refused": 0}
-    assert not aistore.cluster().list_etls()
+    assert set(etls.ours(aistore)) == before
     assert drive(run).done == 6
     assert job(aistore, clickhouse, source, spec("upper"), to=run.destination, run="2").preview()["pending"] == 0
 
@@ -222,18 +221,21 @@ def test_another_namespace(aistore: Any, clickhouse: Any, drive: Drive) -> None:
 
 def test_one_object(aistore: Any, source: Bucket, tmp_path: Path) -> None:
     to = Bucket("ais", unique("out"))
-    assert transform_object(aistore, source, "a/1.txt", to, "b.txt", spec("upper"), arguments="?") == 9
+    upper, kept = spec("upper"), {"keep_etl": True}
+    assert transform_object(aistore, source, "a/1.txt", to, "b.txt", upper, arguments="?", **kept) == 9
     assert read(aistore, to, "b.txt") == b"OBJECT 1?"
     with pytest.raises(TransformError, match="this object is bad"):
-        transform_object(aistore, source, "a/bad.txt", to, "bad.txt", spec("upper"))
+        transform_object(aistore, source, "a/bad.txt", to, "bad.txt", upper, **kept)
     assert set(sizes(aistore, to)) == {"b.txt"}
 
     path = tmp_path / "got.txt"
-    assert get_object(aistore, source, "a/2.txt", path, spec("upper") >> spec("wrap")) == path.stat().st_size
-    assert json.loads(path.read_text()) == {"content": "OBJECT 2"}
     with pytest.raises(TransformError, match="this object is bad"):
-        get_object(aistore, source, "a/bad.txt", tmp_path / "bad.txt", spec("upper"))
+        get_object(aistore, source, "a/bad.txt", tmp_path / "bad.txt", upper, **kept)
+    chain = upper >> spec("wrap")
+    assert get_object(aistore, source, "a/2.txt", path, chain) == path.stat().st_size
+    assert json.loads(path.read_text()) == {"content": "OBJECT 2"}
     assert [p.name for p in tmp_path.iterdir()] == ["got.txt"]
+    assert not set(chain.over("hpush").names) & set(etls.ours(aistore))
 
 
 def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> None:
@@ -242,7 +244,7 @@ def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> No
     follower = jobs.Follower(aistore, job_id, 60)
     progress = until(lambda: (seen := follower.poll()).finished and seen, 30, "end of the inspection")
     assert not progress.error
-    assert list(inspection.failures(job_id)) == [("a/bad.txt", "this object is bad")]
+    assert inspection.failures(job_id) == {"a/bad.txt": "this object is bad"}
     assert set(sizes(aistore, source)) == {f"a/{n}.txt" for n in range(6)} | {"a/bad.txt"}
 
 
@@ -250,8 +252,9 @@ def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> No
 
 
 def test_a_dead_worker_costs_its_object_a_retry_and_no_other_anything(
-    aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, tmp_path: Path
+    aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("include.transform.bucket_job.RETRY_DELAY", 0.5)
     put(aistore, source, {"dies/once.txt": b"x", "dies/always.txt": b"x"})
     deadly = spec("deadly", environment={"MARKS": str(tmp_path)})
     run = job(aistore, clickhouse, source, deadly)
@@ -285,7 +288,7 @@ def test_a_full_cluster_is_said(stack: Stack, aistore: Any, clickhouse: Any, sou
         settings = {f"space.{name}": value for name, value in marks.items()}
         aistore.cluster().client.request("put", path="cluster/set-config", params=settings)
 
-    run = job(aistore, clickhouse, source, spec("upper"))
+    run = job(aistore, clickhouse, source, spec("upper", environment={"SUFFIX": "!"}))  # an ETL that is to be started
     state = run.begin()
     space(cleanupwm=1, lowwm=1, highwm=1, out_of_space=2)
     try:

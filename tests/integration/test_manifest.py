@@ -22,7 +22,7 @@ from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
 from tests.support import contents, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
 
 Drive = Callable[[BucketJob], Summary]
 HOSTILE = tuple(n for n in speech_corpus.HOSTILE_NAMES if not n.startswith("../") and "//" not in n)
@@ -52,7 +52,8 @@ class Shelf:
     def probing(self, run: str) -> BucketJob:
         return BucketJob(
             self.aistore, self.ledger, self.audio, self.facts,
-            run_id=run, spec=probe_spec(), naming=facts_naming(run), options=Options(keeps_result=False),
+            run_id=run, spec=probe_spec(), naming=facts_naming(run),
+            options=Options(keeps_result=False, keep_etl=True),
         )  # fmt: skip
 
     def transcode(
@@ -65,7 +66,8 @@ class Shelf:
             spec = replace(spec, tuning={**spec.tuning, "SIDECAR_URL": url})
         job = BucketJob(
             self.aistore, self.ledger, recordings, to or self.audio, run_id=run, spec=spec,
-            naming=Naming(AudioFormat().extensions), options=Options(sidecars=self.facts if facts else None),
+            naming=Naming(AudioFormat().extensions),
+            options=Options(sidecars=self.facts if facts else None, keep_etl=True),
         )  # fmt: skip
         return self.drive(job)
 
@@ -129,8 +131,9 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
     run = unique("run")
     naming = Naming(AudioFormat().extensions)
     transcode = BucketJob(
-        shelf.aistore, shelf.ledger, recordings, shelf.audio, run_id=run, spec=transcode_spec(), naming=naming
-    )
+        shelf.aistore, shelf.ledger, recordings, shelf.audio, run_id=run, spec=transcode_spec(), naming=naming,
+        options=Options(keep_etl=True),
+    )  # fmt: skip
     assert shelf.drive(transcode).done == len(names)
     job, summary = shelf.probe(run)
     assert (summary.done, summary.failed) == (len(names), 0), summary

@@ -135,6 +135,9 @@ def test_a_chain_is_its_stages_in_order() -> None:
     assert len({chain.effect, (a >> c >> b).effect, (a >> b).effect, a.effect}) == 4
     assert {s.communication for s in chain.over("hpush").stages} == {"hpush"}
     assert chain.over("hpush").effect == chain.effect
+    assert chain.names == (a.name, b.name, c.name)
+    assert chain.all_names == (*chain.names, *chain.over("hpush").names)
+    assert replace(a, etl_name="my-etl").all_names == ("my-etl",)
     assert not any(s.file_access for s in chain.without_files().stages)
 
 

@@ -32,6 +32,7 @@ from operators.aistore import (
     transformer_command,
 )
 from operators.aistore_etl import (
+    AISDeleteEtlOperator,
     AISGetObjectOperator,
     AISInspectBucketOperator,
     AISStopEtlOperator,
@@ -366,6 +367,20 @@ def test_template_fields_of_single_object_operators_are_attributes() -> None:
     ]
     for operator in made:
         assert all(hasattr(operator, name) for name in operator.template_fields)
+
+
+@pytest.mark.parametrize("running", [[], ["etl-bck[x]"]])
+@pytest.mark.parametrize("etl", [EtlSpec("named", "i", etl_name="my-etl"), None])
+def test_deleting_etls_says_whether_they_are_gone(
+    monkeypatch: pytest.MonkeyPatch, etl: EtlSpec | None, running: list[str]
+) -> None:
+    discarded: list[str] = []
+    monkeypatch.setattr(AIStoreHook, "get_conn", lambda _: None)
+    monkeypatch.setattr("include.transform.etl.ours", lambda _: ["my-etl"])
+    monkeypatch.setattr("include.transform.jobs.running_transforms", lambda _: running)
+    monkeypatch.setattr("include.transform.etl.discard", lambda _, name: discarded.append(name))
+    assert AISDeleteEtlOperator(task_id="t", etl=etl).execute(CONTEXT) is not bool(running)
+    assert discarded == ([] if running else ["my-etl"])
 
 
 def test_template_fields_of_the_validation_are_attributes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from kubernetes import client as kube
 
+from include.stack.settings import CHECKOUT
 from include.transform.pods import PodWatch
 
 
@@ -43,6 +46,12 @@ class Api:
         return "Traceback\nKeyError: 'x'\n"
 
 
+def watch(api: Any) -> PodWatch:
+    made = PodWatch("absent.yaml", "ais", interval=0.01)
+    made.api = api
+    return made
+
+
 @pytest.mark.parametrize(
     ("found", "reason", "final"),
     [
@@ -74,12 +83,25 @@ class Api:
     ],
 )
 def test_reason(found: Any, reason: str, final: bool) -> None:
-    with PodWatch(Api(found), "ais", interval=0.01).watching("my-etl") as watched:
+    with watch(Api(found)).watching("my-etl") as watched:
         time.sleep(0.1)
     assert (watched.reason, watched.is_final) == (reason, final)
 
 
 def test_a_kubernetes_that_does_not_answer_changes_nothing() -> None:
-    with PodWatch(SimpleNamespace(), "ais", interval=0.01).watching("my-etl") as watched:
+    with watch(SimpleNamespace()).watching("my-etl") as watched:
         time.sleep(0.05)
     assert watched.reason == ""
+
+
+def test_a_wrong_configuration_is_said_when_it_is_needed() -> None:
+    from kubernetes.config import ConfigException
+
+    pods = PodWatch("absent.yaml", "ais")
+    with pytest.raises(ConfigException), pods.watching("my-etl"):
+        pass
+
+
+def test_kubernetes_is_imported_when_an_etl_starts() -> None:
+    code = "import sys, include.transform.pods as p; p.PodWatch('k', 'ais'); assert 'kubernetes' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
