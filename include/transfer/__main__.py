@@ -1,0 +1,104 @@
+"""``python -m include.transfer s3://bucket/prefix database.table``: a transfer without Airflow.
+
+ClickHouse and S3 are found by environment variables: CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER,
+CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE; and those of boto3, such as AWS_ENDPOINT_URL_S3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from include.transfer.engine import Transfer
+from include.transfer.errors import TransferError
+from include.transfer.formats import Csv
+from include.transfer.request import CHOICES, Request
+from include.transfer.source import Source
+from include.transfer.table import SYSTEM_COLUMNS, Layout
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one transfer; returns 1 when objects failed and 2 when it could not be carried out."""
+    parser = argparse.ArgumentParser(prog="python -m include.transfer", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("source", help="s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz")
+    parser.add_argument("table", help="database.table; it is made where it is missing")
+    for name, choices in CHOICES.items():
+        field = next(f for f in dataclasses.fields(Request) if f.name == name)
+        parser.add_argument(_option(name), choices=choices, default=field.default, help="default: %(default)s")
+    parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
+    parser.add_argument("--delimiter", default=",", help="of CSV; default: %(default)s")
+    parser.add_argument("--names", default="", help="columns of CSV without a header, with commas between")
+    parser.add_argument("--order-by", default="tuple()", help="of a new table; default: %(default)s")
+    parser.add_argument("--partition-by", default="", help="of a new table")
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="NAME=TYPE", help="a type that is not deduced"
+    )
+    parser.add_argument("--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS))
+    parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
+    parser.add_argument("--retry-failed", action="store_true", help="also objects that failed for good before")
+    parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
+    try:
+        transfer = Transfer(_request(given), _connect, _s3(), given.run_id or f"cli/{uuid.uuid4().hex}")
+        report = transfer.run(transfer.prepare())
+    except TransferError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    print(report)
+    for key, reason in report.failures:
+        print(f"failed: {key}: {reason}", file=sys.stderr)
+    return 1 if report.failed else 0
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _request(given: argparse.Namespace) -> Request:
+    scheme, _, path = given.source.partition("://")
+    bucket, _, keys = path.partition("/")
+    s3 = _s3()
+    if scheme != "s3":
+        raise TransferError(f"source {given.source!r}: write s3://bucket/prefix")
+    columns = dict(column.partition("=")[::2] for column in given.column)
+    return Request(
+        Source(bucket, keys, given.collection, s3.meta.endpoint_url),
+        given.table,
+        csv=Csv(given.delimiter, names=tuple(filter(None, given.names.split(",")))),
+        layout=Layout(order_by=given.order_by, partition_by=given.partition_by),
+        columns=columns,
+        system_columns=tuple(given.system_column),
+        all_or_nothing=given.all_or_nothing,
+        retry_failed=given.retry_failed,
+        **{name: getattr(given, name) for name in CHOICES},
+    )
+
+
+def _connect() -> Any:
+    import clickhouse_connect
+
+    return clickhouse_connect.get_client(
+        host=os.environ.get("CLICKHOUSE_HOST", "localhost"),
+        port=int(os.environ.get("CLICKHOUSE_PORT", "0")),
+        username=os.environ.get("CLICKHOUSE_USER", "default"),
+        password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
+        secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+    )
+
+
+def _s3() -> Any:
+    import boto3
+
+    return boto3.client("s3")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

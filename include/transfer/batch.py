@@ -1,0 +1,523 @@
+"""One batch: its objects are read into a staging table, checked there, and published; bad ones are taken out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clickhouse_connect.driver.binding import quote_identifier
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from include.transfer.content import Content
+from include.transfer.errors import (
+    DriftError,
+    ObjectError,
+    TransferError,
+    TransientError,
+    UsageError,
+    classify,
+    code_of,
+    named_file,
+)
+from include.transfer.formats import Format, compression_by_name, compression_of
+from include.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
+from include.transfer.lock import STAGING
+from include.transfer.push import csv_columns, parquet_facts, push
+from include.transfer.request import Request
+from include.transfer.salvage import RejectedRows, salvage
+from include.transfer.schema import Column, deduced, merge, structure, text_columns, wider
+from include.transfer.statement import Reading, parquet_reading, pulled_columns, settings, text_reading
+from include.transfer.table import LOAD_ID, Destination, existing, publish
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+_POLL_SECONDS = 0.5
+
+# How some objects are read, the objects, and the rows of each by its footer, or -1.
+_Reading = tuple[Reading, list[Planned], list[int]]
+
+
+class Cancelled(TransferError):
+    """The user has stopped the transfer."""
+
+
+@dataclass
+class Work:
+    """What all batches of a run share."""
+
+    request: Request
+    form: Format
+    transfer: str
+    token: str
+    run_id: str
+    connect: Callable[[], Any]
+    s3: Any
+    push_all: bool
+    stop: threading.Event = field(default_factory=threading.Event)
+    shapes: dict[str, tuple[Column, ...]] = field(default_factory=dict)
+    alters: threading.Lock = field(default_factory=threading.Lock)
+
+
+class BatchLoad:
+    """Loads one batch. Objects that cannot be loaded are recorded as failed; all others are published."""
+
+    def __init__(self, work: Work, batch: Batch) -> None:
+        self.work = work
+        self.batch = batch
+        self.request = work.request
+        self.client = work.connect()
+        self.destination = self._destination()
+        self.loads = Loads(self.client, work.transfer, self.destination.name, self.request.source.bucket, work.run_id)
+        self.pushed = work.push_all or batch.pushed
+        self._count = 0
+
+    def _destination(self) -> Destination:
+        return existing(self.client, self.request.table)
+
+    def run(self) -> None:
+        """Load, check and publish; raises TransferError when nothing can be said about the batch."""
+        for staged in self.staged():
+            self.publish(staged)
+
+    def staged(self) -> Iterator[Staged]:
+        """Yield staging tables with the objects that can be loaded, in as few as possible."""
+        objects = self.loads.objects(self.batch.number)
+        if (adopted := self._adopt(objects)) is not None:
+            yield adopted
+            taken = {o.planned.load_id for o in adopted.loaded}
+            objects = [o for o in objects if o.load_id not in taken]
+        waiting = [objects]
+        while waiting:
+            some = waiting.pop()
+            if not some:
+                continue
+            try:
+                yield self._with_retries(some)
+            except ObjectError as e:
+                if len(some) == 1:
+                    if (staged := self._mend(some[0], e)) is not None:
+                        yield staged
+                    continue
+                waiting.extend(reversed(_divided(some, e, self.request.source.bucket)))
+
+    def publish(self, staged: Staged) -> None:
+        """Publish a staging table and drop it."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                publish(
+                    self.destination, self.loads, f"{self.work.token}", staged.table, staged.loaded,
+                    replace_older=self.request.on_overwrite == "replace",
+                )  # fmt: skip
+                break
+            except (DatabaseError, OperationalError) as e:
+                error = classify(e)
+                if not isinstance(error, TransientError):
+                    raise UsageError(f"{self.destination.name} does not take the rows: {error}") from e
+                if attempt == _ATTEMPTS - 1:
+                    raise error from e
+                self._wait(attempt)
+        self.drop(staged.table)
+
+    def _with_retries(self, objects: Sequence[Planned], **how: Any) -> Staged:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._stage(objects, **how)
+            except (DatabaseError, OperationalError, TransientError) as e:
+                error = classify(e)
+                if not isinstance(error, TransientError):
+                    raise error from e
+                if attempt == _ATTEMPTS - 1:
+                    if len(objects) == 1 and not isinstance(e, OperationalError):
+                        raise ObjectError(f"{_ATTEMPTS} times: {error}") from e
+                    raise error from e
+                log.info("batch %d: %s: once more", self.batch.number, error)
+                self._wait(attempt)
+        raise AssertionError
+
+    def _wait(self, attempt: int) -> None:
+        if self.work.stop.wait(min(0.5 * 2**attempt, 10)):
+            raise Cancelled("the transfer was stopped")
+
+    def _stage(self, objects: Sequence[Planned], **how: Any) -> Staged:
+        """Read objects into a fresh staging table and check that all of each is there, and nothing else."""
+        if self.work.stop.is_set():
+            raise Cancelled("the transfer was stopped")
+        readings = self._readings(objects, **how)
+        table = self._new_table([o.load_id for o in objects] if len(readings) == 1 and not self.pushed else [])
+        try:
+            staged = Staged(table, (self._push if self.pushed else self._pull)(table, readings, **how))
+            if not self.pushed:
+                self._check_unchanged(objects)
+            self._check(staged)
+        except BaseException:
+            self._drop_quietly(table)
+            raise
+        return staged
+
+    def _new_table(self, load_ids: Sequence[int] = ()) -> str:
+        """Create a staging table; with `load_ids`, it is filled by one statement, which another process may adopt."""
+        self._count += 1
+        table = f"{self._tables}{self.work.token}_{self._count}"
+        self.destination.stage(table, json.dumps(list(load_ids)) if load_ids else "")
+        return table
+
+    @property
+    def _tables(self) -> str:
+        return f"load_{self.work.transfer}_{self.batch.number}_"
+
+    def _adopt(self, objects: Sequence[Planned]) -> Staged | None:
+        """Return what a process that is gone has had ClickHouse read, once it is; None when there is nothing."""
+        running = self.client.query(
+            "SELECT query_id FROM system.processes WHERE startsWith(query_id, {prefix:String})",
+            parameters={"prefix": f"storeside-{self._tables}"},
+        ).result_rows
+        for (query_id,) in running:
+            table = query_id.removeprefix("storeside-").partition("-")[0]
+            notes = self.client.query(
+                f"SELECT comment FROM system.tables WHERE database = '{STAGING}' AND name = {{table:String}}",
+                parameters={"table": table},
+            ).result_rows
+            if not notes or not notes[0][0]:
+                continue
+            log.info("batch %d: ClickHouse is still reading it, as an earlier process asked it to", self.batch.number)
+            ids = set(json.loads(notes[0][0]))
+            some = [o for o in objects if o.load_id in ids]
+            try:
+                follow(self.client, query_id, self.work.stop)
+                self._check_unchanged(some)
+                rows = [count for _, _, counts in self._readings(some) for count in counts]
+                staged = Staged(table, [Loaded(o, count) for o, count in zip(some, rows, strict=True)])
+                self._check(staged)
+            except (DatabaseError, OperationalError, ObjectError, TransientError) as e:
+                log.info("batch %d: that did not succeed: %s", self.batch.number, e)
+                continue
+            return staged
+        if running:
+            self.client.command(
+                "KILL QUERY WHERE startsWith(query_id, {prefix:String}) SYNC",
+                parameters={"prefix": f"storeside-{self._tables}"},
+            )
+        return None
+
+    def _check(self, staged: Staged) -> None:
+        found = dict(
+            self.client.query(
+                f"SELECT {LOAD_ID}, count() FROM {STAGING}.{quote_identifier(staged.table)} GROUP BY 1"
+            ).result_rows
+        )
+        ids = {o.planned.load_id for o in staged.loaded}
+        strange = sum(count for load_id, count in found.items() if load_id not in ids)
+        if strange:
+            raise ObjectError(f"{strange} rows came from another version: it was overwritten after it was listed")
+        for n, o in enumerate(staged.loaded):
+            there = found.get(o.planned.load_id, 0)
+            if o.rows >= 0 and there != o.rows:
+                raise ObjectError(f"it has {o.rows} rows, but {there} arrived")
+            staged.loaded[n] = Loaded(o.planned, there, o.rejected)
+
+    # reading
+
+    def _readings(self, objects: Sequence[Planned], **how: Any) -> list[_Reading]:
+        """Return how the objects are read, with the rows of each by its footer, or -1."""
+        keep_rest = self.request.on_drift == "rest"
+        if self.work.form.is_text:
+            reading = text_reading(self.work.form, self.destination, how.get("rest", ()))
+            return [(reading, list(objects), [-1] * len(objects))]
+        groups: dict[tuple[Column, ...], tuple[list[Planned], list[int]]] = {}
+        for o, (columns, rows) in zip(objects, self._footers(objects), strict=True):
+            some, counts = groups.setdefault(columns, ([], []))
+            some.append(o)
+            counts.append(rows)
+        return [
+            (parquet_reading(self.work.form, self.destination, columns, keep_rest=keep_rest), some, counts)
+            for columns, (some, counts) in groups.items()
+        ]
+
+    def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[tuple[Column, ...], int]]:
+        """Yield columns and rows of Parquet objects, from their footers."""
+        if self.pushed:
+            for o in objects:
+                try:
+                    columns, rows_in_footer = parquet_facts(self._content(o))
+                except ObjectError as e:
+                    raise about(e, o) from e
+                yield tuple(columns), rows_in_footer
+            return
+        source = self.request.source.objects([o.key for o in objects], "ParquetMetadata")
+        rows = self.client.query(
+            "SELECT _path, num_rows, toString(cityHash64(arrayMap(c -> (c.path, c.physical_type, c.logical_type,"
+            f" c.max_definition_level, c.max_repetition_level), columns))) FROM {source}",
+            settings={"use_hive_partitioning": 0, "max_query_size": LONG_STATEMENT, "s3_retry_attempts": 10},
+        ).result_rows
+        found = {path: (count, shape) for path, count, shape in rows}
+        for o in objects:
+            path = f"{self.request.source.bucket}/{o.key}"
+            if path not in found:
+                raise ObjectError("it was deleted after it was listed")
+            count, shape = found[path]
+            if shape not in self.work.shapes:
+                self.work.shapes[shape] = tuple(parquet_facts(self._content(o))[0])
+            yield self.work.shapes[shape], count
+
+    def _pull(self, table: str, readings: Sequence[_Reading], **how: Any) -> list[Loaded]:
+        staged = []
+        for reading, some, counts in readings:
+            compression = how.get("compression", "auto")
+            source = self.request.source.objects(
+                [o.key for o in some], reading.form.clickhouse, structure(reading.columns), compression
+            )
+            extra = pulled_columns(self.request.source.bucket, some, self.request.system_columns)
+            more = {} if some[0].has_etag else {"s3_validate_etag_on_read": 0}
+            self._execute(
+                table, f"INSERT INTO {reading.insert(table, extra, source)}", settings(reading.form, **more)
+            )
+            staged += [Loaded(o, rows) for o, rows in zip(some, counts, strict=True)]
+        return staged
+
+    def _check_unchanged(self, objects: Sequence[Planned]) -> None:
+        """Compare size and time of objects that have no ETag with those at the listing."""
+        if not objects or objects[0].has_etag:
+            return
+        source = self.request.source.objects([o.key for o in objects], "One")
+        now = {
+            path: f"{size}@{seconds}"
+            for path, size, seconds in self.client.query(
+                f"SELECT _path, _size, toUnixTimestamp(_time) FROM {source}",
+                settings={"max_query_size": LONG_STATEMENT},
+            ).result_rows
+        }
+        for o in objects:
+            if now.get(f"{self.request.source.bucket}/{o.key}") != o.version:
+                raise about(ObjectError("it was overwritten or deleted after it was listed"), o)
+
+    def _execute(self, table: str, statement: str, options: dict[str, Any]) -> None:
+        """Run an INSERT that may take longer than any connection lives."""
+        query_id = self._query_id(table)
+        try:
+            self.client.command(statement, settings={**options, "query_id": query_id})
+        except OperationalError as e:
+            if code_of(e):
+                raise
+            follow(self.client, query_id, self.work.stop)
+
+    def _query_id(self, table: str) -> str:
+        self._count += 1
+        return f"storeside-{table}-{self._count}"
+
+    def _push(self, table: str, readings: Sequence[_Reading], **how: Any) -> list[Loaded]:
+        staged = []
+        for reading, some, counts in readings:
+            for o, rows in zip(some, counts, strict=True):
+                if self.work.stop.is_set():
+                    raise Cancelled("the transfer was stopped")
+                try:
+                    read = push(
+                        self.client,
+                        self._content(o),
+                        reading,
+                        o,
+                        table,
+                        self.request.system_columns,
+                        self._query_id(table),
+                    )
+                except DatabaseError as e:
+                    raise about(classify(e), o) from e
+                except ObjectError as e:
+                    raise about(e, o) from e
+                staged.append(Loaded(o, rows if rows >= 0 else read))
+        return staged
+
+    def _content(self, o: Planned) -> Content:
+        return Content(self.work.s3, self.request.source.bucket, o.key, o.size, o.version)
+
+    # objects that are not as they should be
+
+    def _mend(self, o: Planned, error: ObjectError) -> Staged | None:
+        """Load an object that failed alone, as the request allows; record it as failed when that is impossible."""
+        try:
+            for remedy in (self._by_its_compression, self._by_drift, self._by_salvage):
+                if (staged := remedy(o, error)) is not None:
+                    return staged
+        except (ObjectError, DatabaseError) as e:
+            error = classify(e) if isinstance(e, DatabaseError) else e  # type: ignore[assignment]
+            if isinstance(error, TransientError):
+                raise error from e
+        reason = f"{error}{self._hint(o)}"
+        log.warning("%s: %s", o.key, reason)
+        self.loads.record_failed([(o, reason)])
+        return None
+
+    def _by_its_compression(self, o: Planned, error: ObjectError) -> Staged | None:
+        """Read an object whose name speaks of another compression than its content has."""
+        if self.pushed or not self.work.form.is_text:
+            return None
+        actual = compression_of(self._content(o).range(0, 10))
+        if actual == compression_by_name(o.key):
+            return None
+        return self._with_retries([o], compression=actual or "none")
+
+    def _by_drift(self, o: Planned, error: ObjectError) -> Staged | None:
+        policy = self.request.on_drift
+        if policy == "fail" or (policy == "add" and not isinstance(error, DriftError)):
+            return None
+        found = self._columns(o)
+        missing = [c for c in found if self.destination.type_of(c.name) is None]
+        if policy == "rest":
+            return self._with_retries([o], rest=missing) if missing and self.work.form.is_text else None
+        wanted = list(missing)
+        if policy == "widen":
+            for c in found:
+                now = self.destination.type_of(c.name)
+                if now is not None and (wide := wider(self.client, now, c.type)) != now:
+                    wanted.append(Column(c.name, wide))
+        if not wanted:
+            return None
+        with self.work.alters:
+            self.destination = self._destination().widen(wanted)
+        return self._with_retries([o])
+
+    def _by_salvage(self, o: Planned, error: ObjectError) -> Staged | None:
+        if self.request.on_bad_rows == "fail" or not (self.work.form.is_text and self.work.form.is_native):
+            return None
+        if isinstance(error, DriftError):
+            return None
+        keep = self.request.on_bad_rows == "keep"
+        rejected = RejectedRows(
+            self.destination, o, self.request.source.bucket, keep=keep, limit=self.request.max_bad_rows
+        )
+        self._count += 1
+        table = f"load_{self.work.transfer}_{self.batch.number}_{self.work.token}_{self._count}"
+        self.destination.stage(table)
+        reading = text_reading(self.work.form, self.destination)
+        rows = salvage(
+            self.client,
+            self._content(o),
+            reading,
+            o,
+            table,
+            self.request.system_columns,
+            self._query_id(table),
+            rejected,
+        )
+        rejected.flush()
+        staged = Staged(table, [Loaded(o, rows, rejected.count)])
+        self._check(staged)
+        log.info("%s: %d rows loaded, %d rejected", o.key, rows, rejected.count)
+        return staged
+
+    def _columns(self, o: Planned) -> list[Column]:
+        """Return the columns that an object has; ClickHouse looks at all of it where it can."""
+        if not self.work.form.is_text:
+            return parquet_facts(self._content(o))[0]
+        return sample_columns(self.client, self.request, self.work.form, [self._content(o)], whole=not self.pushed)
+
+    def _hint(self, o: Planned) -> str:
+        """Return what the first bytes tell about an object that cannot be loaded."""
+        try:
+            head = self._content(o).range(0, 10)
+        except TransferError:
+            return ""
+        if not head:
+            return " (the object is empty)" if self.work.form.name == "parquet" else ""
+        is_parquet = head.startswith(b"PAR1")
+        if is_parquet != (self.work.form.name == "parquet"):
+            kind = "is a Parquet file" if is_parquet else "does not begin as a Parquet file does"
+            return f" (the object {kind}: give it a prefix of its own)"
+        return ""
+
+    def join(self, whole: Staged, part: Staged) -> None:
+        """Move what another staging table holds into one of this batch's."""
+        self.client.command(
+            f"ALTER TABLE {STAGING}.{quote_identifier(whole.table)}"
+            f" ATTACH PARTITION ALL FROM {STAGING}.{quote_identifier(part.table)}"
+        )
+        whole.loaded.extend(part.loaded)
+        self.drop(part.table)
+
+    def drop(self, table: str) -> None:
+        """Drop a staging table."""
+        self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{quote_identifier(table)} SYNC")
+
+    def _drop_quietly(self, table: str) -> None:
+        try:
+            self.drop(table)
+        except (DatabaseError, OperationalError) as e:
+            log.debug("staging table %s stays until it is swept: %s", table, e)
+
+
+@dataclass
+class Staged:
+    """A staging table and the objects in it."""
+
+    table: str
+    loaded: list[Loaded]
+
+
+def sample_columns(
+    client: Any, request: Request, form: Format, contents: Sequence[Content], *, whole: bool = False
+) -> list[Column]:
+    """Return the columns of sampled objects, merged; with `whole`, of all of one object, read by ClickHouse."""
+    if form.name == "parquet":
+        return merge(client, [parquet_facts(content)[0] for content in contents])
+    if not form.is_native:
+        return merge(client, [csv_columns(content.sample(request.sample_bytes), form.csv) for content in contents])
+    if whole:
+        source = request.source.objects([contents[0].key], form.clickhouse)
+        unlimited = 1 << 62
+        rows = client.query(
+            f"DESCRIBE TABLE {source}",
+            settings={
+                **form.settings(),
+                "input_format_max_rows_to_read_for_schema_inference": unlimited,
+                "input_format_max_bytes_to_read_for_schema_inference": unlimited,
+                "use_hive_partitioning": 0,
+            },
+        ).result_rows
+        return [Column(row[0], deduced(row[1], request.nested)) for row in rows]  # type: ignore[arg-type]
+    samples = [content.sample(request.sample_bytes) for content in contents]
+    if form.name == "jsonl":  # ClickHouse merges what lines of one text have
+        samples = [b"".join(s if s.endswith(b"\n") else s + b"\n" for s in samples)]
+    return merge(client, [text_columns(client, form, sample, request.nested) for sample in samples])  # type: ignore[arg-type]
+
+
+def follow(client: Any, query_id: str, stop: threading.Event) -> None:
+    """Wait for a query whose connection was lost; returns when it has succeeded.
+
+    Raises TransientError when it failed, or when ClickHouse does not know: then it has to be run again.
+    """
+    while client.query(
+        "SELECT 1 FROM system.processes WHERE query_id = {id:String}", parameters={"id": query_id}
+    ).result_rows:
+        if stop.wait(_POLL_SECONDS):
+            raise Cancelled("the transfer was stopped")
+    try:
+        client.command("SYSTEM FLUSH LOGS")
+        rows = client.query(
+            "SELECT toString(type), exception FROM system.query_log WHERE query_id = {id:String}"
+            " AND type != 'QueryStart' AND event_date >= today() - 1",
+            parameters={"id": query_id},
+        ).result_rows
+    except DatabaseError:  # no log, or no right to read it
+        rows = []
+    if not rows or rows[0][0] != "QueryFinish":
+        raise TransientError(f"query {query_id} was lost{f': {rows[0][1]}' if rows else ''}")
+
+
+def _divided(objects: list[Planned], error: ObjectError, bucket: str) -> list[list[Planned]]:
+    """Return the objects in parts: the one that the error names alone, the others in halves."""
+    about = getattr(error, "key", None) or named_file(error.__cause__ or error).removeprefix(f"{bucket}/")
+    named = [o for o in objects if o.key == about]
+    others = [o for o in objects if o.key != about]
+    middle = (len(others) + 1) // 2
+    return [part for part in (named, others[:middle], others[middle:]) if part]
+
+
+def about(error: TransferError, o: Planned) -> TransferError:
+    """Return the error with the object that it is about."""
+    error.key = o.key  # type: ignore[attr-defined]
+    return error

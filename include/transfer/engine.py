@@ -1,0 +1,376 @@
+"""A transfer from its listing to its report: planned in ClickHouse, loaded in batches, each object exactly once."""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from include.transfer.batch import BatchLoad, Staged, Work, sample_columns
+from include.transfer.content import Content, s3_error
+from include.transfer.errors import ObjectError, TransferError, UsageError, classify, plain
+from include.transfer.formats import Format, format_of
+from include.transfer.loads import Batch, Loads, Planned, Totals
+from include.transfer.lock import STAGING, locked
+from include.transfer.request import Request
+from include.transfer.schema import Column, with_overrides
+from include.transfer.source import list_objects
+from include.transfer.table import REST, SYSTEM_COLUMNS, Destination, ddl, existing, look_up, settle
+
+log = logging.getLogger(__name__)
+
+# What is said of each batch: an error, or what it has staged and not published.
+Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
+REPORT_SECONDS = 5.0
+_TICK_SECONDS = 0.5
+MOST_FAILURES = 20
+_STALE_DAYS = 7
+
+
+class Left(TransferError):
+    """The process goes away; queries of ClickHouse go on, and `Transfer.run` elsewhere takes them over."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was found and is to be done: enough to go on elsewhere."""
+
+    format: str
+    push: bool
+    listed: int
+    planned: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did: objects, rows and bytes; of the failures the first twenty with their reasons."""
+
+    listed: int
+    skipped: int
+    loaded: int
+    failed: int
+    rows: int
+    rejected: int
+    bytes: int
+    seconds: float
+    failures: tuple[tuple[str, str], ...] = ()
+
+
+class Transfer:
+    """One run of a request.
+
+    `connect` gives a clickhouse-connect client, one for every thread; `s3` is a boto3 client. `run_id` names the run
+    in the ledger: the same run, started again, goes on where it was.
+    """
+
+    def __init__(self, request: Request, connect: Callable[[], Any], s3: Any, run_id: str) -> None:
+        self.connect = connect
+        self.s3 = s3
+        self.run_id = run_id
+        self.client = connect()
+        self.stop = threading.Event()
+        self.leave = threading.Event()
+        if "." not in request.table:
+            database = self.client.query("SELECT currentDatabase()").first_row[0]
+            request = replace(request, table=f"{database}.{request.table}")
+        self.request = request
+        source = request.source
+        text = "\0".join((run_id, request.table, source.bucket, source.keys))
+        self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.loads = Loads(self.client, self.id, request.table, source.bucket, run_id)
+        self.started = time.time()
+
+    # finding out what there is to do
+
+    def prepare(self) -> Prepared:
+        """List, plan, and make the table where it is missing.
+
+        Raises UsageError when the request cannot be carried out.
+        """
+        try:
+            return self._prepare()
+        except DatabaseError as e:
+            raise _usage(classify(e)) from e
+
+    def _prepare(self) -> Prepared:
+        self.loads.create()
+        self._sweep()
+        destination = look_up(self.client, self.request.table)
+        if destination is not None:
+            self._settle(destination)
+        push = not self._pulls()
+        self._list()
+        listed, planned, size = self.loads.plan(
+            self.request.source,
+            batch_bytes=self.request.batch_bytes,
+            batch_objects=self.request.batch_objects,
+            push=push,
+            retry_failed=self.request.retry_failed,
+        )
+        log.info(
+            "s3://%s/%s: %d objects listed, %d to load (%.1f MB), by %s",
+            self.request.source.bucket, self.request.source.keys, listed, planned, size / 1e6,
+            "push" if push else "pull",
+        )  # fmt: skip
+        if not planned:
+            return Prepared(self.request.format, push, listed, 0, 0)
+        if destination is None or self.request.format == "auto":
+            form, samples = self._samples()
+            destination = destination or self._create(form, samples)
+        else:
+            form = Format(self.request.format, self.request.csv)  # type: ignore[arg-type]
+        push = push or not form.is_native
+        self._complete(destination)
+        return Prepared(form.name, push, listed, planned, size)
+
+    def _pulls(self) -> bool:
+        """Tell whether ClickHouse is to read the objects itself."""
+        if self.request.loader == "push":
+            return False
+        try:
+            self.client.query(
+                f"SELECT 1 FROM {self.request.source.probe()} LIMIT 1",
+                settings={"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0},
+            )
+        except DatabaseError as e:
+            if self.request.loader == "pull":
+                raise UsageError(f"ClickHouse cannot read s3://{self.request.source.bucket}: {plain(e)}") from e
+            log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
+            return False
+        return True
+
+    def _list(self) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        source = self.request.source
+        overlap = self.request.overlap_seconds
+        after = "" if overlap is None else self.loads.start_after(overlap)
+        try:
+            self.loads.record_listing(list_objects(self.s3, source.bucket, source.prefix, after))
+        except (BotoCoreError, ClientError) as e:
+            raise _usage(s3_error(e, source.bucket, source.prefix)) from e
+
+    def _samples(self) -> tuple[Format, list[Content]]:
+        """Return the format and some objects of it. Objects of other formats are left to fail by themselves."""
+        chosen = [self._content(o) for o in self.loads.sample(self.request.sample_objects)]
+        name = self.request.format
+        readable = []
+        for content in chosen:
+            try:
+                found = format_of(content.key, content.sample(1 << 12))
+            except ObjectError as e:
+                log.warning("%s is no sample: %s", content.key, e)
+                continue
+            except UsageError:
+                if name == "auto":
+                    raise
+                found = name  # type: ignore[assignment]
+            name = found if name == "auto" else name
+            if (found == "parquet") == (name == "parquet"):
+                readable.append(content)
+        if name == "auto":
+            raise UsageError("none of the sampled objects can be read: give `format`")
+        return Format(name, self.request.csv), readable  # type: ignore[arg-type]
+
+    def _content(self, o: Planned) -> Content:
+        return Content(self.s3, self.request.source.bucket, o.key, o.size)
+
+    def _create(self, form: Format, samples: list[Content]) -> Destination:
+        readable = []
+        for content in samples:
+            try:
+                sample_columns(self.client, self.request, form, [content])
+                readable.append(content)
+            except (ObjectError, DatabaseError) as e:
+                log.warning("%s is no sample: %s", content.key, plain(e))
+        if not readable:
+            raise UsageError(f"no sampled object can be read as {form.name}: create {self.request.table} yourself")
+        columns = sample_columns(self.client, self.request, form, readable)
+        columns = with_overrides(columns, self.request.columns)
+        statement = ddl(self.request.table, columns, self.request.layout)
+        log.info("creating the table:\n%s", statement)
+        self.client.command(statement)
+        return existing(self.client, self.request.table)
+
+    def _complete(self, destination: Destination) -> None:
+        """Add the columns that the request asks for besides the data's."""
+        wanted = [Column(name, SYSTEM_COLUMNS[name]) for name in self.request.system_columns]
+        if self.request.on_drift == "rest":
+            wanted.append(Column(REST, "Map(String, String)"))
+        missing = [c for c in wanted if destination.type_of(c.name) is None]
+        if missing:
+            destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in missing])
+
+    # doing it
+
+    def run(self, prepared: Prepared) -> Report:
+        """Load what was planned; returns when every object is loaded or recorded as failed.
+
+        Raises Cancelled when it is stopped, TransientError when a server stays away: a new run goes on.
+        """
+        form = Format(prepared.format, self.request.csv) if prepared.planned else None  # type: ignore[arg-type]
+        if form is not None:
+            work = Work(
+                self.request, form, self.id, uuid.uuid4().hex[:8], self.run_id, self.connect, self.s3,
+                prepared.push, self.stop,
+            )  # fmt: skip
+            try:
+                self._load(work, prepared)
+            except Left:
+                raise
+            except BaseException:
+                self.cancel()
+                raise
+        totals = self.loads.totals()
+        failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
+        self.loads.forget()
+        return Report(
+            prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
+            totals.rejected, totals.bytes, time.time() - self.started, failures,
+        )  # fmt: skip
+
+    def _load(self, work: Work, prepared: Prepared) -> None:
+        """Work through the batches in threads that do not keep a process alive which is told to end."""
+        batches = self.loads.batches()
+        waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+        for batch in batches:
+            waiting.put(batch)
+        outcomes: Outcomes = queue.SimpleQueue()
+        for _ in range(min(self.request.parallel, len(batches))):
+            here = contextvars.copy_context()  # which tells where the lines of the log belong
+            threading.Thread(target=here.run, args=(_work_through, work, waiting, outcomes), daemon=True).start()
+        kept: list[tuple[BatchLoad, Staged]] = []
+        done, reported = 0, time.monotonic()
+        while done < len(batches):
+            if self.leave.is_set():
+                work.stop.set()
+                raise Left("left while ClickHouse goes on")
+            try:
+                outcome = outcomes.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                if time.monotonic() - reported >= REPORT_SECONDS:
+                    log.info("%s", self.progress(prepared))
+                    reported = time.monotonic()
+                continue
+            if isinstance(outcome, BaseException):
+                raise outcome
+            kept += outcome
+            done += 1
+        if kept:
+            self._publish_at_once(kept)
+
+    def _publish_at_once(self, kept: list[tuple[BatchLoad, Staged]]) -> None:
+        """Publish what all batches have staged in one step, unless an object has failed."""
+        first, whole = kept[0]
+        failed = self.loads.totals().failed
+        if failed:
+            for _, staged in kept:
+                first.drop(staged.table)
+            raise UsageError(
+                f"{failed} objects cannot be loaded, so nothing is: {_listed(self.loads.failures(MOST_FAILURES))}"
+            )
+        for _, staged in kept[1:]:
+            first.join(whole, staged)
+        first.publish(whole)
+
+    def progress(self, prepared: Prepared) -> str:
+        """Return one line: done of total, rate and time to go."""
+        totals = self.loads.totals()
+        row = self.client.query(
+            "SELECT sum(read_rows) FROM system.processes WHERE startsWith(query_id, {prefix:String})",
+            parameters={"prefix": f"storeside-load_{self.id}_"},
+        ).first_row
+        return describe(totals, int(row[0]), prepared, time.time() - self.started)
+
+    def cancel(self) -> None:
+        """Stop, from any thread: queries are killed, and nothing of unfinished batches becomes visible."""
+        self.stop.set()
+        try:
+            self.connect().command(
+                "KILL QUERY WHERE startsWith(query_id, {prefix:String}) ASYNC",
+                parameters={"prefix": f"storeside-load_{self.id}_"},
+            )
+        except (DatabaseError, OperationalError) as e:
+            log.warning("queries of this transfer may still run: %s", plain(e))
+
+    # what others left behind
+
+    def _sweep(self) -> None:
+        """End what an earlier attempt of this run has left, and drop what is a week old."""
+        self.client.command(
+            "KILL QUERY WHERE startsWith(query_id, {prefix:String}) SYNC",
+            parameters={"prefix": f"storeside-load_{self.id}_"},
+        )
+        rows = self.client.query(
+            f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
+            f" OR metadata_modification_time < now() - INTERVAL {_STALE_DAYS} DAY)",
+            parameters={"mine": f"load_{self.id}_"},
+        ).result_rows
+        for (name,) in rows:
+            self.client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+
+    def _settle(self, destination: Destination) -> None:
+        """Find out what became of loads that somebody was publishing when he was cut off."""
+        if not self.loads.doubtful():
+            return
+        with locked(self.client, destination.name, uuid.uuid4().hex[:8], ""):
+            settle(
+                destination, self.loads, self.loads.doubtful(),
+                replace_older=self.request.on_overwrite == "replace",
+            )  # fmt: skip
+
+
+def _work_through(
+    work: Work,
+    waiting: queue.SimpleQueue[Batch],
+    outcomes: Outcomes,
+) -> None:
+    """Load batch after batch; with all-or-nothing, hand over what is staged instead of publishing it."""
+    while not work.stop.is_set():
+        try:
+            load = BatchLoad(work, waiting.get_nowait())
+        except queue.Empty:
+            return
+        except BaseException as e:
+            outcomes.put(e)
+            return
+        try:
+            if work.request.all_or_nothing:
+                outcomes.put([(load, staged) for staged in load.staged()])
+            else:
+                load.run()
+                outcomes.put([])
+        except BaseException as e:
+            outcomes.put(e)
+            return
+
+
+def _listed(failures: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"{key}: {reason}" for key, reason in failures)
+
+
+def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -> str:
+    """Return a line of progress: `reading` rows are being read at this moment."""
+    done = totals.loaded + totals.failed
+    share = totals.bytes / prepared.bytes if prepared.bytes else 0.0
+    text = (
+        f"{done} of {prepared.planned} objects, {totals.rows} rows (and {reading} on their way),"
+        f" {totals.bytes / 1e6:.1f} of {prepared.bytes / 1e6:.1f} MB"
+    )
+    if share and seconds > 0:
+        text += f", {totals.bytes / seconds / 1e6:.1f} MB/s, {seconds / share - seconds:.0f} s to go"
+    return text
+
+
+def _usage(error: TransferError) -> TransferError:
+    return UsageError(str(error)) if isinstance(error, ObjectError) else error

@@ -1,0 +1,157 @@
+"""The formats of objects: how ClickHouse reads each, and how they are told apart by their content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from include.transfer.errors import UsageError
+
+FormatName = Literal["parquet", "csv", "jsonl"]
+FORMATS = ("parquet", "csv", "jsonl")
+
+# First bytes: the specifications of gzip (RFC 1952), Zstandard (RFC 8878), xz, bzip2, and the two framings of snappy
+# and LZ4.
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bz2",
+    b"\xff\x06\x00\x00sNaPpY": "snappy",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+_SUFFIX = {
+    ".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".xz": "xz", ".lzma": "xz", ".bz2": "bz2",
+    ".lz4": "lz4", ".snappy": "snappy", ".br": "br",
+}  # fmt: skip
+_EXTENSIONS: dict[str, FormatName] = {
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".json": "jsonl",
+}  # fmt: skip
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Csv:
+    """The dialect of CSV objects.
+
+    `names` are the columns where objects have no header. `skip_rows` lines are left out before the header. Where
+    ClickHouse has no setting for a choice (`quote`, `escape`, several `null_values`, `true_values`,
+    `timestamp_formats`, an `encoding` other than UTF-8), objects are read by pyarrow and pushed.
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = ""
+    names: tuple[str, ...] = ()
+    skip_rows: int = 0
+    null_values: tuple[str, ...] = ("\\N",)
+    true_values: tuple[str, ...] = ()
+    false_values: tuple[str, ...] = ()
+    timestamp_formats: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        for name in ("names", "null_values", "true_values", "false_values", "timestamp_formats"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # lists, after a journey through JSON
+        for name, most in (("delimiter", 1), ("quote", 1), ("escape", 1)):
+            if len(value := getattr(self, name)) > most or (name == "delimiter" and not value):
+                raise UsageError(f"csv {name} {value!r}: needs one character")
+        if self.skip_rows < 0:
+            raise UsageError(f"csv skip_rows {self.skip_rows}: needs a number of lines, 0 or more")
+        try:
+            "".encode(self.encoding)
+        except LookupError as e:
+            raise UsageError(f"csv encoding {self.encoding!r}: Python knows no such encoding") from e
+
+    @property
+    def is_native(self) -> bool:
+        """Whether ClickHouse itself can read the dialect."""
+        return (
+            self.quote == '"'
+            and not self.escape
+            and len(self.null_values) <= 1
+            and not (self.true_values or self.false_values or self.timestamp_formats)
+            and self.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii")
+        )
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format with its options, as ClickHouse is to read it."""
+
+    name: FormatName
+    csv: Csv = field(default_factory=Csv)
+
+    @property
+    def clickhouse(self) -> str:
+        """ClickHouse's name of the format."""
+        if self.name == "csv":
+            return "CSV" if self.csv.names else "CSVWithNames"
+        return {"parquet": "Parquet", "jsonl": "JSONEachRow"}[self.name]
+
+    @property
+    def is_native(self) -> bool:
+        """Whether ClickHouse itself can read it."""
+        return self.name != "csv" or self.csv.is_native
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values have to be parsed, and so may be of any type."""
+        return self.name != "parquet"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of statements that read it: nothing is dropped, shifted or wrapped silently."""
+        settings: dict[str, Any] = {
+            "input_format_skip_unknown_fields": 0,
+            "input_format_allow_errors_num": 0,
+            "input_format_allow_errors_ratio": 0,
+            "date_time_overflow_behavior": "throw",
+        }
+        if self.is_text:
+            settings["date_time_input_format"] = "best_effort"
+        if self.name == "csv":
+            settings |= {
+                "format_csv_delimiter": self.csv.delimiter,
+                "input_format_csv_skip_first_lines": self.csv.skip_rows,
+                "input_format_csv_detect_header": 0,
+                "input_format_csv_allow_variable_number_of_columns": 0,
+                "input_format_csv_use_default_on_bad_values": 0,
+            }
+            if self.csv.null_values:
+                settings["format_csv_null_representation"] = self.csv.null_values[0]
+        if self.name == "jsonl":
+            settings["input_format_json_ignore_unknown_keys_in_named_tuple"] = 0
+        return settings
+
+
+def compression_of(head: bytes) -> str:
+    """Return how content with these first bytes (10 are enough) is compressed; empty when it is not."""
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
+
+
+def compression_by_name(key: str) -> str:
+    """Return the compression that the name of an object speaks of, as ClickHouse understands names."""
+    return next((name for suffix, name in _SUFFIX.items() if key.lower().endswith(suffix)), "")
+
+
+def format_of(key: str, head: bytes) -> FormatName:
+    """Return the format of an object by its content, decompressed, or else by its name.
+
+    Raises UsageError when neither tells.
+    """
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    if text.startswith(b"{"):
+        return "jsonl"
+    name = key.lower()
+    for suffix in _SUFFIX:
+        name = name.removesuffix(suffix)
+    for extension, found in _EXTENSIONS.items():
+        if name.endswith(extension):
+            return found
+    first = text.partition(b"\n")[0]
+    if b"," in first and b"\0" not in first:
+        return "csv"
+    raise UsageError(f"the format of {key!r} is not plain from its content or its name: give `format`")

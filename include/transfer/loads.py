@@ -1,0 +1,290 @@
+"""The ledger of loads: what happened to every object version that was to be loaded into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from include import sql
+from include.transfer.source import WILD, Listed, Source, literal
+
+_SYNCHRONOUS = {"async_insert": 0}
+_PAGES = 20
+_SLICE = 1000
+# Bytes; a thousand keys are at most a megabyte, quoted perhaps twice.
+LONG_STATEMENT = 10_000_000
+_LEDGER = (
+    "destination", "bucket", "key", "version", "load_id", "state", "rows", "rejected", "bytes", "modified", "reason",
+    "run_id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An object version that is to be loaded. `modified` is in seconds since the epoch."""
+
+    key: str
+    version: str
+    size: int
+    modified: float
+    load_id: int
+
+    @property
+    def has_etag(self) -> bool:
+        """Whether the version is the object's ETag; else it is ``size@time``."""
+        return "@" not in self.version
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An object whose rows are ready to be published."""
+
+    planned: Planned
+    rows: int
+    rejected: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Objects that are loaded together; `pushed` ones are read by a worker."""
+
+    number: int
+    pushed: bool
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Objects, rows and bytes of a run, so far."""
+
+    loaded: int
+    failed: int
+    rows: int
+    rejected: int
+    bytes: int
+
+
+class Loads:
+    """Reads and writes ``storeside.loads`` for one transfer: one destination, one bucket, one run."""
+
+    def __init__(self, client: Any, transfer: str, destination: str, bucket: str, run_id: str) -> None:
+        self.client = client
+        self.transfer = transfer
+        self.destination = destination
+        self.bucket = bucket
+        self.run_id = run_id
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {
+            "transfer": self.transfer,
+            "destination": self.destination,
+            "bucket": self.bucket,
+            "run_id": self.run_id,
+        }
+
+    def create(self) -> None:
+        """Create databases and tables where they are missing."""
+        for statement in sql.schema("transfer"):
+            self.client.command(statement)
+
+    def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
+        """Keep a listing as the input of the plan; streams, a few pages at a time."""
+        import pyarrow as pa
+
+        self.forget("load_listings")
+        pages = iter(pages)
+        while some := [o for page in islice(pages, _PAGES) for o in page]:
+            keys, etags, sizes, times = zip(*some, strict=True)
+            table = pa.table(
+                {
+                    "transfer": pa.array([self.transfer] * len(some)),
+                    "key": pa.array(keys),
+                    "etag": pa.array(etags),
+                    "size": pa.array(sizes, pa.uint64()),
+                    "modified": pa.array(times),
+                }
+            )
+            self.client.insert_arrow("load_listings", table, database="storeside", settings=_SYNCHRONOUS)
+
+    def start_after(self, overlap_seconds: float) -> str:
+        """Return the key after which new ones are to be looked for, where keys only ever grow.
+
+        It is the last one that was loaded from before the newest object's time less the overlap.
+        """
+        return str(
+            self.client.query(
+                "SELECT max(key) FROM storeside.loads WHERE destination = {destination:String}"
+                " AND bucket = {bucket:String} AND modified <= (SELECT max(modified) FROM storeside.loads"
+                " WHERE destination = {destination:String} AND bucket = {bucket:String})"
+                " - toIntervalMillisecond({overlap:UInt64})",
+                parameters={**self._parameters, "overlap": int(overlap_seconds * 1000)},
+            ).first_row[0]
+        )
+
+    def plan(
+        self, source: Source, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool
+    ) -> tuple[int, int, int]:
+        """Plan what of the listing is not in the ledger; returns listed objects, planned ones, and their bytes."""
+        self.forget("load_plan")
+        self.client.command(
+            sql.query("plan_loads"),
+            parameters={
+                **self._parameters,
+                "batch_bytes": batch_bytes,
+                "batch_objects": batch_objects,
+                "push": push,
+                "retry_failed": retry_failed,
+                "regex": source.regex,
+                "wild": WILD,
+            },
+        )
+        row = self.client.query(
+            "SELECT (SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}),"
+            " count(), sum(size) FROM storeside.load_plan WHERE transfer = {transfer:String}",
+            parameters=self._parameters,
+        ).first_row
+        self.forget("load_listings")
+        return int(row[0]), int(row[1]), int(row[2])
+
+    def batches(self) -> list[Batch]:
+        """Return the batches of the plan that are not finished."""
+        rows = self.client.query(
+            "SELECT batch, any(pushed), count(), sum(size) FROM storeside.load_plan"
+            " WHERE transfer = {transfer:String}"
+            " AND (key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
+            " WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run_id:String}"
+            " AND state IN ('loaded', 'failed')) GROUP BY batch ORDER BY batch",
+            parameters=self._parameters,
+        ).result_rows
+        return [Batch(int(n), bool(pushed), int(count), int(size)) for n, pushed, count, size in rows]
+
+    def objects(self, batch: int) -> list[Planned]:
+        """Return the objects of a batch that are not finished."""
+        return self._planned(
+            "batch = {batch:UInt32} AND (key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
+            " WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run_id:String}"
+            " AND state IN ('loaded', 'failed')) ORDER BY key",
+            batch=batch,
+        )
+
+    def sample(self, count: int) -> list[Planned]:
+        """Return some objects of the plan: the first, and others spread over it."""
+        first = "(SELECT min(key) FROM storeside.load_plan WHERE transfer = {transfer:String} AND size > 0)"
+        return self._planned(f"size > 0 ORDER BY key != {first}, load_id LIMIT {{count:UInt32}}", count=count)
+
+    def _planned(self, where: str, **parameters: Any) -> list[Planned]:
+        rows = self.client.query(
+            "SELECT key, version, size, toFloat64(modified), load_id FROM storeside.load_plan"
+            f" WHERE transfer = {{transfer:String}} AND {where}",
+            parameters={**self._parameters, **parameters},
+        ).result_rows
+        return [Planned(*row) for row in rows]
+
+    def loaded(self, objects: Sequence[Planned]) -> set[int]:
+        """Return the ids of those of these loads that are done."""
+        return {row[4] for row in self._ledger("state = 'loaded'", objects, by="load_id")}
+
+    def doubtful(self, objects: Sequence[Planned] | None = None) -> list[Loaded]:
+        """Return the loads, of these or of all, that somebody began to publish and did not finish."""
+        rows = self._ledger("state = 'publishing'", objects, by="load_id")
+        return [Loaded(Planned(*row[:5]), row[5], row[6]) for row in rows]
+
+    def older(self, objects: Sequence[Planned]) -> list[Planned]:
+        """Return the loaded versions of the same keys that these ones replace."""
+        ids = {o.load_id for o in objects}
+        return [Planned(*row[:5]) for row in self._ledger("state = 'loaded'", objects) if row[4] not in ids]
+
+    def _ledger(self, where: str, objects: Sequence[Planned] | None, by: str = "key") -> list[tuple[Any, ...]]:
+        """Return rows of the ledger: all of the destination and bucket, or those of the keys or ids of `objects`.
+
+        Lists go into the statement's text: as parameters they would be part of the URL, which has an end.
+        """
+        found: list[tuple[Any, ...]] = []
+        for some in [None] if objects is None else _slices(objects):
+            those = ""
+            if some is not None:
+                those = f" AND key IN ({', '.join(literal(o.key) for o in some)})"
+                those += f" AND load_id IN ({ids_text(some)})" if by == "load_id" else ""
+            found += self.client.query(
+                "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected FROM storeside.loads FINAL"
+                f" WHERE destination = {{destination:String}} AND bucket = {{bucket:String}}{those} AND {where}",
+                parameters=self._parameters,
+                settings={"max_query_size": LONG_STATEMENT},
+            ).result_rows
+        return found
+
+    def record(self, loaded: Sequence[Loaded], state: str) -> None:
+        """Record objects as being published, or as loaded."""
+        self._insert((o.planned, state, o.rows, o.rejected, "") for o in loaded)
+
+    def record_failed(self, failed: Iterable[tuple[Planned, str]]) -> None:
+        """Record objects that cannot be loaded, with their reasons."""
+        self._insert((o, "failed", 0, 0, reason) for o, reason in failed)
+
+    def _insert(self, rows: Iterable[tuple[Planned, str, int, int, str]]) -> None:
+        lines = [
+            [
+                self.destination, self.bucket, o.key, o.version, o.load_id, state, count, rejected, o.size,
+                _moment(o.modified), reason, self.run_id,
+            ]
+            for o, state, count, rejected, reason in rows
+        ]  # fmt: skip
+        if lines:
+            self.client.insert("storeside.loads", lines, column_names=_LEDGER, settings=_SYNCHRONOUS)
+
+    def forget_doubtful(self, loaded: Sequence[Loaded]) -> None:
+        """Take loads that turned out not to be published out of the ledger."""
+        for some in _slices([o.planned for o in loaded]):
+            self.client.command(
+                "DELETE FROM storeside.loads WHERE destination = {destination:String} AND bucket = {bucket:String}"
+                f" AND state = 'publishing' AND load_id IN ({ids_text(some)})",
+                parameters=self._parameters,
+                settings={"lightweight_deletes_sync": 2},
+            )
+
+    def record_replaced(self, objects: Sequence[Planned]) -> None:
+        """Record versions whose rows were removed for a newer one's."""
+        self._insert((o, "replaced", 0, 0, "") for o in objects)
+
+    def totals(self) -> Totals:
+        """Return what this run has done so far."""
+        row = self.client.query(
+            "SELECT countIf(state = 'loaded'), countIf(state = 'failed'), sumIf(rows, state = 'loaded'),"
+            " sumIf(rejected, state = 'loaded'), sumIf(bytes, state = 'loaded') FROM storeside.loads FINAL"
+            " WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run_id:String}",
+            parameters=self._parameters,
+        ).first_row
+        return Totals(*(int(value) for value in row))
+
+    def failures(self, limit: int) -> list[tuple[str, str]]:
+        """Return up to `limit` objects that this run could not load, with their reasons."""
+        rows = self.client.query(
+            "SELECT key, reason FROM storeside.loads FINAL WHERE destination = {destination:String}"
+            " AND bucket = {bucket:String} AND run_id = {run_id:String} AND state = 'failed'"
+            " ORDER BY key LIMIT {limit:UInt32}",
+            parameters={**self._parameters, "limit": limit},
+        ).result_rows
+        return [(key, reason) for key, reason in rows]
+
+    def forget(self, *tables: str) -> None:
+        """Drop this transfer's part of the working tables."""
+        for table in tables or ("load_listings", "load_plan"):
+            self.client.command(f"ALTER TABLE storeside.{table} DROP PARTITION '{self.transfer}'")
+
+
+def ids_text(objects: Sequence[Planned]) -> str:
+    """Return the load ids of objects as they stand in a statement."""
+    return ", ".join(str(o.load_id) for o in objects)
+
+
+def _slices(objects: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
+    return (objects[n : n + _SLICE] for n in range(0, len(objects), _SLICE))
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

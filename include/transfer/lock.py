@@ -1,0 +1,90 @@
+"""A lock on a destination table, held while results are published; kept in ClickHouse, which has no locks for users.
+
+``CREATE TABLE`` is the one statement of ClickHouse that succeeds for exactly one of many callers. Holders do not die
+holding it for long: what a lock's holder may publish is named in the lock, and whoever breaks an old lock drops that
+first, so that a holder who was only slow cannot publish any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from include.transfer.errors import TABLE_EXISTS, UNKNOWN_TABLE, TransferError, TransientError, code_of
+from include.transfer.source import literal
+
+STAGING = "storeside_staging"
+# Publishing is a matter of milliseconds.
+STALE_SECONDS = 60.0
+_PATIENCE_SECONDS = 300.0
+_POLL_SECONDS = 0.1
+
+
+@contextmanager
+def locked(client: Any, destination: str, owner: str, staging: str) -> Iterator[None]:
+    """Hold the lock of `destination` in order to publish the table `staging`.
+
+    `owner` takes its own lock again when it comes back after a fault. Raises TransientError when others hold the lock
+    for five minutes.
+    """
+    name = f"lock_{hashlib.sha256(destination.encode()).hexdigest()[:24]}"
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not _take(client, name, json.dumps({"owner": owner, "staging": staging})):
+        if time.monotonic() > deadline:
+            raise TransientError(f"others have been publishing to {destination} for {_PATIENCE_SECONDS:g} s")
+        time.sleep(_POLL_SECONDS)
+    try:
+        yield
+    except DatabaseError as e:
+        if code_of(e):
+            _release(client, name)
+        # Without an answer the statement may still be at work: the lock is taken again, or grows old.
+        raise
+    except TransferError:
+        _release(client, name)
+        raise
+    else:
+        _release(client, name)
+
+
+def _release(client: Any, name: str) -> None:
+    client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+
+
+def _take(client: Any, name: str, holder: str) -> bool:
+    try:
+        client.command(f"CREATE TABLE {STAGING}.`{name}` (x UInt8) ENGINE = Null COMMENT {literal(holder)}")
+    except DatabaseError as e:
+        if code_of(e) != TABLE_EXISTS:
+            raise
+    else:
+        return True
+    found = client.query(
+        "SELECT comment, toString(uuid), dateDiff('second', metadata_modification_time, now()) FROM system.tables"
+        f" WHERE database = '{STAGING}' AND name = {{name:String}}",
+        parameters={"name": name},
+    ).result_rows
+    if not found:
+        return False
+    comment, uuid, age = found[0]
+    if comment == holder:
+        return True
+    if age > STALE_SECONDS:
+        _break(client, name, uuid, json.loads(comment)["staging"])
+    return False
+
+
+def _break(client: Any, name: str, uuid: str, staging: str) -> None:
+    """Remove the lock of a holder who is gone, and first what it could still publish; of many, one succeeds."""
+    client.command(f"DROP TABLE IF EXISTS {STAGING}.`{staging}` SYNC")
+    try:
+        client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`broken_{uuid}`")
+    except DatabaseError as e:
+        if code_of(e) not in (TABLE_EXISTS, UNKNOWN_TABLE):
+            raise

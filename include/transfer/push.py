@@ -1,0 +1,191 @@
+"""The push loader: a worker streams objects to ClickHouse, which cannot reach them or cannot address them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from include.transfer.content import CHUNK, Content
+from include.transfer.errors import DriftError, ObjectError, UsageError
+from include.transfer.formats import Csv, compression_of
+from include.transfer.loads import Planned
+from include.transfer.schema import Column, arrow_columns, bare, structure
+from include.transfer.source import literal
+from include.transfer.statement import Reading, pushed_columns, settings
+
+# Of Parquet, ClickHouse keeps the whole body of a request in memory: larger objects go by row groups.
+WHOLE_PARQUET = 256 << 20
+# ClickHouse's names of encodings that it takes in requests.
+_ENCODINGS = {"gzip": "gzip", "zstd": "zstd", "xz": "xz", "lz4": "lz4", "": None}
+_BATCH_ROWS = 65_536
+
+
+def push(
+    client: Any,
+    content: Content,
+    reading: Reading,
+    planned: Planned,
+    staging: str,
+    system: Sequence[str],
+    query_id: str,
+) -> int:
+    """Stream one object into the staging table; returns the rows that ClickHouse has read.
+
+    The object's own bytes are sent, unless a worker has to parse them first.
+    """
+    form = reading.form
+    if form.name == "parquet" and planned.size > WHOLE_PARQUET:
+        return _insert_arrow(client, _row_groups(content), reading, planned, staging, system, query_id)
+    if not form.is_native:
+        return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
+    encoding: str | None = None
+    body: Iterator[bytes] = content.stream()
+    if form.is_text:
+        kind = compression_of(content.range(0, 10))
+        if kind in _ENCODINGS:
+            encoding = _ENCODINGS[kind]
+        else:
+            body = _pieces(content.plain())
+    return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id, encoding=encoding)
+
+
+def insert(
+    client: Any, body: Any, kind: str, reading: Reading, planned: Planned, staging: str, system: Sequence[str],
+    query_id: str, *, encoding: str | None = None, first_row: int = 0,
+) -> int:  # fmt: skip
+    """Send a body of ClickHouse's format `kind` through the reading's expressions; returns the rows read."""
+    source = f"input({literal(structure(reading.columns))})"
+    more: dict[str, Any] = {"query_id": query_id}
+    if "_row_number" in system:  # rows are numbered as they come, so one stream has to bring them
+        more |= {"max_threads": 1, "max_insert_threads": 1, "input_format_parquet_preserve_order": 1}
+    summary = client.raw_insert(
+        reading.insert(staging, pushed_columns(planned, system, first_row), source),
+        insert_block=body,
+        fmt=kind,
+        compression=encoding,
+        settings=settings(reading.form, **more),
+    )
+    return int(summary.summary.get("read_rows", 0))
+
+
+def _insert_arrow(
+    client: Any, batches: tuple[Any, Iterator[Any]], reading: Reading, planned: Planned, staging: str,
+    system: Sequence[str], query_id: str,
+) -> int:  # fmt: skip
+    return insert(client, _arrow_stream(*batches), "ArrowStream", reading, planned, staging, system, query_id)
+
+
+def _arrow_stream(schema: Any, batches: Iterator[Any]) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            if sink.tell() >= CHUNK:
+                yield sink.getvalue()
+                sink.seek(0)
+                sink.truncate()
+    yield sink.getvalue()
+
+
+def parquet_file(content: Content) -> Any:
+    """Open a Parquet object. Raises ObjectError when it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(pa.PythonFile(content, mode="r"), buffer_size=CHUNK)
+    except (pa.ArrowInvalid, OSError) as e:
+        raise ObjectError(f"not a whole Parquet file: {e}") from e
+
+
+def parquet_facts(content: Content) -> tuple[list[Column], int]:
+    """Return the columns and the number of rows in a Parquet object's footer. Raises ObjectError."""
+    file = parquet_file(content)
+    try:
+        return arrow_columns(file.schema_arrow), int(file.metadata.num_rows)
+    except UsageError as e:
+        raise ObjectError(str(e)) from e
+
+
+def _row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
+    file = parquet_file(content)
+    return file.schema_arrow, file.iter_batches(_BATCH_ROWS)
+
+
+def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]:
+    import pyarrow as pa
+
+    types = {column.name: _arrow_type(column.type) for column in reading.columns}
+    reader = csv_reader(content.plain(), reading.form.csv, types)
+    unknown = [name for name in reader.schema.names if name not in types]
+    if unknown:
+        raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in the table")
+
+    def batches() -> Iterator[Any]:
+        try:
+            yield from reader
+        except (pa.ArrowInvalid, OSError) as e:
+            raise ObjectError(str(e)) from e
+
+    return reader.schema, batches()
+
+
+def _arrow_type(kind: str) -> Any:
+    import pyarrow as pa
+
+    kinds = {"Int64": pa.int64(), "UInt64": pa.uint64(), "Float64": pa.float64(), "Bool": pa.bool_()}
+    core = bare(kind)
+    return pa.timestamp("us") if core.startswith("DateTime64") else kinds.get(core, pa.string())
+
+
+def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any]) -> Any:
+    """Return pyarrow's streaming reader of a CSV dialect.
+
+    Columns without a type get the one that the beginning suggests. Raises ObjectError when not even that can be read.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    try:
+        return pc.open_csv(
+            file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r"),
+            read_options=pc.ReadOptions(
+                block_size=4 * CHUNK,
+                skip_rows=csv.skip_rows,
+                encoding=csv.encoding,
+                column_names=list(csv.names) or None,
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=csv.delimiter,
+                quote_char=csv.quote or False,
+                escape_char=csv.escape or False,
+                newlines_in_values=True,
+            ),
+            convert_options=pc.ConvertOptions(
+                column_types=types,
+                null_values=["", *csv.null_values],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                true_values=list(csv.true_values) or None,
+                false_values=list(csv.false_values) or None,
+                timestamp_parsers=[*csv.timestamp_formats, pc.ISO8601] if csv.timestamp_formats else None,
+            ),
+        )
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
+        raise ObjectError(str(e)) from e
+
+
+def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
+    """Return the columns that pyarrow deduces from a sample of a CSV dialect. Raises ObjectError."""
+    return arrow_columns(csv_reader(io.BytesIO(sample), csv, {}).schema)
+
+
+def _pieces(file: Any) -> Iterator[bytes]:
+    try:
+        while piece := file.read(CHUNK):
+            yield piece
+    except OSError as e:
+        raise ObjectError(f"its compressed content is broken: {e}") from e

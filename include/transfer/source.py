@@ -1,0 +1,169 @@
+"""Objects of an S3 bucket: as ClickHouse addresses them, and as a worker lists and reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote_plus
+from xml.etree import ElementTree
+
+from include.transfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+# In a key ClickHouse takes these for patterns, however they are escaped; `//` it refuses. In an archive's name it
+# looks for an entry.
+WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|tar\.bz2|tar\.zst|7z)$"
+_GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_MOST_ALTERNATIVES = 10_000
+_TAKEN = "Taken"
+
+
+class Listed(NamedTuple):
+    """One object of a listing, as S3 wrote it: `modified` is a text such as ``2022-07-01T12:00:00.000Z``."""
+
+    key: str
+    etag: str
+    size: int
+    modified: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which objects, and how ClickHouse gets at them.
+
+    `keys` is a prefix, or a pattern with ``*`` (within a folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse
+    takes credentials from its named `collection`, whose URL is that of the endpoint; without one it uses `endpoint`
+    and what it finds in its own environment or role.
+    """
+
+    bucket: str
+    keys: str = ""
+    collection: str = ""
+    endpoint: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]", self.bucket):
+            raise UsageError(f"bucket {self.bucket!r}: a bucket's name has 3 to 63 letters, digits, '.', '-' or '_'")
+        if self.collection and not re.fullmatch(r"\w+", self.collection):
+            raise UsageError(f"named collection {self.collection!r}: needs letters, digits and '_'")
+        pattern(self.keys)
+
+    @property
+    def prefix(self) -> str:
+        """What every key begins with."""
+        found = _GLOB.search(self.keys)
+        return self.keys[: found.start()] if found else self.keys
+
+    @property
+    def regex(self) -> str:
+        """The keys as a regular expression for ClickHouse's ``match``; of a mere prefix, all that begins with it."""
+        return pattern(self.keys)
+
+    def objects(self, keys: Sequence[str], form: str, structure: str = "", compression: str = "auto") -> str:
+        """Return the table function that reads exactly these objects; none of them may be `wild`."""
+        if len(keys) == 1:
+            path = quote(keys[0], safe="/")
+        else:
+            path = "{" + ",".join(quote(key, safe="/") for key in keys) + "}"
+        return self._function(path, form, structure, compression)
+
+    def probe(self) -> str:
+        """Return the table function of all objects below the prefix; to see whether ClickHouse reaches them."""
+        prefix = "" if wild(self.prefix) else quote(self.prefix, safe="/")
+        return self._function(f"{prefix}**", "One")
+
+    def _function(self, path: str, form: str, structure: str = "", compression: str = "auto") -> str:
+        arguments = {"format": form, "structure": structure, "compression_method": compression}
+        given = {name: value for name, value in arguments.items() if value and value != "auto"}
+        if self.collection:
+            named = "".join(f", {name} = {literal(value)}" for name, value in given.items())
+            return f"s3({self.collection}, filename = {literal(f'{self.bucket}/{path}')}{named})"
+        url = f"{self.endpoint.rstrip('/')}/{self.bucket}/{path}"
+        named = f", {literal(form)}, {literal(structure or 'auto')}, {literal(compression)}"
+        return f"s3({literal(url)}{named})"
+
+
+def wild(key: str) -> bool:
+    """Tell whether ClickHouse would take a key for a pattern or an archive, and so read other objects or none."""
+    return re.search(WILD, key) is not None
+
+
+def literal(text: str) -> str:
+    """Return a string literal of ClickHouse's SQL; for what cannot be bound, such as table functions' arguments."""
+    from clickhouse_connect.driver.binding import format_str
+
+    return str(format_str(text))
+
+
+def pattern(keys: str) -> str:
+    """Return `keys` as an anchored regular expression of RE2. Raises UsageError for braces that do not fit."""
+    found, end = [], 0
+    for match in _GLOB.finditer(keys):
+        found.append(_plain(keys[end : match.start()], keys))
+        found.append(_part(match.group(), keys))
+        end = match.end()
+    found.append(_plain(keys[end:], keys))
+    return f"(?s)^{''.join(found)}{'' if end == 0 else '$'}"
+
+
+def _plain(text: str, keys: str) -> str:
+    if "{" in text or "}" in text:
+        raise UsageError(f"keys {keys!r}: braces have to be closed and cannot stand in one another")
+    return re.escape(text)
+
+
+def _part(glob: str, keys: str) -> str:
+    if glob[0] != "{":
+        return {"**": ".*", "*": "[^/]*", "?": "[^/]"}[glob]
+    parts = []
+    for choice in glob[1:-1].split(","):
+        if bounds := _RANGE.fullmatch(choice):
+            low, high = bounds.groups()
+            if not int(low) <= int(high) < int(low) + _MOST_ALTERNATIVES:
+                raise UsageError(f"keys {keys!r}: {glob} has no numbers, or over {_MOST_ALTERNATIVES}")
+            width = len(low) if low.startswith("0") else 0
+            parts.append("|".join(str(n).zfill(width) for n in range(int(low), int(high) + 1)))
+        else:
+            parts.append(re.escape(choice))
+    return f"(?:{'|'.join(parts)})"
+
+
+def list_objects(client: S3Client, bucket: str, prefix: str, start_after: str = "") -> Iterator[list[Listed]]:
+    """Yield a bucket's objects after a key, page by page; folder markers are left out.
+
+    The objects are taken out of a page before botocore parses it, which would take ten times as long.
+    """
+    arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+    if start_after:
+        arguments["StartAfter"] = start_after
+    event = "before-parse.s3.ListObjectsV2"
+    client.meta.events.register(event, _take_objects)
+    try:
+        for page in client.get_paginator("list_objects_v2").paginate(**arguments):
+            yield page[_TAKEN]  # type: ignore[literal-required]
+    finally:
+        client.meta.events.unregister(event, _take_objects)
+
+
+def _take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Take the objects out of an answer of ListObjectsV2, for botocore's event ``before-parse``."""
+    if response_dict["status_code"] != HTTPStatus.OK:
+        return
+    root = ElementTree.fromstring(response_dict["body"])  # noqa: S314 - as botocore does
+    space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
+    decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
+    taken = []
+    for entry in root.findall(f"{space}Contents"):
+        root.remove(entry)
+        text = {part.tag.removeprefix(space): part.text or "" for part in entry}
+        key, size = decode(text["Key"]), int(text.get("Size", 0))
+        if size or not key.endswith("/"):
+            taken.append(Listed(key, text.get("ETag", "").strip('"'), size, text.get("LastModified", "")))
+    customized_response_dict[_TAKEN] = taken
+    response_dict["body"] = ElementTree.tostring(root)

@@ -1,0 +1,163 @@
+"""The one statement that reads objects into a staging table, for both loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clickhouse_connect.driver.binding import quote_identifier
+
+from include.transfer.errors import DriftError
+from include.transfer.formats import Format
+from include.transfer.loads import LONG_STATEMENT, Planned
+from include.transfer.lock import STAGING
+from include.transfer.schema import Column, bare, conversion, fits, reading
+from include.transfer.source import literal
+from include.transfer.table import LOAD_ID, REST, SYSTEM_COLUMNS, Destination
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How objects of one shape are read: their columns, and what each column of the table is made of."""
+
+    form: Format
+    columns: tuple[Column, ...]
+    expressions: tuple[tuple[str, str], ...]
+    condition: str = ""
+
+    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str) -> str:
+        """Return INSERT … SELECT … FROM `source`; `extra` are further columns with their expressions."""
+        pairs = [*self.expressions, *extra]
+        names = ", ".join(quote_identifier(name) for name, _ in pairs)
+        values = ", ".join(value for _, value in pairs)
+        where = f" WHERE {self.condition}" if self.condition else ""
+        return f"{STAGING}.{quote_identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
+
+
+def text_reading(form: Format, destination: Destination, rest: Sequence[Column] = ()) -> Reading:
+    """Return how text objects are read into a table: every column of it may be there.
+
+    `rest` are columns of the objects that the table does not have; they go into its column `_rest`.
+    """
+    data = [c for c in destination.columns if c.name not in SYSTEM_COLUMNS and c.name != REST]
+    if form.csv.names:
+        by_name = {c.name: c for c in data}
+        unknown = [name for name in form.csv.names if name not in by_name and name not in {c.name for c in rest}]
+        if unknown:
+            raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
+        data = [by_name[name] for name in form.csv.names if name in by_name]
+    columns = [Column(c.name, reading(form, c.type)) for c in data]
+    expressions = [(c.name, conversion(c.name, reading(form, c.type), c.type)) for c in data]
+    strings = [quote_identifier(c.name) for c in data if bare(c.type) == "String"]
+    condition = ""
+    if strings:  # ClickHouse takes any bytes for a String
+        valid = " AND ".join(f"isValidUTF8(ifNull({name}, ''))" for name in strings)
+        condition = f"throwIf(NOT ({valid}), 'invalid UTF-8 in a column of text') = 0"
+    if rest:
+        columns += rest
+        expressions.append((REST, _as_map(rest)))
+    if form.csv.names:
+        order = {name: n for n, name in enumerate(form.csv.names)}
+        columns.sort(key=lambda c: order[c.name])
+    return Reading(form, tuple(columns), tuple(expressions), condition)
+
+
+def parquet_reading(form: Format, destination: Destination, columns: Sequence[Column], *, keep_rest: bool) -> Reading:
+    """Return how Parquet objects with these columns are read into a table.
+
+    Raises DriftError for columns that the table does not have, unless `keep_rest`, or cannot take.
+    """
+    read, expressions, rest = [], [], []
+    for column in columns:
+        target = destination.type_of(column.name)
+        if target is None:
+            rest.append(column)
+            read.append(column)
+        elif not fits(column.type, target):
+            raise DriftError(
+                f"column {column.name!r} is {column.type}, which {destination.name} cannot take as {target}"
+            )
+        elif bare(column.type) == bare(target):  # then the reader itself refuses a NULL
+            expressions.append((column.name, quote_identifier(column.name)))
+            read.append(Column(column.name, target))
+        else:
+            expressions.append((column.name, conversion(column.name, column.type, target)))
+            read.append(column)
+    if rest and not keep_rest:
+        raise DriftError(f"columns {', '.join(repr(c.name) for c in rest)} are not in {destination.name}")
+    if rest:
+        expressions.append((REST, _as_map(rest)))
+    return Reading(form, tuple(read), tuple(expressions))
+
+
+def _as_map(columns: Sequence[Column]) -> str:
+    pairs = ", ".join(f"{literal(c.name)}, toString({quote_identifier(c.name)})" for c in columns)
+    return f"CAST(mapFilter((k, v) -> v IS NOT NULL, map({pairs})), 'Map(String, String)')"
+
+
+def pulled_columns(bucket: str, objects: Sequence[Planned], system: Sequence[str]) -> list[tuple[str, str]]:
+    """Return load id and system columns where ClickHouse reads objects: from its virtual columns.
+
+    Rows of another object, or of another version, than was asked for have the load id 0.
+    """
+    paths = _array([f"{bucket}/{o.key}" for o in objects])
+    if len(objects) == 1:
+        version, load_id = literal(objects[0].version), f"toUInt64({objects[0].load_id})"
+        asked = f"_path = {literal(f'{bucket}/{objects[0].key}')}"
+        if objects[0].has_etag:  # some endpoints quote it
+            asked += f" AND _etag IN ({version}, {literal(_quoted(objects[0].version))})"
+    else:
+        version = f"transform(_path, {paths}, {_array([o.version for o in objects])}, '')"
+        ids = ", ".join(f"toUInt64({o.load_id})" for o in objects)
+        load_id = f"transform(_path, {paths}, [{ids}], toUInt64(0))"
+        asked = "1"
+        if objects[0].has_etag:
+            quoted = f"transform(_path, {paths}, {_array([_quoted(o.version) for o in objects])}, '')"
+            asked = f"_etag = {quoted} OR _etag = {version}"
+    load_id = f"if({asked}, {load_id}, toUInt64(0))"
+    values = {
+        "_object": f"substring(_path, {len(bucket.encode()) + 2})",
+        "_row_number": "assumeNotNull(_row_number)",
+        "_version": version,
+        "_loaded_at": "now64(3)",
+    }
+    return [(LOAD_ID, load_id), *((name, values[name]) for name in system)]
+
+
+def pushed_columns(planned: Planned, system: Sequence[str], first_row: int = 0) -> list[tuple[str, str]]:
+    """Return load id and system columns where a worker sends an object's rows, from the `first_row`-th on."""
+    values = {
+        "_object": literal(planned.key),
+        "_row_number": f"{first_row} + rowNumberInAllBlocks()",
+        "_version": literal(planned.version),
+        "_loaded_at": "now64(3)",
+    }
+    return [(LOAD_ID, f"toUInt64({planned.load_id})"), *((name, values[name]) for name in system)]
+
+
+def _quoted(etag: str) -> str:
+    return f'"{etag}"'
+
+
+def _array(values: Sequence[str]) -> str:
+    return "[" + ", ".join(literal(value) for value in values) + "]"
+
+
+def settings(form: Format, **more: Any) -> dict[str, Any]:
+    """Return the settings of a load."""
+    return {
+        **form.settings(),
+        "async_insert": 0,
+        "insert_allow_materialized_columns": 1,  # the load id
+        "insert_null_as_default": 0,
+        "input_format_null_as_default": 0,
+        "insert_deduplicate": 0,
+        "optimize_on_insert": 0,
+        "use_hive_partitioning": 0,
+        "max_query_size": LONG_STATEMENT,
+        "max_partitions_per_insert_block": 0,
+        "s3_retry_attempts": 10,
+        "throw_on_max_partitions_per_insert_block": 0,
+        **more,
+    }

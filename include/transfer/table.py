@@ -1,0 +1,259 @@
+"""The destination table: made or extended, filled aside, and given what was filled in one step."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clickhouse_connect.driver.binding import quote_identifier
+
+from include.transfer.errors import DIFFERENT_STRUCTURE, TransientError, UsageError, code_of
+from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text
+from include.transfer.lock import STAGING, locked
+from include.transfer.schema import Column, bare, nullable
+from include.transfer.source import literal
+
+log = logging.getLogger(__name__)
+
+# Which load a row came with: ``storeside.loads.load_id``. Not part of ``SELECT *``, as it is MATERIALIZED.
+LOAD_ID = "_storeside_load"
+# What users may ask for besides the columns of their data, and its type.
+SYSTEM_COLUMNS = {
+    "_object": "LowCardinality(String)",
+    "_row_number": "UInt64",
+    "_version": "LowCardinality(String)",
+    "_loaded_at": "DateTime64(3)",
+}
+REST = "_rest"
+_SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is made: expressions of ClickHouse's, as they stand in its CREATE TABLE."""
+
+    engine: str = "MergeTree"
+    order_by: str = "tuple()"
+    partition_by: str = ""
+    ttl: str = ""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A table of the MergeTree family as it is now."""
+
+    client: Any
+    database: str
+    table: str
+    columns: tuple[Column, ...]
+    partition_key: str
+    sorting_key: str
+    primary_key: str
+    storage_policy: str
+    has_views: bool
+
+    @property
+    def name(self) -> str:
+        """``database.table``, as the ledger has it."""
+        return f"{self.database}.{self.table}"
+
+    @property
+    def quoted(self) -> str:
+        """The name as it stands in statements."""
+        return f"{quote_identifier(self.database)}.{quote_identifier(self.table)}"
+
+    def type_of(self, column: str) -> str | None:
+        """Return the type of a column; None when there is none of this name."""
+        return next((c.type for c in self.columns if c.name == column), None)
+
+    def alter(self, actions: Sequence[str]) -> Destination:
+        """Change the table's columns and return it as it is then."""
+        statement = f"ALTER TABLE {self.quoted} {', '.join(actions)}"
+        log.info("%s", statement)
+        self.client.command(statement, settings={"alter_sync": 2, "mutations_sync": 1})
+        return existing(self.client, self.name)
+
+    def widen(self, columns: Sequence[Column]) -> Destination:
+        """Give columns these types, and add those that are missing."""
+        key = f"{self.partition_key} {self.sorting_key}"
+        actions = []
+        for column in columns:
+            now = self.type_of(column.name)
+            if now is None:
+                actions.append(f"ADD COLUMN IF NOT EXISTS {quote_identifier(column.name)} {nullable(column.type)}")
+            elif now != column.type:
+                if re.search(rf"\b{re.escape(column.name)}\b", key):
+                    raise UsageError(f"column {column.name!r} of {self.name} is part of its key and stays {now}")
+                actions.append(f"MODIFY COLUMN {column.definition}")
+        return self.alter(actions) if actions else self
+
+    def stage(self, staging: str, note: str = "") -> None:
+        """Create the empty table `staging`, whose parts this table can take over; `note` is its comment."""
+        quoted = f"{STAGING}.{quote_identifier(staging)}"
+        clauses = [f"CREATE TABLE {quoted} AS {self.quoted} ENGINE = MergeTree"]
+        if self.partition_key:
+            clauses.append(f"PARTITION BY {self.partition_key}")
+        clauses.append(f"ORDER BY ({self.sorting_key})")
+        if self.primary_key != self.sorting_key:
+            clauses.append(f"PRIMARY KEY ({self.primary_key})")
+        clauses.append(f"SETTINGS storage_policy = '{self.storage_policy}', allow_nullable_key = 1")
+        if note:
+            clauses.append(f"COMMENT {literal(note)}")
+        self.client.command(" ".join(clauses), settings={"max_query_size": LONG_STATEMENT})
+
+    def count(self, objects: Sequence[Planned]) -> dict[int, int]:
+        """Return how many rows the table has of each of these loads."""
+        found = self.client.query(
+            f"SELECT {LOAD_ID}, count() FROM {self.quoted} WHERE {LOAD_ID} IN ({ids_text(objects)}) GROUP BY 1",
+            settings={"select_sequential_consistency": 1, "max_query_size": LONG_STATEMENT},
+        )
+        return dict(found.result_rows)
+
+    def remove(self, objects: Sequence[Planned]) -> None:
+        """Delete the rows of these loads."""
+        self.client.command(
+            f"DELETE FROM {self.quoted} WHERE {LOAD_ID} IN ({ids_text(objects)})",
+            settings={**_SYNCHRONOUS, "max_query_size": LONG_STATEMENT},
+        )
+
+    def take(self, staging: str) -> None:
+        """Make the rows of `staging` visible, all at once."""
+        source = f"{STAGING}.{quote_identifier(staging)}"
+        if not self.has_views:
+            self.client.command(f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {source}")
+            return
+        # Parts that are attached are not seen by materialized views.
+        names = ", ".join(quote_identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
+        self.client.command(
+            f"INSERT INTO {self.quoted} ({names}) SELECT {names} FROM {source}",
+            settings={**_SYNCHRONOUS, "insert_allow_materialized_columns": 1, "insert_deduplicate": 0},
+        )
+
+
+def look_up(client: Any, name: str) -> Destination | None:
+    """Return the table ``database.table``; None when there is none.
+
+    Raises UsageError when it cannot be a destination.
+    """
+    database, _, table = name.partition(".")
+    rows = client.query(
+        "SELECT engine, partition_key, sorting_key, primary_key, storage_policy,"
+        " arrayExists(t -> t != '', dependencies_table)"
+        " FROM system.tables WHERE database = {database:String} AND name = {table:String}",
+        parameters={"database": database, "table": table},
+    ).result_rows
+    if not rows:
+        return None
+    engine, partition_key, sorting_key, primary_key, policy, has_views = rows[0]
+    if not engine.endswith("MergeTree"):
+        raise UsageError(
+            f"{database}.{table} is of engine {engine}: exactly-once needs one of the MergeTree family;"
+            " load into the table behind it"
+        )
+    columns = client.query(
+        "SELECT name, type, default_kind FROM system.columns"
+        " WHERE database = {database:String} AND table = {table:String} ORDER BY position",
+        parameters={"database": database, "table": table},
+    ).result_rows
+    found = Destination(
+        client, database, table,
+        tuple(Column(n, t) for n, t, kind in columns if kind in ("", "DEFAULT")),
+        partition_key, sorting_key, primary_key, policy, bool(has_views),
+    )  # fmt: skip
+    if LOAD_ID not in {n for n, _, _ in columns}:
+        log.info("adding the hidden column %s to %s: it tells which load a row came with", LOAD_ID, found.name)
+        client.command(f"ALTER TABLE {found.quoted} ADD COLUMN IF NOT EXISTS {LOAD_ID} UInt64 MATERIALIZED 0")
+    return found
+
+
+def existing(client: Any, name: str) -> Destination:
+    """Return a table that was there a moment ago. Raises UsageError when it is gone, or no destination."""
+    found = look_up(client, name)
+    if found is None:
+        raise UsageError(f"table {name} is gone: was it dropped while objects were loaded into it?")
+    return found
+
+
+def ddl(name: str, columns: Sequence[Column], layout: Layout) -> str:
+    """Return the CREATE TABLE of a destination. Columns that it is ordered by are never NULL."""
+    database, _, table = name.partition(".")
+    key = f"{layout.order_by} {layout.partition_by}"
+    parts = []
+    for column in columns:
+        keyed = re.search(rf"(?<![\w]){re.escape(column.name)}(?![\w])", key)
+        low = column.type.startswith("LowCardinality(")
+        plain = f"LowCardinality({bare(column.type)})" if low else bare(column.type)
+        parts.append(replace(column, type=plain if keyed else column.type).definition)
+    parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
+    clauses = [
+        f"CREATE TABLE {quote_identifier(database)}.{quote_identifier(table)} (\n    "
+        + ",\n    ".join(parts)
+        + "\n)",
+        f"ENGINE = {layout.engine if '(' in layout.engine else layout.engine + '()'}",
+        f"ORDER BY {layout.order_by}",
+    ]
+    if layout.partition_by:
+        clauses.append(f"PARTITION BY {layout.partition_by}")
+    if layout.ttl:
+        clauses.append(f"TTL {layout.ttl}")
+    return "\n".join(clauses)
+
+
+def publish(
+    destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *, replace_older: bool
+) -> None:
+    """Make what `staging` holds visible in the destination, once, whatever failed on the way before.
+
+    `staged` are the objects in it. Raises TransientError when the destination has changed in the meantime, so that
+    the staging table has to be filled again.
+    """
+    with locked(destination.client, destination.name, owner, staging):
+        settle(destination, loads, loads.doubtful([o.planned for o in staged]), replace_older=replace_older)
+        done = loads.loaded([o.planned for o in staged])
+        if done:  # another run was faster
+            log.info("%d objects were loaded by another run in the meantime", len(done))
+            destination.client.command(
+                f"ALTER TABLE {STAGING}.{quote_identifier(staging)} DELETE"
+                f" WHERE {LOAD_ID} IN ({ids_text([o.planned for o in staged if o.planned.load_id in done])})",
+                settings={**_SYNCHRONOUS, "max_query_size": LONG_STATEMENT},
+            )
+        new = [o for o in staged if o.planned.load_id not in done]
+        if not new:
+            return
+        loads.record(new, "publishing")
+        try:
+            destination.take(staging)
+        except Exception as e:
+            if code_of(e) == DIFFERENT_STRUCTURE:
+                loads.forget_doubtful(new)
+                raise TransientError(f"the columns of {destination.name} changed while objects were read") from e
+            raise
+        _finish(destination, loads, new, replace_older)
+
+
+def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], *, replace_older: bool) -> None:
+    """Find out which of the loads that somebody was publishing are in the table; remove those that are there in part.
+
+    To be called by the holder of the lock, so that nobody is publishing them any more.
+    """
+    if not doubtful:
+        return
+    found = destination.count([o.planned for o in doubtful])
+    whole = [o for o in doubtful if found.get(o.planned.load_id, 0) == o.rows]
+    other = [o for o in doubtful if found.get(o.planned.load_id, 0) != o.rows]
+    log.info("%d loads that were cut off while they were published are there, %d are not", len(whole), len(other))
+    if partial := [o.planned for o in other if o.planned.load_id in found]:
+        destination.remove(partial)
+    _finish(destination, loads, whole, replace_older)
+    if other:
+        loads.forget_doubtful(other)
+
+
+def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], replace_older: bool) -> None:
+    if replace_older and (older := loads.older([o.planned for o in published])):
+        destination.remove(older)
+        loads.record_replaced(older)
+    loads.record(published, "loaded")

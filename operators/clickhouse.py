@@ -1,0 +1,242 @@
+"""Operators that have ClickHouse load objects from S3, each version of each exactly once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from operators.hooks.transfer import clients, endpoint_for_clickhouse
+from operators.shared import as_bool, ledger, run_columns, run_key
+from operators.triggers.clickhouse import S3ToClickHouseTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.transfer.request import Request
+
+OnFailedObjects = Literal["fail", "report"]
+
+
+class S3ToClickHouseOperator(BaseOperator):
+    """Loads the objects of an S3 bucket that are not loaded yet: Parquet, CSV or JSON Lines, compressed or not.
+
+    ClickHouse reads the objects itself (*pull*) while the task is deferred; where it cannot reach them the worker
+    streams them (*push*). A task that is killed and retried, cleared or run again loads nothing twice: what happened
+    to each version of each object stands in ``storeside.loads``. A killed or cleared task stops its queries.
+    Returns the engine's `Report` as a dictionary.
+
+    :param bucket: bucket, without ``s3://``
+    :param keys: prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``
+    :param table: ``database.table``; made from the deduced columns where it is missing
+    :param format: ``auto``, ``parquet``, ``csv`` or ``jsonl``
+    :param csv: options of the CSV dialect, see `include.transfer.formats.Csv`
+    :param loader: ``auto``, ``pull`` or ``push``
+    :param columns: ClickHouse types by column, which win over the deduced ones
+    :param order_by: ORDER BY of a new table, such as ``(city, taken_at)``
+    :param partition_by: PARTITION BY of a new table
+    :param ttl: TTL of a new table
+    :param engine: engine of a new table, of the MergeTree family
+    :param system_columns: of ``_object``, ``_row_number``, ``_version``, ``_loaded_at``
+    :param nested: what JSON objects within JSON Lines become: ``tuple``, ``json`` or ``string``
+    :param on_drift: objects with other columns: ``fail``, ``add``, ``widen`` or ``rest``
+    :param on_bad_rows: rows that cannot be parsed: ``fail`` the object, ``skip`` or ``keep`` them
+    :param max_bad_rows: of one object; over that it fails
+    :param on_overwrite: rows of an earlier version: ``append`` beside them, or ``replace`` them
+    :param all_or_nothing: readers see all objects of the run or none
+    :param retry_failed: try objects again that failed for good in earlier runs
+    :param overlap_seconds: where keys grow with time, list only those after what was loaded this long before the
+        newest; without it everything is listed
+    :param batch_bytes: bytes of objects that are loaded and published at once
+    :param on_failed_objects: whether the task fails when objects cannot be loaded; the others are loaded either way
+    :param s3_collection: ClickHouse's named collection for the endpoint; without one it uses its own environment or
+        role, and the endpoint of the connection
+    """
+
+    template_fields: Sequence[str] = (
+        "bucket",
+        "keys",
+        "table",
+        "format",
+        "loader",
+        "order_by",
+        "partition_by",
+        "on_drift",
+        "on_bad_rows",
+        "on_overwrite",
+        "retry_failed",
+        "on_failed_objects",
+    )
+    ui_color = "#fff4c2"
+
+    def __init__(
+        self,
+        *,
+        bucket: str,
+        table: str,
+        keys: str = "",
+        format: str = "auto",
+        csv: Mapping[str, Any] | None = None,
+        loader: str = "auto",
+        columns: Mapping[str, str] | None = None,
+        order_by: str = "tuple()",
+        partition_by: str = "",
+        ttl: str = "",
+        engine: str = "MergeTree",
+        system_columns: Sequence[str] = (),
+        nested: str = "tuple",
+        on_drift: str = "fail",
+        on_bad_rows: str = "fail",
+        max_bad_rows: int = 1000,
+        on_overwrite: str = "append",
+        all_or_nothing: bool = False,
+        retry_failed: bool | str = False,
+        overlap_seconds: float | None = None,
+        batch_bytes: int = 1 << 30,
+        on_failed_objects: OnFailedObjects = "fail",
+        deferrable: bool = True,
+        s3_collection: str = "",
+        aws_conn_id: str = "aws_default",
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.bucket = bucket
+        self.keys = keys
+        self.table = table
+        self.format = format
+        self.csv = csv
+        self.loader = loader
+        self.columns = columns
+        self.order_by = order_by
+        self.partition_by = partition_by
+        self.ttl = ttl
+        self.engine = engine
+        self.system_columns = system_columns
+        self.nested = nested
+        self.on_drift = on_drift
+        self.on_bad_rows = on_bad_rows
+        self.max_bad_rows = max_bad_rows
+        self.on_overwrite = on_overwrite
+        self.all_or_nothing = all_or_nothing
+        self.retry_failed = retry_failed
+        self.overlap_seconds = overlap_seconds
+        self.batch_bytes = batch_bytes
+        self.on_failed_objects = on_failed_objects
+        self.deferrable = deferrable
+        self.s3_collection = s3_collection
+        self.aws_conn_id = aws_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+        self._transfer: Any = None
+
+    def request(self, endpoint: str) -> Request:
+        """Return the engine's request for the rendered arguments. Raises UsageError for arguments that make none."""
+        from include.transfer.errors import UsageError
+        from include.transfer.formats import Csv
+        from include.transfer.request import Request
+        from include.transfer.source import Source
+        from include.transfer.table import Layout
+
+        if self.on_failed_objects not in ("fail", "report"):
+            raise UsageError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
+        return Request(
+            Source(self.bucket, self.keys, self.s3_collection, endpoint),
+            self.table,
+            format=self.format,
+            csv=Csv(**self.csv or {}),
+            loader=self.loader,
+            layout=Layout(self.engine, self.order_by, self.partition_by, self.ttl),
+            columns=dict(self.columns or {}),
+            system_columns=tuple(self.system_columns),
+            nested=self.nested,
+            on_drift=self.on_drift,
+            on_bad_rows=self.on_bad_rows,
+            max_bad_rows=self.max_bad_rows,
+            on_overwrite=self.on_overwrite,
+            all_or_nothing=self.all_or_nothing,
+            retry_failed=as_bool(self.retry_failed),
+            overlap_seconds=self.overlap_seconds,
+            batch_bytes=self.batch_bytes,
+        )
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """List and plan; defer while ClickHouse pulls, or push from here."""
+        from include.transfer.engine import Transfer
+        from include.transfer.errors import TransferError, TransientError
+
+        started = time.time()
+        aws = BaseHook.get_connection(self.aws_conn_id)
+        clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
+        try:
+            request = self.request(endpoint_for_clickhouse(aws))
+            self._transfer = Transfer(request, *clients(aws, clickhouse), run_key(context))
+            prepared = self._transfer.prepare()
+            if prepared.planned and self.deferrable and not prepared.push:
+                self.defer(
+                    trigger=S3ToClickHouseTrigger(
+                        request.to_dict(),
+                        asdict(prepared),
+                        run_key(context),
+                        started,
+                        self.aws_conn_id,
+                        self.clickhouse_conn_id,
+                    ),
+                    method_name="finish",
+                )
+            report = self._transfer.run(prepared)
+        except TransientError as e:
+            raise AirflowException(str(e)) from e
+        except (TransferError, ValueError) as e:
+            raise AirflowFailException(str(e)) from e
+        return self._report(context, asdict(report))
+
+    def finish(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Take the trigger's report."""
+        if "error" in event:
+            raise (AirflowException if event["again"] else AirflowFailException)(event["error"])
+        return self._report(context, event["report"])
+
+    def on_kill(self) -> None:
+        """Kill the queries of a transfer that runs in the worker."""
+        if self._transfer is not None:
+            self._transfer.cancel()
+
+    def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
+        failures = report["failures"]
+        tables = ledger(self.clickhouse_conn_id)
+        tables.create()
+        tables.record_run(
+            {
+                **run_columns(context),
+                "kind": "load",
+                "source": f"s3://{self.bucket}/{self.keys}",
+                "destination": f"clickhouse://{self.table}",
+                "state": "partial" if report["failed"] else "done",
+                "listed": report["listed"],
+                "skipped": report["skipped"],
+                "done": report["loaded"],
+                "failed": report["failed"],
+                "bytes_in": report["bytes"],
+                "seconds": report["seconds"],
+                "detail": json.dumps({"rows": report["rows"], "rejected": report["rejected"]}),
+            }
+        )
+        rate = report["rows"] / report["seconds"] if report["seconds"] else 0
+        self.log.info(
+            "s3://%s/%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected), %.1f MB,"
+            " %.1f s, %d rows/s",
+            self.bucket, self.keys, self.table, report["loaded"], report["failed"], report["skipped"], report["rows"],
+            report["rejected"], report["bytes"] / 1e6, report["seconds"], rate,
+        )  # fmt: skip
+        for key, reason in failures:
+            self.log.warning("failed: %r: %s", key, reason)
+        if report["failed"] and self.on_failed_objects == "fail":
+            key, reason = failures[0]
+            tried = report["loaded"] + report["failed"]
+            raise AirflowFailException(f"{report['failed']} of {tried} objects failed, such as {key!r}: {reason}")
+        return report

@@ -1,0 +1,167 @@
+"""Our side of ``make bench-transfer``, in a process of its own so that its CPU and memory can be told apart.
+
+What is imported above the functions is not in the time that is compared with the engine's, as its client is there
+already too; it is in the time that is compared with the peers', which have to start as well.
+
+``python -m tests.benchmarks.transfer_ours`` reads one request as JSON, does it, and prints what it took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import boto3
+import clickhouse_connect
+import pyarrow.parquet  # noqa: F401 - what the engine imports when it needs it
+
+from include.transfer import push
+from include.transfer.engine import Transfer
+from include.transfer.loads import Loaded, Loads, Planned
+from include.transfer.request import Request
+from include.transfer.source import Source, list_objects
+from tests.benchmarks import listing_server
+from tests.benchmarks.listing_server import Entry
+
+Loader = Literal["pull", "push", "push_changed"]
+CHANGED_EVERY = 1000
+
+
+@dataclass(frozen=True)
+class ClickHouse:
+    """How to reach the server; the same as clickhouse-connect's arguments."""
+
+    host: str
+    port: int
+    username: str
+    password: str
+    database: str
+
+
+@dataclass(frozen=True)
+class S3:
+    """How to reach the objects; `collection` is ClickHouse's named collection for the same endpoint."""
+
+    endpoint: str
+    access_key_id: str
+    secret_access_key: str
+    region: str
+    collection: str
+
+
+def load(
+    clickhouse: ClickHouse,
+    s3: S3,
+    bucket: str,
+    keys_or_prefix: Sequence[str] | str,
+    form: Literal["parquet", "csv", "jsonl"],
+    table: str,
+    loader: Loader,
+) -> int:
+    """Load one key, or all below a prefix, into an existing, empty table, and return the rows.
+
+    Compression (.gz) is found out from the objects. `push` sends their own bytes; `push_changed` goes through Arrow,
+    as columns that are changed do. Rows and values are the same in all three.
+    """
+    if loader == "push_changed":
+        push.WHOLE_PARQUET = 0
+    keys = keys_or_prefix if isinstance(keys_or_prefix, str) else keys_or_prefix[0]
+    request = Request(Source(bucket, keys, s3.collection), table, form, loader="pull" if loader == "pull" else "push")
+    transfer = Transfer(request, lambda: _connect(clickhouse), _boto(s3), uuid.uuid4().hex)
+    report = transfer.run(transfer.prepare())
+    assert not report.failed, report.failures
+    return report.rows
+
+
+def _connect(clickhouse: ClickHouse) -> Any:
+    return clickhouse_connect.get_client(**asdict(clickhouse))
+
+
+def _boto(s3: S3) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=s3.endpoint,
+        aws_access_key_id=s3.access_key_id,
+        aws_secret_access_key=s3.secret_access_key,
+        region_name=s3.region,
+    )
+
+
+def remember(clickhouse: ClickHouse, bucket: str, entries: Iterable[Entry], table: str) -> None:
+    """Write into the ledger that these object versions are loaded already; the table itself need not exist."""
+    loads = Loads(_connect(clickhouse), "seed", f"{clickhouse.database}.{table}", bucket, "seed")
+    loads.create()
+    entries = iter(entries)
+    while some := list(islice(entries, 20_000)):
+        planned = (Planned(e.key, e.etag, e.size, e.modified.timestamp(), 1) for e in some)
+        loads.record([Loaded(o, 1) for o in planned], "loaded")
+
+
+def plan(clickhouse: ClickHouse, s3: S3, bucket: str, prefix: str, table: str) -> int:
+    """List what is below a prefix, compare it with the ledger, and return how many objects there are to load."""
+    source = Source(bucket, prefix, s3.collection)
+    loads = Loads(_connect(clickhouse), "plan", f"{clickhouse.database}.{table}", bucket, "run")
+    loads.create()
+    loads.record_listing(list_objects(_boto(s3), bucket, prefix))
+    _, planned, _ = loads.plan(source, batch_bytes=1 << 30, batch_objects=1000, push=False, retry_failed=False)
+    return planned
+
+
+def known(count: int) -> Iterable[Entry]:
+    """Yield `count` objects for the ledger: of a listing of as many, every thousandth is new, the next has changed.
+
+    In place of the new ones it has some that the bucket has no more.
+    """
+    for number in range(count):
+        entry = listing_server.entry(number)
+        if number % CHANGED_EVERY == 0:
+            yield listing_server.entry(count + number)
+        elif number % CHANGED_EVERY == 1:
+            yield entry._replace(etag="0" * 32)
+        else:
+            yield entry
+
+
+def to_plan(count: int) -> int:
+    """Return how many objects of the listing `known` does not have."""
+    return 2 * -(-count // CHANGED_EVERY)
+
+
+def _done(request: dict[str, Any]) -> int:
+    clickhouse = ClickHouse(**request["clickhouse"])
+    if request["do"] == "remember":
+        remember(clickhouse, request["bucket"], known(request["count"]), request["table"])
+        return int(request["count"])
+    s3 = S3(**request["s3"])
+    if request["do"] == "plan":
+        return plan(clickhouse, s3, request["bucket"], request["prefix"], request["table"])
+    return load(
+        clickhouse, s3, request["bucket"], request["keys"], request["form"], request["table"], request["loader"]
+    )
+
+
+def _peak_mb() -> float:
+    """Return this program's peak; getrusage would give that of the one that started it, were it larger."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    began = time.monotonic()
+    rows = _done(request)
+    seconds = time.monotonic() - began
+    cpu = sum(os.times()[:4])
+    print(json.dumps({"rows": rows, "seconds": seconds, "cpu_seconds": cpu, "peak_mb": _peak_mb()}))
+
+
+if __name__ == "__main__":
+    main()
