@@ -70,7 +70,7 @@ else
 endif
 
 .PHONY: chaos
-chaos: $(STAMP) ## tests that kill storage nodes
+chaos: $(STAMP) ## tests that kill nodes and servers
 	@$(STACK) build
 	@$(PYTHON) -m pytest -m chaos $(ARGS)
 
@@ -91,7 +91,7 @@ bench-transfer: $(STAMP) ## S3 into ClickHouse against the engine itself, Airbyt
 	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
 
 .PHONY: bench
-bench: bench-transform bench-matrix bench-reconcile ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile bench-transfer ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

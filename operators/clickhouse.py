@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from operators.hooks.transfer import clients, endpoint_for_clickhouse
+from operators.hooks.transfer import clients, source
 from operators.shared import as_bool, ledger, run_columns, run_key
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Connection, Context
 
     from include.transfer.request import Request
 
@@ -54,8 +54,9 @@ class S3ToClickHouseOperator(BaseOperator):
         newest; without it everything is listed
     :param batch_bytes: bytes of objects that are loaded and published at once
     :param on_failed_objects: whether the task fails when objects cannot be loaded; the others are loaded either way
-    :param s3_collection: ClickHouse's named collection for the endpoint; without one it uses its own environment or
-        role, and the endpoint of the connection
+    :param aws_conn_id: its extras may name, for ClickHouse, the ``clickhouse_collection`` (a named collection with
+        the endpoint and its keys) or the ``clickhouse_endpoint`` where that differs; without a collection it uses
+        ClickHouse's own environment or role; with ``clickhouse_cluster`` all replicas of that cluster read
     """
 
     template_fields: Sequence[str] = (
@@ -63,6 +64,7 @@ class S3ToClickHouseOperator(BaseOperator):
         "keys",
         "table",
         "format",
+        "csv",
         "loader",
         "order_by",
         "partition_by",
@@ -100,7 +102,6 @@ class S3ToClickHouseOperator(BaseOperator):
         batch_bytes: int = 1 << 30,
         on_failed_objects: OnFailedObjects = "fail",
         deferrable: bool = True,
-        s3_collection: str = "",
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
@@ -129,23 +130,21 @@ class S3ToClickHouseOperator(BaseOperator):
         self.batch_bytes = batch_bytes
         self.on_failed_objects = on_failed_objects
         self.deferrable = deferrable
-        self.s3_collection = s3_collection
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
 
-    def request(self, endpoint: str) -> Request:
+    def request(self, aws: Connection) -> Request:
         """Return the engine's request for the rendered arguments. Raises UsageError for arguments that make none."""
         from include.transfer.errors import UsageError
         from include.transfer.formats import Csv
         from include.transfer.request import Request
-        from include.transfer.source import Source
         from include.transfer.table import Layout
 
         if self.on_failed_objects not in ("fail", "report"):
             raise UsageError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
         return Request(
-            Source(self.bucket, self.keys, self.s3_collection, endpoint),
+            source(aws, self.bucket, self.keys),
             self.table,
             format=self.format,
             csv=Csv(**self.csv or {}),
@@ -173,7 +172,7 @@ class S3ToClickHouseOperator(BaseOperator):
         aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         try:
-            request = self.request(endpoint_for_clickhouse(aws))
+            request = self.request(aws)
             self._transfer = Transfer(request, *clients(aws, clickhouse), run_key(context))
             prepared = self._transfer.prepare()
             if prepared.planned and self.deferrable and not prepared.push:

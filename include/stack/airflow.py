@@ -93,7 +93,11 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
             "conn_type": "aws",
             "login": access_key,
             "password": secret_key,
-            "extra": {"region_name": REGION, "endpoint_url": stack.url("s3")},
+            "extra": {
+                "region_name": REGION,
+                "endpoint_url": stack.url("s3"),
+                "clickhouse_collection": "storeside_s3",
+            },
         },
         "CLICKHOUSE_DEFAULT": {
             "conn_type": "clickhouse",

@@ -32,6 +32,7 @@ from include.stack.settings import CHECKOUT, HOST, StackError
 PINNED = "26.9.0"
 USER = "storeside"
 DATABASE = "storeside"
+CLUSTER = "storeside"  # of this server alone, so that statements for clusters can be tried
 
 ENGINES = (
     *("MergeTree", "AggregatingMergeTree", "CoalescingMergeTree", "CollapsingMergeTree", "GraphiteMergeTree"),
@@ -80,6 +81,9 @@ CONFIG_XML = """\
   <uncompressed_cache_size>0</uncompressed_cache_size>
   {logs}
   <named_collections>{collections}</named_collections>
+  <remote_servers><{cluster}><shard><replica>
+    <host>{host}</host><port>{tcp_port}</port><user>{user}</user><password>{password}</password>
+  </replica></shard></{cluster}></remote_servers>
 </clickhouse>
 """
 LOG_XML = (
@@ -251,6 +255,9 @@ def _write_configuration(config: Config, folder: Path) -> None:
         memory_ratio=config.memory_ratio,
         logs="".join(LOG_XML.format(name) for name in LOGS),
         collections=collections,
+        cluster=CLUSTER,
+        user=USER,
+        password=escape(config.password),
     )
     users = USERS_XML.format(
         user=USER,

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--column", action="append", default=[], metavar="NAME=TYPE", help="a type that is not deduced"
     )
     parser.add_argument("--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS))
+    parser.add_argument("--batch-objects", type=int, default=1000, help="published at once; default: %(default)s")
     parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
     parser.add_argument("--retry-failed", action="store_true", help="also objects that failed for good before")
     parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
@@ -76,6 +77,7 @@ def _request(given: argparse.Namespace) -> Request:
         layout=Layout(order_by=given.order_by, partition_by=given.partition_by),
         columns=columns,
         system_columns=tuple(given.system_column),
+        batch_objects=given.batch_objects,
         all_or_nothing=given.all_or_nothing,
         retry_failed=given.retry_failed,
         **{name: getattr(given, name) for name in CHOICES},
@@ -91,6 +93,7 @@ def _connect() -> Any:
         username=os.environ.get("CLICKHOUSE_USER", "default"),
         password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
         secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+        autogenerate_session_id=False,  # a session would be locked by a statement whose connection was lost
     )
 
 

@@ -16,6 +16,7 @@ from include.transfer.content import Content
 from include.transfer.errors import (
     DriftError,
     ObjectError,
+    StaleError,
     TransferError,
     TransientError,
     UsageError,
@@ -23,7 +24,7 @@ from include.transfer.errors import (
     code_of,
     named_file,
 )
-from include.transfer.formats import Format, compression_by_name, compression_of
+from include.transfer.formats import BY_WORKER, Format, compression_by_name
 from include.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
 from include.transfer.lock import STAGING
 from include.transfer.push import csv_columns, parquet_facts, push
@@ -81,8 +82,16 @@ class BatchLoad:
 
     def run(self) -> None:
         """Load, check and publish; raises TransferError when nothing can be said about the batch."""
-        for staged in self.staged():
-            self.publish(staged)
+        for _ in range(_ATTEMPTS):
+            try:
+                for staged in self.staged():
+                    self.publish(staged)
+            except StaleError as e:
+                log.info("batch %d: %s: its objects are read again", self.batch.number, e)
+                self.destination = self._destination()
+            else:
+                return
+        raise TransientError(f"batch {self.batch.number} was overtaken {_ATTEMPTS} times: do others load it as well?")
 
     def staged(self) -> Iterator[Staged]:
         """Yield staging tables with the objects that can be loaded, in as few as possible."""
@@ -148,10 +157,11 @@ class BatchLoad:
         if self.work.stop.is_set():
             raise Cancelled("the transfer was stopped")
         readings = self._readings(objects, **how)
-        table = self._new_table([o.load_id for o in objects] if len(readings) == 1 and not self.pushed else [])
+        pushed = self.pushed or how.get("push", False)
+        table = self._new_table([o.load_id for o in objects] if len(readings) == 1 and not pushed else [])
         try:
-            staged = Staged(table, (self._push if self.pushed else self._pull)(table, readings, **how))
-            if not self.pushed:
+            staged = Staged(table, (self._push if pushed else self._pull)(table, readings, **how))
+            if not pushed:
                 self._check_unchanged(objects)
             self._check(staged)
         except BaseException:
@@ -356,8 +366,10 @@ class BatchLoad:
         """Read an object whose name speaks of another compression than its content has."""
         if self.pushed or not self.work.form.is_text:
             return None
-        actual = compression_of(self._content(o).range(0, 10))
-        if actual == compression_by_name(o.key):
+        actual = self._content(o).compression()
+        if actual in BY_WORKER:
+            return self._with_retries([o], push=True)
+        if actual.removeprefix("hadoop-") == compression_by_name(o.key):
             return None
         return self._with_retries([o], compression=actual or "none")
 
@@ -394,19 +406,17 @@ class BatchLoad:
         table = f"load_{self.work.transfer}_{self.batch.number}_{self.work.token}_{self._count}"
         self.destination.stage(table)
         reading = text_reading(self.work.form, self.destination)
-        rows = salvage(
-            self.client,
-            self._content(o),
-            reading,
-            o,
-            table,
-            self.request.system_columns,
-            self._query_id(table),
-            rejected,
-        )
-        rejected.flush()
-        staged = Staged(table, [Loaded(o, rows, rejected.count)])
-        self._check(staged)
+        try:
+            rows = salvage(
+                self.client, self._content(o), reading, o, table, self.request.system_columns, self._query_id(table),
+                rejected,
+            )  # fmt: skip
+            rejected.flush()
+            staged = Staged(table, [Loaded(o, rows, rejected.count)])
+            self._check(staged)
+        except BaseException:
+            self._drop_quietly(table)
+            raise
         log.info("%s: %d rows loaded, %d rejected", o.key, rows, rejected.count)
         return staged
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import bz2
 import io
+import lzma
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from include.transfer.errors import ObjectError, TransferError, TransientError, UsageError
-from include.transfer.formats import compression_of
+from include.transfer.errors import DELETED, DENIED, ObjectError, TransferError, TransientError, UsageError
+from include.transfer.formats import compression_of, is_hadoop_snappy
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 CHUNK = 1 << 20
+# A sample ends somewhere in a compressed stream: where that is, a read as a whole fails.
+_SIP = 1 << 6
+# Of what is compressed in blocks nothing can be had before the first one is there; lz4's are up to 4 MB.
+_LONGEST_BLOCK = 4 * CHUNK + CHUNK
 _BUSY = frozenset({"SlowDown", "503", "500", "InternalError", "RequestTimeout", "Throttling", "ServiceUnavailable"})
 
 _REASONS = {
     **dict.fromkeys(("PreconditionFailed", "412"), "it was overwritten after it was listed; the next run loads that"),
-    **dict.fromkeys(("NoSuchKey", "404"), "it was deleted after it was listed"),
-    **dict.fromkeys(("AccessDenied", "403"), "S3 denies the access to it (403): allow s3:GetObject on it"),
+    **dict.fromkeys(("NoSuchKey", "404"), DELETED),
+    **dict.fromkeys(("AccessDenied", "403"), DENIED),
 }
 
 
@@ -64,7 +70,7 @@ class Content(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer from here."""
-        content = self.range(self._position, min(len(buffer), self.size - self._position))
+        content = self.range(self._position, len(buffer))
         buffer[: len(content)] = content
         self._position += len(content)
         return len(content)
@@ -73,7 +79,8 @@ class Content(io.RawIOBase):
         """Return bytes of the object. Raises ObjectError or TransientError."""
         from botocore.exceptions import BotoCoreError, ClientError
 
-        if length <= 0:
+        length = min(length, self.size - start)
+        if length <= 0:  # S3 refuses an empty range
             return b""
         try:
             answer = self.client.get_object(
@@ -82,6 +89,11 @@ class Content(io.RawIOBase):
             return bytes(answer["Body"].read())
         except (BotoCoreError, ClientError) as e:
             raise s3_error(e, self.bucket, self.key) from e
+
+    def compression(self) -> str:
+        """Return what the content is compressed with; empty when it is not."""
+        head = self.range(0, 10)
+        return compression_of(head) or ("hadoop-snappy" if is_hadoop_snappy(self.key, head) else "")
 
     def stream(self) -> Iterator[bytes]:
         """Yield the whole content in pieces of a megabyte."""
@@ -97,29 +109,38 @@ class Content(io.RawIOBase):
         """Return the content as a file that is read once, decompressed by what it is compressed with."""
         from botocore.exceptions import BotoCoreError, ClientError
 
-        kind = compression_of(self.range(0, 10))
+        kind = self.compression()
         try:
             body = self.client.get_object(Bucket=self.bucket, Key=self.key, **self._condition)["Body"]
         except (BotoCoreError, ClientError) as e:
             raise s3_error(e, self.bucket, self.key) from e
-        return opened(body, kind)
+        return opened(_Body(body, self), kind)
 
     def sample(self, most: int) -> bytes:
         """Return the first bytes, decompressed; of text, up to the last whole line where there is more."""
-        raw = self.range(0, min(most, self.size))
-        file = opened(io.BytesIO(raw), compression_of(raw))
-        content = b""
-        whole = len(raw) == self.size
-        try:
-            while len(content) < 4 * most and (piece := file.read(1 << 16)):
-                content += piece
-        except OSError as e:  # cut off, which a sample may be
-            if not content:
-                raise ObjectError(f"its {compression_of(raw)} content is broken: {e}") from e
-            whole = False
-        if whole and len(content) < 4 * most:
+        kind = self.compression()
+        for reach in (most, CHUNK, _LONGEST_BLOCK):
+            raw = self.range(0, max(reach, most))
+            content, error = _beginning(raw, kind, most)
+            if content or len(raw) == self.size:
+                break
+        if error and not content:
+            raise ObjectError(f"its {kind} content is broken: {error}")
+        if len(raw) == self.size and len(content) < most and not error:
             return content
         return content[: content.rfind(b"\n") + 1] or content
+
+
+def _beginning(raw: bytes, kind: str, most: int) -> tuple[bytes, OSError | None]:
+    """Return what the first bytes of an object hold, and where they end early, the error."""
+    file = opened(io.BytesIO(raw), kind)
+    content = bytearray()
+    try:
+        while len(content) < most and (piece := file.read(_SIP if kind else CHUNK)):
+            content += piece
+    except OSError as e:
+        return bytes(content), e
+    return bytes(content), None
 
 
 def opened(file: Any, kind: str) -> Any:
@@ -127,14 +148,141 @@ def opened(file: Any, kind: str) -> Any:
 
     Reading raises OSError where the content is broken or cut off.
     """
+    import pyarrow as pa
+
     if not kind:
         return file
     if kind == "xz":
-        import lzma
+        return _Decompressed(lzma.open(file))
+    if kind == "bz2":  # pyarrow fails at a second member that is empty
+        return _Decompressed(bz2.open(file))
+    if kind in ("snappy", "hadoop-snappy"):
+        return _Snappy(file, kind)
+    return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
 
-        return lzma.open(file)
-    if kind == "snappy":
-        raise ObjectError("a worker cannot read snappy content: let ClickHouse read it, or store it as gzip or zstd")
+
+class _Body:
+    """The body of an answer, whose faults are those of this package."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, body: Any, content: Content) -> None:
+        self._body, self._content = body, content
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            return bytes(self._body.read(size))
+        except BotoCoreError as e:
+            raise s3_error(e, self._content.bucket, self._content.key) from e
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._body.close()
+
+
+class _Decompressed:
+    """A decompressing file, whose faults are all OSErrors."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        import pyarrow as pa
+
+        try:
+            return bytes(self._file.read(size))
+        except (lzma.LZMAError, EOFError, ValueError, pa.ArrowException) as e:
+            raise OSError(str(e)) from e
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def close(self) -> None:
+        """Let go of what it reads from."""
+        self._file.close()
+
+
+class _Snappy:
+    """A snappy stream, in the framing format or in that of Hadoop, which pyarrow has no reader for.
+
+    https://github.com/google/snappy/blob/main/framing_format.txt; Hadoop writes blocks of a decompressed length and
+    pieces of a compressed one, both big-endian.
+    """
+
+    closed = False
+    _MOST = 64 << 20
+
+    def __init__(self, file: Any, kind: str) -> None:
+        self._file = file
+        self._blocks = self._framed() if kind == "snappy" else self._hadoop()
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        while not self._rest:
+            if (block := next(self._blocks, None)) is None:
+                return b""
+            self._rest = block
+        content, self._rest = self._rest[:size], self._rest[size:]
+        return content
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def close(self) -> None:
+        """Let go of what it reads from."""
+        self._file.close()
+
+    def _framed(self) -> Iterator[bytes]:
+        while head := self._file.read(4):
+            body = self._exactly(int.from_bytes(head[1:], "little"))
+            if head[0] == 0:
+                yield _unsnapped(body[4:])
+            elif head[0] == 1:
+                yield body[4:]
+            elif head[0] < 0x80:
+                raise OSError(f"snappy stream has an unknown chunk {head[0]:#x}")
+
+    def _hadoop(self) -> Iterator[bytes]:
+        while head := self._file.read(4):
+            left = int.from_bytes(head, "big")
+            while left > 0:
+                piece = _unsnapped(self._exactly(int.from_bytes(self._exactly(4), "big")))
+                left -= len(piece)
+                yield piece
+
+    def _exactly(self, size: int) -> bytes:
+        content = self._file.read(size) if size <= self._MOST else b""
+        if len(content) < size:
+            raise OSError("snappy stream is cut off, or none")
+        return bytes(content)
+
+
+def _unsnapped(block: bytes) -> bytes:
+    """Return the content of a block of raw snappy, which begins with its length."""
     import pyarrow as pa
 
-    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind)
+    length = shift = 0
+    for byte in block[:5]:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if length > _Snappy._MOST:
+        raise OSError("snappy stream has a block that is too long")
+    try:
+        return bytes(pa.decompress(block, decompressed_size=length, codec="snappy", asbytes=True))
+    except pa.ArrowException as e:
+        raise OSError(str(e)) from e

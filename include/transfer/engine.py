@@ -69,8 +69,8 @@ class Report:
 class Transfer:
     """One run of a request.
 
-    `connect` gives a clickhouse-connect client, one for every thread; `s3` is a boto3 client. `run_id` names the run
-    in the ledger: the same run, started again, goes on where it was.
+    `connect` gives a clickhouse-connect client without a session, one for every thread; `s3` is a boto3 client.
+    `run_id` names the run in the ledger: the same run, started again, goes on where it was.
     """
 
     def __init__(self, request: Request, connect: Callable[[], Any], s3: Any, run_id: str) -> None:
@@ -186,6 +186,18 @@ class Transfer:
         return Content(self.s3, self.request.source.bucket, o.key, o.size)
 
     def _create(self, form: Format, samples: list[Content]) -> Destination:
+        try:
+            columns = sample_columns(self.client, self.request, form, samples)
+        except (ObjectError, DatabaseError):
+            columns = sample_columns(self.client, self.request, form, self._readable(form, samples))
+        columns = with_overrides(columns, self.request.columns)
+        statement = ddl(self.request.table, columns, self.request.layout)
+        log.info("creating the table:\n%s", statement)
+        self.client.command(statement)
+        return existing(self.client, self.request.table)
+
+    def _readable(self, form: Format, samples: list[Content]) -> list[Content]:
+        """Return the samples that tell their columns. Raises UsageError when there are none."""
         readable = []
         for content in samples:
             try:
@@ -195,12 +207,7 @@ class Transfer:
                 log.warning("%s is no sample: %s", content.key, plain(e))
         if not readable:
             raise UsageError(f"no sampled object can be read as {form.name}: create {self.request.table} yourself")
-        columns = sample_columns(self.client, self.request, form, readable)
-        columns = with_overrides(columns, self.request.columns)
-        statement = ddl(self.request.table, columns, self.request.layout)
-        log.info("creating the table:\n%s", statement)
-        self.client.command(statement)
-        return existing(self.client, self.request.table)
+        return readable
 
     def _complete(self, destination: Destination) -> None:
         """Add the columns that the request asks for besides the data's."""
@@ -323,7 +330,7 @@ class Transfer:
         """Find out what became of loads that somebody was publishing when he was cut off."""
         if not self.loads.doubtful():
             return
-        with locked(self.client, destination.name, uuid.uuid4().hex[:8], ""):
+        with locked(self.client, destination.name, uuid.uuid4().hex[:8], "nothing"):
             settle(
                 destination, self.loads, self.loads.doubtful(),
                 replace_older=self.request.on_overwrite == "replace",

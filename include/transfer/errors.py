@@ -5,6 +5,7 @@ TransferError
 ├── ObjectError       one object cannot be loaded; the others are
 │   └── DriftError    its columns are not the table's
 └── TransientError    the same again may succeed
+    └── StaleError    what was read cannot be published any more; it has to be read again
 """
 
 from __future__ import annotations
@@ -33,16 +34,23 @@ class TransientError(TransferError):
     """A server could not be reached, was busy, or was asked too much at once."""
 
 
+class StaleError(TransientError):
+    """A staging table does not fit the destination any more, or was taken away by somebody who published before."""
+
+
+DELETED = "it was deleted after it was listed"
+DENIED = "S3 denies the access to it (403): allow s3:GetObject on it"
+
 # https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
 UNKNOWN_TABLE = 60
 TABLE_EXISTS = 57
 DIFFERENT_STRUCTURE = 122
 ACCESS_DENIED = 497
 _S3_ERROR = 499
-# timeouts, memory, too many queries or parts, network, lost or killed queries, lack of space
-_TRANSIENT = frozenset({159, 202, 203, 209, 210, 241, 242, 243, 252, 279, 290, 319, 394, 425, 439, 999, 1000})
+# timeouts, memory, too many queries or parts, network, a session in use, lost or killed queries, lack of space
+_TRANSIENT = frozenset({159, 202, 203, 209, 210, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000})
 # an ETag that is another than at the listing (UNEXPECTED_FILE..., "was replaced during read")
-_UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column|duplicate field|Duplicate field", re.IGNORECASE)
+_UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
 # Of an answer of S3, those that come and go. The code of S3_ERROR is one for all of them.
 _S3_BUSY = re.compile(
     r"HTTP response code: (?:429|5\d\d)|SlowDown|RequestTimeout|InternalError|Connection|Timeout|Poco"
@@ -52,7 +60,29 @@ _FILE = re.compile(
 )
 _NOISE = re.compile(
     r"^Received ClickHouse exception, code: \d+, server response: |\(for url [^)]*\)|Code: \d+\. DB::Exception: "
+    r"|\(version [^)]*\)|\(in file/uri .+?\):?|While reading from: [^:]*:|:? ?While executing \w+"
+    r"|In scope SELECT .*(?= \()"
+    r"|Set the '\w+' parameter explicitly to ignore and proceed|\(while reading header\):?"
 )
+# A cast names its column in its expression; a parser shows all columns of the row up to the one it stopped at.
+_CAST = re.compile(r": while executing 'FUNCTION accurateCast\((?:__table\d+\.)?(?P<name>`[^`]+`|\w+) ::? .*'\.")
+_EXPRESSION = re.compile(r": while executing 'FUNCTION .*'\.")
+_PARSED = re.compile(
+    r"^(?P<what>.*?): \(at row (?P<row>\d+)\).*Column \d+, name: (?P<name>.*?), type: [^\"]*parsed text: "
+    r"(?:.*?ERROR: (?P<why>.*)|.*(?P<code> \(.*))$"
+)
+_KEY = re.compile(r":? ?\(while reading the value of key (?P<name>.+?)\)")
+_BEFORE_NAME = re.compile(r"[:.\s]+(?=\([A-Z_0-9]+\)$)")
+_GONE = re.compile(r"HTTP response code: 404|NoSuchKey|The specified key does not exist")
+_DENIED = re.compile(r"HTTP response code: 403|Access ?Denied", re.IGNORECASE)
+# What the user can do about an error, by its name.
+_REMEDIES = {
+    "CANNOT_CONVERT_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
+    "VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
+    "CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN": "make the column Nullable",
+    "ZLIB_INFLATE_FAILED": "upload it again",
+    "LZMA_STREAM_DECODER_FAILED": "upload it again",
+}
 _MOST = 600
 
 
@@ -63,8 +93,23 @@ def code_of(error: BaseException) -> int:
 
 def plain(error: BaseException) -> str:
     """Return the first words of an error, without the client's and the server's wrapping."""
-    text = " ".join(_NOISE.sub("", str(error)).split())
+    text = _NOISE.sub("", " ".join(str(error).split())).strip()
+    if cast := _CAST.search(text):
+        text = f"column {cast['name'].strip('`')!r}: {text[: cast.start()]}{text[cast.end() :]}"
+    text = _EXPRESSION.sub("", text)
+    if parsed := _PARSED.search(text):
+        why = f": {parsed['why']}" if parsed["why"] else parsed["code"]
+        text = f"row {parsed['row']}, column {parsed['name']!r}: {parsed['what']}{why}"
+    elif key := _KEY.search(text):
+        text = f"column {key['name']!r}: {text[: key.start()]}{text[key.end() :]}"
+    text = _BEFORE_NAME.sub(" ", text.strip()).replace(" (FUNCTION_THROW_IF_VALUE_IS_NON_ZERO)", "")
     return text if len(text) <= _MOST else f"{text[:_MOST]} …"
+
+
+def remedy(text: str) -> str:
+    """Return an error's text with what the user can do about it, where that is plain from the error's name."""
+    found = next((what for name, what in _REMEDIES.items() if f"({name})" in text), "")
+    return f"{text}: {found}" if found else text
 
 
 def named_file(error: BaseException) -> str:
@@ -90,8 +135,10 @@ def classify(error: Any) -> TransferError:
     text = plain(error)
     if is_transient(error):
         return TransientError(text)
+    if code_of(error) == _S3_ERROR:
+        return ObjectError(DELETED if _GONE.search(text) else DENIED if _DENIED.search(text) else text)
     if code_of(error) == ACCESS_DENIED:
         return UsageError(f"ClickHouse does not allow it: {text}")
     if _UNKNOWN_COLUMN.search(text):
-        return DriftError(text)
-    return ObjectError(text)
+        return DriftError(f"{text}: see `on_drift`")
+    return ObjectError(remedy(text))

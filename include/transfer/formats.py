@@ -28,6 +28,8 @@ _EXTENSIONS: dict[str, FormatName] = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
     ".json": "jsonl",
 }  # fmt: skip
+# Delimiters that ClickHouse's CSV does not take.
+_NOT_NATIVE = " \t\"'.UL"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -36,8 +38,8 @@ class Csv:
     """The dialect of CSV objects.
 
     `names` are the columns where objects have no header. `skip_rows` lines are left out before the header. Where
-    ClickHouse has no setting for a choice (`quote`, `escape`, several `null_values`, `true_values`,
-    `timestamp_formats`, an `encoding` other than UTF-8), objects are read by pyarrow and pushed.
+    ClickHouse has no setting for a choice (a tab as `delimiter`, `quote`, `escape`, several `null_values`,
+    `true_values`, `timestamp_formats`, an `encoding` other than UTF-8), objects are read by pyarrow and pushed.
     """
 
     delimiter: str = ","
@@ -69,6 +71,7 @@ class Csv:
         """Whether ClickHouse itself can read the dialect."""
         return (
             self.quote == '"'
+            and self.delimiter not in _NOT_NATIVE
             and not self.escape
             and len(self.null_values) <= 1
             and not (self.true_values or self.false_values or self.timestamp_formats)
@@ -122,12 +125,26 @@ class Format:
                 settings["format_csv_null_representation"] = self.csv.null_values[0]
         if self.name == "jsonl":
             settings["input_format_json_ignore_unknown_keys_in_named_tuple"] = 0
+            settings["input_format_json_ignore_unnecessary_fields"] = 0  # what follows the last known one
         return settings
 
 
 def compression_of(head: bytes) -> str:
     """Return how content with these first bytes (10 are enough) is compressed; empty when it is not."""
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
+
+
+def is_hadoop_snappy(key: str, head: bytes) -> bool:
+    """Tell whether an object is in Hadoop's framing of snappy, which has no magic: by its name and its first lengths.
+
+    It is the one that ClickHouse reads.
+    """
+    blocks = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
+    return key.lower().endswith(".snappy") and len(head) >= 8 and 0 < blocks[1] <= 2 * blocks[0] + 32 < 1 << 28
+
+
+# Of text that is compressed so, ClickHouse does not tell a part from the whole, or it cannot read it.
+BY_WORKER = frozenset({"zstd", "lz4", "bz2", "snappy"})
 
 
 def compression_by_name(key: str) -> str:

@@ -16,10 +16,15 @@ _PAGES = 20
 _SLICE = 1000
 # Bytes; a thousand keys are at most a megabyte, quoted perhaps twice.
 LONG_STATEMENT = 10_000_000
-_LEDGER = (
-    "destination", "bucket", "key", "version", "load_id", "state", "rows", "rejected", "bytes", "modified", "reason",
-    "run_id",
-)  # fmt: skip
+# Columns of the ledger and how they are sent.
+_LEDGER = {
+    **dict.fromkeys(("destination", "bucket", "key", "version"), "String"),
+    "load_id": "UInt64",
+    "state": "String",
+    **dict.fromkeys(("rows", "rejected", "bytes"), "UInt64"),
+    "modified": "DateTime64(3)",
+    **dict.fromkeys(("reason", "run_id"), "String"),
+}
 
 
 @dataclass(frozen=True)
@@ -94,22 +99,15 @@ class Loads:
 
     def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
         """Keep a listing as the input of the plan; streams, a few pages at a time."""
-        import pyarrow as pa
-
         self.forget("load_listings")
         pages = iter(pages)
+        names = ("transfer", "key", "etag", "size", "modified")
         while some := [o for page in islice(pages, _PAGES) for o in page]:
-            keys, etags, sizes, times = zip(*some, strict=True)
-            table = pa.table(
-                {
-                    "transfer": pa.array([self.transfer] * len(some)),
-                    "key": pa.array(keys),
-                    "etag": pa.array(etags),
-                    "size": pa.array(sizes, pa.uint64()),
-                    "modified": pa.array(times),
-                }
-            )
-            self.client.insert_arrow("load_listings", table, database="storeside", settings=_SYNCHRONOUS)
+            columns = [[self.transfer] * len(some), *map(list, zip(*some, strict=True))]
+            self.client.insert(
+                "load_listings", columns, database="storeside", column_names=names, column_oriented=True,
+                column_type_names=("String", "String", "String", "UInt64", "String"), settings=_SYNCHRONOUS,
+            )  # fmt: skip
 
     def start_after(self, overlap_seconds: float) -> str:
         """Return the key after which new ones are to be looked for, where keys only ever grow.
@@ -157,8 +155,8 @@ class Loads:
             "SELECT batch, any(pushed), count(), sum(size) FROM storeside.load_plan"
             " WHERE transfer = {transfer:String}"
             " AND (key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
-            " WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run_id:String}"
-            " AND state IN ('loaded', 'failed')) GROUP BY batch ORDER BY batch",
+            " WHERE destination = {destination:String} AND bucket = {bucket:String}"
+            " AND (state = 'loaded' OR state = 'failed' AND run_id = {run_id:String})) GROUP BY batch ORDER BY batch",
             parameters=self._parameters,
         ).result_rows
         return [Batch(int(n), bool(pushed), int(count), int(size)) for n, pushed, count, size in rows]
@@ -167,8 +165,8 @@ class Loads:
         """Return the objects of a batch that are not finished."""
         return self._planned(
             "batch = {batch:UInt32} AND (key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
-            " WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run_id:String}"
-            " AND state IN ('loaded', 'failed')) ORDER BY key",
+            " WHERE destination = {destination:String} AND bucket = {bucket:String}"
+            " AND (state = 'loaded' OR state = 'failed' AND run_id = {run_id:String})) ORDER BY key",
             batch=batch,
         )
 
@@ -235,7 +233,10 @@ class Loads:
             for o, state, count, rejected, reason in rows
         ]  # fmt: skip
         if lines:
-            self.client.insert("storeside.loads", lines, column_names=_LEDGER, settings=_SYNCHRONOUS)
+            self.client.insert(
+                "storeside.loads", lines, column_names=list(_LEDGER), column_type_names=list(_LEDGER.values()),
+                settings=_SYNCHRONOUS,
+            )  # fmt: skip
 
     def forget_doubtful(self, loaded: Sequence[Loaded]) -> None:
         """Take loads that turned out not to be published out of the ledger."""

@@ -20,8 +20,8 @@ from include.transfer.errors import TABLE_EXISTS, UNKNOWN_TABLE, TransferError, 
 from include.transfer.source import literal
 
 STAGING = "storeside_staging"
-# Publishing is a matter of milliseconds.
-STALE_SECONDS = 60.0
+# Publishing is a matter of milliseconds, and breaking the lock of somebody who is alive does no harm.
+STALE_SECONDS = 10.0
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.1
 

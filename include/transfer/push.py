@@ -6,9 +6,11 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from clickhouse_connect.driver.exceptions import OperationalError
+
 from include.transfer.content import CHUNK, Content
-from include.transfer.errors import DriftError, ObjectError, UsageError
-from include.transfer.formats import Csv, compression_of
+from include.transfer.errors import DriftError, ObjectError, TransferError, UsageError
+from include.transfer.formats import Csv
 from include.transfer.loads import Planned
 from include.transfer.schema import Column, arrow_columns, bare, structure
 from include.transfer.source import literal
@@ -16,8 +18,9 @@ from include.transfer.statement import Reading, pushed_columns, settings
 
 # Of Parquet, ClickHouse keeps the whole body of a request in memory: larger objects go by row groups.
 WHOLE_PARQUET = 256 << 20
-# ClickHouse's names of encodings that it takes in requests.
-_ENCODINGS = {"gzip": "gzip", "zstd": "zstd", "xz": "xz", "lz4": "lz4", "": None}
+# Encodings that ClickHouse takes in requests. Of zstd and lz4 it takes a stream that is cut off for a whole one, and
+# not every build of it has bz2: a worker decompresses those.
+_ENCODINGS = {"gzip": "gzip", "xz": "xz", "": None}
 _BATCH_ROWS = 65_536
 
 
@@ -35,6 +38,8 @@ def push(
     The object's own bytes are sent, unless a worker has to parse them first.
     """
     form = reading.form
+    if form.is_text and not planned.size:  # in a request, nothing is a header that is missing
+        return 0
     if form.name == "parquet" and planned.size > WHOLE_PARQUET:
         return _insert_arrow(client, _row_groups(content), reading, planned, staging, system, query_id)
     if not form.is_native:
@@ -42,7 +47,7 @@ def push(
     encoding: str | None = None
     body: Iterator[bytes] = content.stream()
     if form.is_text:
-        kind = compression_of(content.range(0, 10))
+        kind = content.compression()
         if kind in _ENCODINGS:
             encoding = _ENCODINGS[kind]
         else:
@@ -59,14 +64,29 @@ def insert(
     more: dict[str, Any] = {"query_id": query_id}
     if "_row_number" in system:  # rows are numbered as they come, so one stream has to bring them
         more |= {"max_threads": 1, "max_insert_threads": 1, "input_format_parquet_preserve_order": 1}
-    summary = client.raw_insert(
-        reading.insert(staging, pushed_columns(planned, system, first_row), source),
-        insert_block=body,
-        fmt=kind,
-        compression=encoding,
-        settings=settings(reading.form, **more),
-    )
+    faults: list[TransferError] = []
+    try:
+        summary = client.raw_insert(
+            reading.insert(staging, pushed_columns(planned, system, first_row), source),
+            insert_block=body if isinstance(body, bytes) else _watched(body, faults),
+            fmt=kind,
+            compression=encoding,
+            settings=settings(reading.form, **more),
+        )
+    except OperationalError:
+        if faults:
+            raise faults[0] from None
+        raise
     return int(summary.summary.get("read_rows", 0))
+
+
+def _watched(body: Iterator[bytes], faults: list[TransferError]) -> Iterator[bytes]:
+    """Yield a body; a fault of it closes the connection, as ClickHouse would else wait for the rest."""
+    try:
+        yield from body
+    except TransferError as e:
+        faults.append(e)
+        raise OSError(str(e)) from e
 
 
 def _insert_arrow(
@@ -136,7 +156,10 @@ def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]
 def _arrow_type(kind: str) -> Any:
     import pyarrow as pa
 
-    kinds = {"Int64": pa.int64(), "UInt64": pa.uint64(), "Float64": pa.float64(), "Bool": pa.bool_()}
+    kinds = {
+        "Int64": pa.int64(), "UInt64": pa.uint64(), "Float32": pa.float32(), "Float64": pa.float64(),
+        "Bool": pa.bool_(),
+    }  # fmt: skip
     core = bare(kind)
     return pa.timestamp("us") if core.startswith("DateTime64") else kinds.get(core, pa.string())
 

@@ -59,7 +59,7 @@ class Request:
     retry_failed: bool = False
     overlap_seconds: float | None = None
     sample_objects: int = 5
-    sample_bytes: int = 1 << 20
+    sample_bytes: int = 1 << 18
     batch_bytes: int = 1 << 30
     batch_objects: int = 1000
     parallel: int = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,27 +98,47 @@ def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 def _records(file: Any, form: Format) -> Iterator[Record]:
     """Yield a text's records with their numbers; a line feed within quotes does not end one of CSV."""
-    quoted = form.name == "csv"
-    skip = form.csv.skip_rows if quoted else 0
+    is_csv = form.name == "csv"
+    skip = form.csv.skip_rows if is_csv else 0
+    opening = re.compile(rb'(?:^|%b)[ \t]*"' % re.escape(form.csv.delimiter.encode()))
     pending: list[bytes] = []
-    size = number = quotes = 0
+    size = number = 0
+    inside = False
     for line in _lines(file):
         if skip:
             skip -= 1
             continue
         pending.append(line)
         size += len(line)
-        quotes += line.count(b'"') if quoted else 0
+        if is_csv and b'"' in line:
+            inside = _ends_inside(line, opening, inside)
         if size > LONGEST_ROW:
             raise ObjectError(f"row {number} does not end within {LONGEST_ROW >> 20} MB")
-        if quotes % 2:
+        if inside:
             continue
         if record := b"".join(pending).rstrip(b"\r\n"):
             yield number, record + b"\n"
             number += 1
-        pending, size, quotes = [], 0, 0
+        pending, size = [], 0
     if pending:
         yield number, b"".join(pending).rstrip(b"\r\n") + b"\n"
+
+
+def _ends_inside(line: bytes, opening: re.Pattern[bytes], inside: bool) -> bool:
+    """Tell whether a line ends within quotes. A quote opens at the beginning of a field; elsewhere it is a letter."""
+    at = 0
+    while True:
+        if inside:
+            at = line.find(b'"', at) + 1
+            if not at:
+                return True
+            inside = line[at : at + 1] == b'"'  # two of them are one that is meant
+            at += inside
+        else:
+            found = opening.search(line, at)
+            if not found:
+                return False
+            at, inside = found.end(), True
 
 
 def _lines(file: Any) -> Iterator[bytes]:

@@ -25,6 +25,10 @@ Nested = Literal["tuple", "json", "string"]
 _INTEGER = re.compile(r"U?Int(?:8|16|32|64)")
 _NUMBER = re.compile(r"U?Int\d+|Float\d+|BFloat16|Decimal.*")
 _TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
+_MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
+# An integer within a nested type; the name of a tuple's element has its type behind it.
+_NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
+_MICROSECONDS = 6
 # A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
 _NO_TYPE = "column {!r}: ClickHouse has no type for Parquet's {}: write it as another"
 _ENOUGH_ROWS, _DISTINCT = 1000, 0.05
@@ -48,6 +52,11 @@ def bare(kind: str) -> str:
     while match := re.fullmatch(r"(?:Nullable|LowCardinality)\((.*)\)", kind, re.DOTALL):
         kind = match.group(1)
     return kind
+
+
+def same(one: str, other: str) -> bool:
+    """Tell whether types differ only in NULL, LowCardinality, and quotes around names of a tuple's elements."""
+    return bare(one).replace("`", "") == bare(other).replace("`", "")
 
 
 def nullable(kind: str) -> str:
@@ -198,7 +207,7 @@ def wider(client: Any, one: str, other: str) -> str:
     """Return a type that takes the values of both: ClickHouse's common supertype, else Float64 or String."""
     from clickhouse_connect.driver.exceptions import DatabaseError
 
-    if one == other:
+    if one.replace("`", "") == other.replace("`", ""):
         return one
     wants_null = is_nullable(one) or is_nullable(other)
     a, b = bare(one), bare(other)
@@ -225,20 +234,71 @@ def reading(form: Format, target: str) -> str:
     """Return the type that a value of a text object is read as, on its way into a column of type `target`.
 
     ClickHouse wraps integers that are out of range when it parses them (tried with 26.9: 300 becomes 44 in UInt8), so
-    they are read into a type that holds more and then cast with a check.
+    they are read into a type that holds more and then cast with a check. It makes 31 February a day of March, cuts
+    decimals, and cuts fractions of a second: those are read so that `whole` can tell.
     """
     core = bare(target)
     if not form.is_native:  # pyarrow parses, and checks
-        known = {"UInt64": "UInt64", "Bool": "Bool"}
-        kind = "Int64" if _INTEGER.fullmatch(core) else "Float64" if core.startswith("Float") else "String"
-        return f"Nullable({'DateTime64(6)' if _TIME.fullmatch(core) else known.get(core, kind)})"
-    if _INTEGER.fullmatch(core):
-        return "Nullable(Int128)"
-    if core in ("String", "JSON") or core.startswith(
-        ("FixedString", "Array(", "Map(", "Tuple(", "Variant(", "Dynamic")
-    ):
+        known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
+        kind = "Int64" if _INTEGER.fullmatch(core) else known.get(core, "String")
+        return f"Nullable({'DateTime64(6)' if _TIME.fullmatch(core) else kind})"
+    if core.startswith(("Array(", "Map(", "Tuple(")):
+        return core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)
+    if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
         return target if is_nullable(target) else core
-    return nullable(core)
+    return nullable(_larger(core))
+
+
+def _larger(core: str) -> str:
+    """Return a type that text is read as where ClickHouse would take something away from it; see `reading`."""
+    if _INTEGER.fullmatch(core):
+        return "Int128"
+    if core in ("Int128", "UInt128"):
+        return "Int256"
+    if core in ("Date", "Date32") or core.startswith("Decimal"):
+        return "String"
+    if -1 < _fraction(core) < _MICROSECONDS:
+        zone = re.search(r"'.*'", core)
+        return f"DateTime64({_MICROSECONDS}{f', {zone.group()}' if zone else ''})"
+    return core
+
+
+def whole(name: str, source: str, target: str) -> str:
+    """Return the condition that `conversion` takes nothing away from a value; empty where it never does, or fails."""
+    column = quote_identifier(name)
+    a, b = bare(source), bare(target)
+    kept = ""
+    if a == "String" and b in ("Date", "Date32"):  # days that a month has not become the next one's first
+        day, date = f"substring({column}, -2)", f"CAST({column}, {_text(nullable(b))})"
+        kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
+    elif a == "String" and (scale := _scale(b)) is not None:
+        kept = (
+            f"position({column}, '.') = 0 OR positionCaseInsensitive({column}, 'e') > 0"
+            f" OR length(trim(TRAILING '0' FROM {column})) - position({column}, '.') <= {scale}"
+        )
+    elif _is_cut(a, b):
+        kept = f"CAST({conversion(name, source, nullable(b))}, {_text(nullable(a))}) = {column}"
+    return f"ifNull({kept}, 1)" if kept else ""
+
+
+def _is_cut(a: str, b: str) -> bool:
+    """Tell whether a type has parts of a second, digits after the point, or values that another has not."""
+    if (digits := _scale(a)) is not None and (others := _scale(b)) is not None:
+        return digits > others
+    if _TIME.fullmatch(a) and _TIME.fullmatch(b):
+        return _fraction(a) > _fraction(b)
+    return (a, b) == ("UInt8", "Bool")
+
+
+def _scale(kind: str) -> int | None:
+    found = re.fullmatch(r"Decimal\(\d+, (\d+)\)", kind)
+    return int(found.group(1)) if found else None
+
+
+def _fraction(kind: str) -> int:
+    """Return the digits after the second of a type of times; -1 of a date."""
+    found = _MOMENT.fullmatch(kind)
+    return int(found.group(1) or 0) if found else -1
 
 
 def conversion(name: str, source: str, target: str) -> str:
@@ -248,7 +308,7 @@ def conversion(name: str, source: str, target: str) -> str:
     """
     column = quote_identifier(name)
     a, b = bare(source), bare(target)
-    if a == b and (is_nullable(target) or not is_nullable(source)):
+    if same(a, b) and (is_nullable(target) or not is_nullable(source)):
         return column
     if a.startswith("Decimal") and b.startswith("Decimal"):  # which accurateCast does not check
         return f"CAST(toString({column}), {_text(target)})"
@@ -266,10 +326,12 @@ def _text(kind: str) -> str:
 def fits(source: str, target: str) -> bool:
     """Tell whether all values of a type can be meant for a column of another; values may still be out of range."""
     a, b = bare(source), bare(target)
-    if a == b or b in ("String", "Dynamic"):
+    if same(a, b) or b in ("String", "Dynamic"):
         return True
     if _NUMBER.fullmatch(a) and _NUMBER.fullmatch(b):
-        return not (_INTEGER.fullmatch(b) and not _INTEGER.fullmatch(a))
+        return not (re.fullmatch(r"U?Int\d+", b) and not re.fullmatch(r"U?Int\d+", a)) and not (
+            b.startswith("Decimal") and "Float" in a
+        )
     if _TIME.fullmatch(a) and _TIME.fullmatch(b):
         return b.startswith("DateTime64") or (a.startswith("Date") == b.startswith("Date") and "Time" not in a)
     if a.startswith("Array(") and b.startswith("Array("):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 # In a key ClickHouse takes these for patterns, however they are escaped; `//` it refuses. In an archive's name it
-# looks for an entry.
-WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|tar\.bz2|tar\.zst|7z)$"
+# looks for an entry. A zstd or lz4 stream that is cut off it takes for a whole one, and not every build reads bz2.
+WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|7z)$|(?i:\.(?:zstd?|lz4|bz2)$)"
 _GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
@@ -39,13 +39,14 @@ class Source:
 
     `keys` is a prefix, or a pattern with ``*`` (within a folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse
     takes credentials from its named `collection`, whose URL is that of the endpoint; without one it uses `endpoint`
-    and what it finds in its own environment or role.
+    and what it finds in its own environment or role. With `cluster` all its replicas read.
     """
 
     bucket: str
     keys: str = ""
     collection: str = ""
     endpoint: str = ""
+    cluster: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]", self.bucket):
@@ -83,14 +84,17 @@ class Source:
         given = {name: value for name, value in arguments.items() if value and value != "auto"}
         if self.collection:
             named = "".join(f", {name} = {literal(value)}" for name, value in given.items())
-            return f"s3({self.collection}, filename = {literal(f'{self.bucket}/{path}')}{named})"
+            return self._call(f"{self.collection}, filename = {literal(f'{self.bucket}/{path}')}{named}")
         url = f"{self.endpoint.rstrip('/')}/{self.bucket}/{path}"
         named = f", {literal(form)}, {literal(structure or 'auto')}, {literal(compression)}"
-        return f"s3({literal(url)}{named})"
+        return self._call(f"{literal(url)}{named}")
+
+    def _call(self, arguments: str) -> str:
+        return f"s3Cluster({literal(self.cluster)}, {arguments})" if self.cluster else f"s3({arguments})"
 
 
 def wild(key: str) -> bool:
-    """Tell whether ClickHouse would take a key for a pattern or an archive, and so read other objects or none."""
+    """Tell whether ClickHouse would not read an object of this key whole, or read others."""
     return re.search(WILD, key) is not None
 
 

@@ -12,7 +12,7 @@ from include.transfer.errors import DriftError
 from include.transfer.formats import Format
 from include.transfer.loads import LONG_STATEMENT, Planned
 from include.transfer.lock import STAGING
-from include.transfer.schema import Column, bare, conversion, fits, reading
+from include.transfer.schema import Column, bare, conversion, fits, nullable, reading, same, whole
 from include.transfer.source import literal
 from include.transfer.table import LOAD_ID, REST, SYSTEM_COLUMNS, Destination
 
@@ -47,20 +47,36 @@ def text_reading(form: Format, destination: Destination, rest: Sequence[Column] 
         if unknown:
             raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
         data = [by_name[name] for name in form.csv.names if name in by_name]
-    columns = [Column(c.name, reading(form, c.type)) for c in data]
-    expressions = [(c.name, conversion(c.name, reading(form, c.type), c.type)) for c in data]
-    strings = [quote_identifier(c.name) for c in data if bare(c.type) == "String"]
-    condition = ""
-    if strings:  # ClickHouse takes any bytes for a String
-        valid = " AND ".join(f"isValidUTF8(ifNull({name}, ''))" for name in strings)
-        condition = f"throwIf(NOT ({valid}), 'invalid UTF-8 in a column of text') = 0"
+    columns, expressions, checks = [], [], []
+    for c in data:
+        kind, default = reading(form, c.type), destination.defaults.get(c.name)
+        if default is not None:  # for what is missing or NULL
+            kind = nullable(kind)
+        columns.append(Column(c.name, kind))
+        made = conversion(c.name, kind, nullable(c.type) if default else c.type)
+        expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
+        checks.append(_whole(c.name, kind, c.type))
+    checks += [_valid(c.name) for c in data if bare(c.type) == "String"]
     if rest:
         columns += rest
         expressions.append((REST, _as_map(rest)))
     if form.csv.names:
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])
-    return Reading(form, tuple(columns), tuple(expressions), condition)
+    return Reading(form, tuple(columns), tuple(expressions), " AND ".join(filter(None, checks)))
+
+
+def _whole(name: str, source: str, target: str) -> str:
+    """Return the condition that fails a load at a value that a column cannot hold whole; empty where all are."""
+    if not (kept := whole(name, source, target)):
+        return ""
+    return f"throwIf(NOT ({kept}), {literal(f'column {name!r} has a value that {target} cannot hold whole')}) = 0"
+
+
+def _valid(name: str) -> str:
+    """Return the condition that fails a load at invalid UTF-8: ClickHouse takes any bytes for a String."""
+    valid = f"isValidUTF8(ifNull({quote_identifier(name)}, ''))"
+    return f"throwIf(NOT {valid}, {literal(f'column {name!r} has invalid UTF-8')}) = 0"
 
 
 def parquet_reading(form: Format, destination: Destination, columns: Sequence[Column], *, keep_rest: bool) -> Reading:
@@ -68,7 +84,7 @@ def parquet_reading(form: Format, destination: Destination, columns: Sequence[Co
 
     Raises DriftError for columns that the table does not have, unless `keep_rest`, or cannot take.
     """
-    read, expressions, rest = [], [], []
+    read, expressions, rest, checks = [], [], [], []
     for column in columns:
         target = destination.type_of(column.name)
         if target is None:
@@ -78,17 +94,18 @@ def parquet_reading(form: Format, destination: Destination, columns: Sequence[Co
             raise DriftError(
                 f"column {column.name!r} is {column.type}, which {destination.name} cannot take as {target}"
             )
-        elif bare(column.type) == bare(target):  # then the reader itself refuses a NULL
+        elif same(column.type, target):  # then the reader itself refuses a NULL
             expressions.append((column.name, quote_identifier(column.name)))
             read.append(Column(column.name, target))
         else:
             expressions.append((column.name, conversion(column.name, column.type, target)))
+            checks.append(_whole(column.name, column.type, target))
             read.append(column)
     if rest and not keep_rest:
         raise DriftError(f"columns {', '.join(repr(c.name) for c in rest)} are not in {destination.name}")
     if rest:
         expressions.append((REST, _as_map(rest)))
-    return Reading(form, tuple(read), tuple(expressions))
+    return Reading(form, tuple(read), tuple(expressions), " AND ".join(filter(None, checks)))
 
 
 def _as_map(columns: Sequence[Column]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clickhouse_connect.driver.binding import quote_identifier
+from clickhouse_connect.driver.exceptions import DatabaseError
 
-from include.transfer.errors import DIFFERENT_STRUCTURE, TransientError, UsageError, code_of
+from include.transfer.errors import DIFFERENT_STRUCTURE, UNKNOWN_TABLE, StaleError, UsageError, code_of, plain
 from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text
 from include.transfer.lock import STAGING, locked
 from include.transfer.schema import Column, bare, nullable
@@ -54,6 +55,7 @@ class Destination:
     primary_key: str
     storage_policy: str
     has_views: bool
+    defaults: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -154,16 +156,17 @@ def look_up(client: Any, name: str) -> Destination | None:
             " load into the table behind it"
         )
     columns = client.query(
-        "SELECT name, type, default_kind FROM system.columns"
+        "SELECT name, type, default_kind, default_expression FROM system.columns"
         " WHERE database = {database:String} AND table = {table:String} ORDER BY position",
         parameters={"database": database, "table": table},
     ).result_rows
     found = Destination(
         client, database, table,
-        tuple(Column(n, t) for n, t, kind in columns if kind in ("", "DEFAULT")),
+        tuple(Column(n, t) for n, t, kind, _ in columns if kind in ("", "DEFAULT")),
         partition_key, sorting_key, primary_key, policy, bool(has_views),
+        {n: default for n, _, kind, default in columns if kind == "DEFAULT"},
     )  # fmt: skip
-    if LOAD_ID not in {n for n, _, _ in columns}:
+    if LOAD_ID not in {n for n, *_ in columns}:
         log.info("adding the hidden column %s to %s: it tells which load a row came with", LOAD_ID, found.name)
         client.command(f"ALTER TABLE {found.quoted} ADD COLUMN IF NOT EXISTS {LOAD_ID} UInt64 MATERIALIZED 0")
     return found
@@ -207,8 +210,8 @@ def publish(
 ) -> None:
     """Make what `staging` holds visible in the destination, once, whatever failed on the way before.
 
-    `staged` are the objects in it. Raises TransientError when the destination has changed in the meantime, so that
-    the staging table has to be filled again.
+    `staged` are the objects in it. Raises StaleError when the destination has changed in the meantime, or another run
+    has broken our lock, so that the objects have to be read again.
     """
     with locked(destination.client, destination.name, owner, staging):
         settle(destination, loads, loads.doubtful([o.planned for o in staged]), replace_older=replace_older)
@@ -226,10 +229,10 @@ def publish(
         loads.record(new, "publishing")
         try:
             destination.take(staging)
-        except Exception as e:
-            if code_of(e) == DIFFERENT_STRUCTURE:
+        except DatabaseError as e:
+            if code_of(e) in (DIFFERENT_STRUCTURE, UNKNOWN_TABLE):
                 loads.forget_doubtful(new)
-                raise TransientError(f"the columns of {destination.name} changed while objects were read") from e
+                raise StaleError(f"{staging} cannot be published: {plain(e)}") from e
             raise
         _finish(destination, loads, new, replace_older)
 

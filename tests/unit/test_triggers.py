@@ -21,6 +21,7 @@ from include.transform.jobs import Follower, Progress, end_idle, newest_snapshot
 from operators.hooks.aistore import AIStoreHook
 from operators.triggers import aistore as triggers
 from operators.triggers.aistore import AISJobTrigger, describe
+from operators.triggers.clickhouse import S3ToClickHouseTrigger
 from operators.triggers.sqs import SqsQueueDepthTrigger
 
 STARTED = "2026-01-02T03:04:05.123456789Z"
@@ -338,6 +339,7 @@ def test_rebalance_is_waited_for(cluster: Cluster) -> None:
 TRIGGERS: list[BaseTrigger] = [
     AISJobTrigger("aistore_other", "etl-1", 1_700_000_000.5, 10, poll_interval=0.5, stall_seconds=7),
     SqsQueueDepthTrigger("events", "aws_other", poll_interval=2.0, repeat_seconds=60.0),
+    S3ToClickHouseTrigger({"table": "d.t"}, {"planned": 3}, "dag/run", 1_700_000_000.5, "aws_other", "ch_other"),
 ]
 
 

@@ -1,0 +1,192 @@
+"""Transfers from run to run: what is new, what was overwritten, what is published together."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import resource
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include.stack.clickhouse_server import CLUSTER
+from include.stack.settings import Stack
+from include.transfer.engine import Transfer
+from include.transfer.errors import UsageError
+from include.transfer.request import Request
+from include.transfer.source import Source
+from tests.support import unique
+from tests.transfers import Loading
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+
+@pytest.fixture
+def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
+    return Loading(stack, clickhouse, s3_client)
+
+
+def csv(*numbers: int) -> bytes:
+    return b"n\n" + b"".join(b"%d\n" % n for n in numbers)
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_a_second_run_takes_only_what_is_new(loading: Loading, loader: str) -> None:
+    loading.put({"a.csv": csv(1), "b.csv": csv(2, 3)})
+    first = loading.load(loader=loader)
+    assert (first.loaded, first.skipped, first.rows, first.bytes) == (2, 0, 3, len(csv(1)) + len(csv(2, 3)))
+    loading.put({"0.csv": csv(4)})  # of the same moment, or of an earlier one: it makes no difference
+    second = loading.load(loader=loader)
+    assert (second.loaded, second.skipped, second.rows) == (1, 2, 1)
+    assert loading.load(loader=loader).loaded == 0
+    assert loading.rows("n") == [(1,), (2,), (3,), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("on_overwrite", "rows", "states"),
+    [
+        ("append", [(1,), (2,), (3,), (5,)], ["loaded", "loaded", "loaded"]),
+        ("replace", [(3,), (5,)], ["loaded", "loaded", "replaced"]),
+    ],
+)
+def test_an_overwritten_object(
+    loading: Loading, on_overwrite: str, rows: list[tuple[int]], states: list[str]
+) -> None:
+    loading.put({"a.csv": csv(1, 2), "other.csv": csv(5)})
+    loading.load(on_overwrite=on_overwrite)
+    loading.put({"a.csv": csv(3)})
+    loading.load(on_overwrite=on_overwrite)
+    assert loading.rows("n") == rows
+    found = loading.query(
+        f"SELECT toString(state) FROM storeside.loads FINAL WHERE bucket = '{loading.bucket}' ORDER BY 1"
+    )
+    assert [state for (state,) in found] == states
+    if on_overwrite == "replace":  # and back again
+        loading.put({"a.csv": csv(1, 2)})
+        loading.load(on_overwrite=on_overwrite)
+        assert loading.rows("n") == [(1,), (2,), (5,)]
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_all_or_nothing(loading: Loading, loader: str) -> None:
+    """Three batches; nothing of two is visible when the third fails, and all of all when it does not."""
+    loading.put({f"{n}.csv": csv(n) for n in range(6)})
+    loading.put({"5.csv": b"n\nfive\n"})
+    loading.create("n UInt32")
+    with pytest.raises(UsageError, match=r"1 objects cannot be loaded, so nothing is: 5.csv"):
+        loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
+    assert loading.rows() == []
+    assert [state for state, *_ in loading.ledger().values()] == ["failed"]
+    loading.put({"5.csv": csv(5)})
+    report = loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
+    assert (report.loaded, report.rows) == (6, 6)
+    assert loading.rows() == [(n,) for n in range(6)]
+
+
+def test_failed_objects_are_left_alone_until_asked_for(loading: Loading) -> None:
+    loading.put({"good.csv": csv(1), "large.csv": csv(300)})
+    loading.create("n UInt8")
+    assert loading.load(format="csv").failed == 1
+    again = loading.load(format="csv")
+    assert (again.loaded, again.failed, again.skipped) == (0, 0, 2)
+    loading.clickhouse.command(f"ALTER TABLE {loading.table} MODIFY COLUMN n UInt16")
+    assert loading.load(format="csv", retry_failed=True).loaded == 1
+    assert loading.rows("n") == [(1,), (300,)]
+
+
+def test_keys_that_grow_with_time_are_listed_from_the_overlap_on(loading: Loading) -> None:
+    loading.put({f"{n}.csv": csv(n) for n in range(1, 4)})
+    assert loading.load(overlap_seconds=0).listed == 3
+    loading.put({"0.csv": csv(0), "4.csv": csv(4)})
+    # everything was written within the last minutes, so an overlap of an hour lists all of it
+    assert loading.transfer(overlap_seconds=3600).prepare().listed == 5
+    second = loading.load(overlap_seconds=0)
+    assert (second.listed, second.loaded) == (1, 1)  # 0.csv comes before what was loaded: that was promised not to be
+    assert loading.load().loaded == 1
+    assert loading.rows("n") == [(n,) for n in range(5)]
+
+
+def test_partitions_and_a_replacing_table(loading: Loading) -> None:
+    loading.clickhouse.command(
+        f"CREATE TABLE {loading.table} (day Date, n UInt32, double UInt64 MATERIALIZED n * 2)"
+        " ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(day) PRIMARY KEY day ORDER BY (day, n)"
+    )
+    days = [f"2026-{month:02}-01,{n}" for month in range(1, 13) for n in (1, 1, 2)]
+    loading.put({"days.csv": ("day,n\n" + "\n".join(days) + "\n").encode()})
+    assert loading.load(format="csv").rows == len(days)
+    assert loading.query(f"SELECT count(), sum(double) FROM {loading.table} FINAL") == [(24, 72)]
+
+
+def test_materialized_views_see_the_rows(loading: Loading) -> None:
+    loading.create("n UInt32")
+    loading.clickhouse.command(
+        f"CREATE MATERIALIZED VIEW {loading.table}_sum ENGINE = SummingMergeTree ORDER BY tuple()"
+        f" AS SELECT n FROM {loading.table}"
+    )
+    loading.put({"a.csv": csv(1, 2), "b.csv": csv(4)})
+    loading.load(format="csv")
+    assert loading.rows() == [(1,), (2,), (4,)]
+    assert loading.query(f"SELECT sum(n) FROM {loading.table}_sum") == [(7,)]
+
+
+def test_all_replicas_of_a_cluster_read(loading: Loading) -> None:
+    loading.put({f"{n}.csv": csv(n) for n in range(5)})
+    loading.create("n UInt32, _object LowCardinality(String), _row_number UInt64")
+    source = Source(loading.bucket, "", collection="storeside_s3", cluster=CLUSTER)
+    request = Request(source, loading.table, "csv", loader="pull", system_columns=("_object", "_row_number"))
+    transfer = Transfer(request, loading.connect, loading.s3, unique("run"))
+    assert transfer.run(transfer.prepare()).loaded == 5
+    assert loading.rows("n, _object, _row_number", "n") == [(n, f"{n}.csv", 0) for n in range(5)]
+
+
+@pytest.mark.parametrize("engine", ["Null", "Log", "Memory"])
+def test_tables_that_cannot_be_exact_are_refused(loading: Loading, engine: str) -> None:
+    loading.clickhouse.command(f"CREATE TABLE {loading.table} (n UInt32) ENGINE = {engine}")
+    loading.put({"a.csv": csv(1)})
+    with pytest.raises(UsageError, match=f"of engine {engine}.*MergeTree"):
+        loading.transfer(format="csv").prepare()
+
+
+def test_a_bucket_that_is_not_there(loading: Loading) -> None:
+    loading.s3.delete_bucket(Bucket=loading.bucket)
+    with pytest.raises(UsageError, match=f"no bucket '{loading.bucket}'"):
+        loading.transfer(loader="push").prepare()
+
+
+def test_defaults_of_the_table_stand_for_columns_that_objects_lack(loading: Loading) -> None:
+    loading.create("n UInt32, source String DEFAULT 'csv', taken Date DEFAULT toDate('2026-01-02')")
+    loading.put({"a.csv": csv(1), "b.csv": b"n,source\n2,file\n3,\n"})
+    loading.load(format="csv")
+    assert loading.rows("n, source, toString(taken)") == [
+        (1, "csv", "2026-01-02"), (2, "file", "2026-01-02"), (3, "csv", "2026-01-02"),
+    ]  # fmt: skip
+
+
+def test_a_pushed_object_is_never_whole_in_the_worker(loading: Loading) -> None:
+    """A gzip of a quarter of a gigabyte and a Parquet object go through in pieces."""
+    line = b"0123456789" * 100 + b"\n"
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:
+        file.write(b"text\n")
+        for _ in range(2500):
+            file.write(line * 100)
+    loading.put({"a.csv.gz": packed.getvalue()})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert loading.load("a", loader="push").rows == 250_000
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown < 60, f"{grown:.0f} MB"
+
+
+def test_very_large_parquet_is_pushed_by_row_groups(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.transfer.push.WHOLE_PARQUET", 1000)
+    table = pa.table({"n": pa.array(range(100_000), pa.int64()), "word": [f"w{n % 7}" for n in range(100_000)]})
+    content = io.BytesIO()
+    pq.write_table(table, content, row_group_size=9_000)
+    loading.put({"n.parquet": content.getvalue()})
+    assert loading.load(loader="push", system_columns=("_row_number",)).rows == 100_000
+    assert loading.query(
+        f"SELECT count(), countIf(n = _row_number), countIf(word = concat('w', toString(n % 7))) FROM {loading.table}"
+    ) == [(100_000, 100_000, 100_000)]

@@ -1,0 +1,266 @@
+"""A transfer that is killed at any point, and done again: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.stack import demo, s3
+from include.stack.settings import CHECKOUT, HOST, Stack
+from include.transfer import lock
+from include.transfer.engine import Left, Transfer
+from include.transfer.errors import TransferError
+from include.transfer.request import Request
+from include.transfer.source import Source
+from tests.support import process, unique, until
+from tests.transfers import Loading
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+ROWS = 50
+
+
+@pytest.fixture
+def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
+    return Loading(stack, clickhouse, s3_client)
+
+
+def csv(number: int) -> bytes:
+    lines = (f"{number},{number * ROWS + n},value {number}-{n}" for n in range(ROWS))
+    return ("object,row,text\n" + "\n".join(lines) + "\n").encode()
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """ClickHouse clients of a process that is killed after so many statements: after that nothing gets through."""
+
+    def __init__(self, connect: Callable[[], Any], statements: int) -> None:
+        self._connect, self.left = connect, statements
+
+    def __call__(self) -> Any:
+        client = self._connect()
+        for name in ("command", "query", "insert", "insert_arrow", "raw_insert"):
+            setattr(client, name, self._limited(getattr(client, name)))
+        return client
+
+    def _limited(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+            return call(*args, **kwargs)
+
+        return limited
+
+
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
+def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """The same run is killed after some statements, then after more, and each time done again."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    loading.put({f"{n}.csv": csv(n) for n in range(3)})
+    loading.put({"broken.csv": b"object,row,text\n1,2,three,four\n"})
+    loading.create("object UInt32, row UInt32, text String")
+    crashes = 0
+    for survived in range(5, 500, step):
+        loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
+        if crashes:
+            loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
+        run = unique("run")
+        mortal = Mortal(lambda: demo.clickhouse_client(loading.stack), survived)
+        try:
+            transfer = Transfer(_request(loading), mortal, loading.s3, run)
+            transfer.run(transfer.prepare())
+        except Killed:
+            crashes += 1
+        else:
+            break
+        # first another run of the same, which must not wait for the dead one or trust it; then the same again
+        for again in (unique("run"), run):
+            transfer = Transfer(_request(loading), lambda: demo.clickhouse_client(loading.stack), loading.s3, again)
+            transfer.run(transfer.prepare())
+        counts = loading.query(f"SELECT object, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
+        assert counts == [(n, ROWS, ROWS) for n in range(3)], f"killed after {survived} statements"
+    assert crashes > 30 / step
+    states = loading.query(
+        "SELECT key, toString(state), rows FROM storeside.loads FINAL WHERE bucket = {bucket:String} ORDER BY key",
+        bucket=loading.bucket,
+    )
+    assert states == [*((f"{n}.csv", "loaded", ROWS) for n in range(3)), ("broken.csv", "failed", 0)]
+
+
+def _request(loading: Loading) -> Request:
+    source = Source(loading.bucket, "", collection="storeside_s3")
+    return Request(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1)
+
+
+def test_two_runs_at_once_load_each_object_once(loading: Loading) -> None:
+    loading.put({f"{n:03}.csv": csv(n) for n in range(60)})
+    loading.create("object UInt32, row UInt32, text String")
+    transfers = [
+        loading.transfer("", format="csv", loader=loader, batch_objects=7) for loader in ("pull", "push", "pull")
+    ]
+    prepared = [transfer.prepare() for transfer in transfers]
+    assert [found.planned for found in prepared] == [60, 60, 60]
+    with ThreadPoolExecutor(3) as pool:
+        reports = list(pool.map(lambda pair: pair[0].run(pair[1]), zip(transfers, prepared, strict=True)))
+    assert all(report.failed == 0 for report in reports)
+    assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(60 * ROWS, 60 * ROWS)]
+
+
+def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stands still while it publishes is overtaken; when it wakes up, its rows are not there twice."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    loading.put({f"{n}.csv": csv(n) for n in range(3)})
+    loading.create("object UInt32, row UInt32, text String")
+    slow = loading.transfer("", format="csv", loader="pull")
+    connect = slow.connect
+    overtaken: list[int] = []
+
+    def slow_client() -> Any:
+        client = connect()
+        command = client.command
+
+        def standing_still(statement: str, *args: Any, **kwargs: Any) -> Any:
+            if "ATTACH PARTITION" in statement and not overtaken:
+                time.sleep(2)
+                overtaken.append(loading.load("", format="csv", loader="pull").rows)
+            return command(statement, *args, **kwargs)
+
+        client.command = standing_still
+        return client
+
+    slow.connect = slow_client
+    report = slow.run(slow.prepare())
+    assert overtaken == [3 * ROWS]
+    assert report.failed == 0
+    assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(3 * ROWS, 3 * ROWS)]
+
+
+def test_a_run_goes_on_with_a_query_that_outlived_its_process(
+    loading: Loading, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rows = 2_000_000
+    loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(rows)) + b"\n"})
+    loading.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.000001)")
+    run = unique("run")
+    first = loading.transfer("", format="csv", loader="pull", run_id=run)
+    prepared = first.prepare()
+
+    def leave_when_it_reads() -> None:
+        until(lambda: _reading(loading, first), 20, "query of the load")
+        first.leave.set()
+
+    threading.Thread(target=leave_when_it_reads).start()
+    with pytest.raises(Left):
+        first.run(prepared)
+    assert _reading(loading, first)
+    second = loading.transfer("", format="csv", loader="pull", run_id=run)
+    assert second.run(prepared).rows == rows
+    assert "still reading" in caplog.text
+    assert loading.query(f"SELECT count(), uniqExact(n) FROM {loading.table}") == [(rows, rows)]
+
+
+def _reading(loading: Loading, transfer: Transfer) -> bool:
+    return bool(
+        loading.query(
+            "SELECT 1 FROM system.processes WHERE startsWith(query_id, {prefix:String})",
+            prefix=f"storeside-load_{transfer.id}_",
+        )
+    )
+
+
+def test_a_cancelled_transfer_kills_its_queries_and_leaves_nothing(loading: Loading) -> None:
+    loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(2_000_000)) + b"\n"})
+    loading.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.000001)")
+    transfer = loading.transfer("", format="csv", loader="pull")
+    prepared = transfer.prepare()
+
+    def cancel() -> None:
+        until(lambda: _reading(loading, transfer), 20, "query of the load")
+        transfer.cancel()
+
+    threading.Thread(target=cancel).start()
+    with pytest.raises(TransferError):
+        transfer.run(prepared)
+    until(lambda: not _reading(loading, transfer), 20, "end of the query")
+    assert loading.query(f"SELECT count() FROM {loading.table}") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("objects", "kills"),
+    [(200, 6), pytest.param(2000, 50, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])],
+)
+def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, kills: int) -> None:
+    loading.put({f"{n:05}.csv": csv(n) for n in range(objects)})
+    loading.create("object UInt32, row UInt32, text String", "row")
+    chance = random.Random(7)  # noqa: S311
+    command = [
+        *(sys.executable, "-m", "include.transfer", f"s3://{loading.bucket}/", f"storeside.{loading.table}"),
+        *("--format", "csv", "--loader", "pull", "--collection", "storeside_s3", "--run-id", unique("run")),
+        *("--batch-objects", str(max(5, objects // 100))),
+    ]
+    killed = 0
+    deadline = time.monotonic() + 1500
+    while True:
+        assert time.monotonic() < deadline
+        worker = subprocess.Popen(command, cwd=CHECKOUT, env=_environment(loading.stack))
+        if killed < kills:
+            time.sleep(chance.uniform(1.5, 4))  # a second of it is Python's start
+            killed += 1
+            if chance.random() < 0.3:
+                _kill_engine(loading.stack)
+            else:
+                worker.kill()
+        if worker.wait(timeout=300) == 0 and killed >= kills:
+            break
+    assert loading.query(f"SELECT count(), uniqExact(row), sum(row) FROM {loading.table}") == [
+        (objects * ROWS, objects * ROWS, sum(range(objects * ROWS)))
+    ]
+    assert loading.query(
+        "SELECT count(), sum(rows) FROM storeside.loads FINAL WHERE bucket = {bucket:String} AND state = 'loaded'",
+        bucket=loading.bucket,
+    ) == [(objects, objects * ROWS)]
+
+
+def _kill_engine(stack: Stack) -> None:
+    old = process(stack, "clickhouse")
+    os.kill(old.pid, signal.SIGKILL)
+    until(lambda: _answers(stack, old.pid), 60, "new ClickHouse server")
+
+
+def _answers(stack: Stack, old: int) -> bool:
+    try:
+        return process(stack, "clickhouse").pid != old and bool(demo.clickhouse_client(stack).query("SELECT 1"))
+    except Exception:
+        return False
+
+
+def _environment(stack: Stack) -> dict[str, str]:
+    access_key, secret_key = s3.keys(stack)
+    return {
+        **os.environ,
+        "CLICKHOUSE_HOST": HOST,
+        "CLICKHOUSE_PORT": str(stack.ports["clickhouse_http"]),
+        "CLICKHOUSE_USER": "storeside",
+        "CLICKHOUSE_PASSWORD": stack.secrets["clickhouse"],
+        "AWS_ACCESS_KEY_ID": access_key,
+        "AWS_SECRET_ACCESS_KEY": secret_key,
+        "AWS_ENDPOINT_URL_S3": stack.url("s3"),
+        "AWS_DEFAULT_REGION": s3.REGION,
+    }

@@ -1,0 +1,129 @@
+"""What tests of transfers into ClickHouse share: a bucket, a table, and what came of a transfer between them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from include.stack.clickhouse_server import USER
+from include.stack.settings import HOST, Stack
+from include.transfer.engine import Prepared, Report, Transfer
+from include.transfer.lock import STAGING
+from include.transfer.request import Request
+from include.transfer.source import Source
+from tests.support import unique
+
+
+class Loading:
+    """A bucket and a table of a test's own."""
+
+    def __init__(self, stack: Stack, clickhouse: Any, s3: Any) -> None:
+        self.stack = stack
+        self.clickhouse = clickhouse
+        self.s3 = s3
+        self.bucket = unique("loading")
+        self.table = unique("loading").replace("-", "_")
+        s3.create_bucket(Bucket=self.bucket)
+
+    def put(self, objects: Mapping[str, bytes]) -> None:
+        for key, content in objects.items():
+            self.s3.put_object(Bucket=self.bucket, Key=key, Body=content)
+
+    def create(self, columns: str, order_by: str = "tuple()") -> None:
+        self.clickhouse.command(f"CREATE TABLE {self.table} ({columns}) ENGINE = MergeTree ORDER BY {order_by}")
+
+    def connect(self) -> Any:
+        import clickhouse_connect
+
+        return clickhouse_connect.get_client(
+            host=HOST, port=self.stack.ports["clickhouse_http"], username=USER,
+            password=self.stack.secrets["clickhouse"], autogenerate_session_id=False,
+        )  # fmt: skip
+
+    def transfer(
+        self, keys: str = "", *, s3: Any = None, run_id: str = "", collection: str = "storeside_s3", **request: Any
+    ) -> Transfer:
+        return Transfer(
+            Request(Source(self.bucket, keys, collection=collection), self.table, **request),
+            self.connect,
+            s3 or self.s3,
+            run_id or uuid.uuid4().hex,
+        )
+
+    def load(
+        self, keys: str = "", *, between: Callable[[Prepared], Any] = lambda prepared: None, **request: Any
+    ) -> Report:
+        """Run a transfer; `between` is called when it is planned and nothing is read yet."""
+        transfer = self.transfer(keys, **request)
+        prepared = transfer.prepare()
+        between(prepared)
+        report = transfer.run(prepared)
+        self.check(report)
+        assert self.left(transfer) == []
+        return report
+
+    def check(self, report: Report) -> None:
+        """Check what has to hold after any run: report, ledger and table agree."""
+        ledger = self.ledger()
+        loads = f"SELECT * FROM storeside.loads FINAL WHERE bucket = '{self.bucket}' AND state = 'loaded'"
+        in_table = f"SELECT _storeside_load AS load_id, count() AS found FROM {self.table} GROUP BY 1"
+        different = f"SELECT key, rows, found FROM ({loads}) AS l LEFT JOIN ({in_table}) AS t USING load_id"
+        assert self.query(f"{different} WHERE rows != found SETTINGS join_use_nulls = 0") == []
+        states = [state for state, *_ in ledger.values()]
+        assert set(states) <= {"loaded", "failed", "replaced"}
+        assert len(report.failures) == min(report.failed, 20)
+        strange = (
+            f"SELECT count() FROM {self.table} WHERE _storeside_load NOT IN (SELECT load_id FROM storeside.loads)"
+        )
+        assert self.query(strange) == [(0,)]
+
+    def query(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.clickhouse.query(statement, parameters=parameters).result_rows]
+
+    def rows(self, columns: str = "*", order: str = "ALL") -> list[tuple[Any, ...]]:
+        return self.query(f"SELECT {columns} FROM {self.table} ORDER BY {order}")
+
+    def types(self) -> dict[str, str]:
+        return {row[0]: row[1] for row in self.query(f"DESCRIBE TABLE {self.table}") if row[0] != "_storeside_load"}
+
+    def ledger(self) -> dict[str, tuple[str, int, int, str]]:
+        """Return state, rows, rejected rows and reason of the newest version of each object."""
+        return {
+            row[0]: row[1:]
+            for row in self.query(
+                "SELECT key, state, rows, rejected, reason FROM storeside.loads FINAL"
+                " WHERE bucket = {bucket:String} ORDER BY recorded_at",
+                bucket=self.bucket,
+            )
+        }
+
+    def reasons(self) -> dict[str, str]:
+        """Return why objects failed."""
+        return {key: reason for key, (state, _, _, reason) in self.ledger().items() if state == "failed"}
+
+    def left(self, transfer: Transfer) -> list[str]:
+        """Return the staging tables of a transfer, and rows of its plan."""
+        tables = (
+            f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND startsWith(name, 'load_{transfer.id}')"
+        )
+        plans = f"SELECT key FROM storeside.load_plan WHERE transfer = '{transfer.id}'"
+        return [name for (name,) in self.query(f"{tables} UNION ALL {plans}")]
+
+
+def jsonl(rows: Iterable[Any]) -> bytes:
+    import json
+
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def parquet(columns: Any, **options: Any) -> bytes:
+    """Return a Parquet file of a mapping or an Arrow table."""
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), sink, **options)
+    return sink.getvalue()

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.transfer.errors import UsageError
+from include.transfer.request import CHOICES, Request
+from include.transfer.source import Source
+from operators.clickhouse import S3ToClickHouseOperator
+from operators.hooks.transfer import source
+
+AWS = Connection(conn_id="aws", conn_type="aws", login="key", password="secret")
+
+
+def aws(**extra: Any) -> Connection:
+    return Connection(conn_id="aws", conn_type="aws", login="key", password="secret", extra=json.dumps(extra))
+
+
+def operator(**arguments: Any) -> S3ToClickHouseOperator:
+    return S3ToClickHouseOperator(**{"task_id": "load", "bucket": "trips", "table": "d.t", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("extra", "endpoint", "collection"),
+    [
+        ({}, "https://s3.us-east-1.amazonaws.com", ""),
+        ({"region_name": "eu-west-3"}, "https://s3.eu-west-3.amazonaws.com", ""),
+        ({"endpoint_url": "http://minio:9000"}, "http://minio:9000", ""),
+        (
+            {"endpoint_url": "http://localhost:9000", "clickhouse_endpoint": "http://minio:9000"},
+            "http://minio:9000",
+            "",
+        ),
+        ({"clickhouse_collection": "trips"}, "https://s3.us-east-1.amazonaws.com", "trips"),
+    ],
+)
+def test_clickhouse_finds_s3_by_the_connection(extra: dict[str, Any], endpoint: str, collection: str) -> None:
+    found = source(aws(**extra), "trips", "2026/")
+    assert found == Source("trips", "2026/", collection, endpoint)
+    assert found.cluster == ""
+    assert source(aws(clickhouse_cluster="all"), "trips", "").objects(["a"], "CSV").startswith("s3Cluster('all', ")
+    assert "secret" not in found.objects(["a"], "CSV") + found.probe()
+
+
+def test_arguments_reach_the_engine() -> None:
+    given = {
+        "keys": "2026/**", "format": "csv", "csv": {"delimiter": ";", "names": ["a", "b"]}, "loader": "push",
+        "columns": {"a": "UInt8"}, "order_by": "a", "partition_by": "b", "ttl": "c", "engine": "ReplacingMergeTree",
+        "system_columns": ["_object"], "nested": "json", "on_drift": "rest", "on_bad_rows": "keep",
+        "max_bad_rows": 7, "on_overwrite": "replace", "all_or_nothing": True, "retry_failed": "True",
+        "overlap_seconds": 9.0, "batch_bytes": 11,
+    }  # fmt: skip
+    request = operator(**given).request(AWS)
+    default = Request(Source("trips"), "d.t")
+    same = {"sample_objects", "sample_bytes", "batch_objects", "parallel", "table"}
+    for field in dataclasses.fields(Request):
+        assert (getattr(request, field.name) != getattr(default, field.name)) == (field.name not in same), field.name
+    assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
+
+
+def test_defaults_are_the_engines() -> None:
+    request = operator().request(AWS)
+    assert request == Request(source(AWS, "trips", ""), "d.t")
+
+
+@pytest.mark.parametrize("name", [*CHOICES, "on_failed_objects"])
+def test_unknown_choices_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} 'no such'"):
+        operator(**{name: "no such"}).request(AWS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"bucket": "s3://trips"}, "bucket 's3://trips'"),
+        ({"table": "a.b.c"}, "table 'a.b.c'"),
+        ({"keys": "a{b"}, "keys 'a{b'"),
+        ({"system_columns": ["_etag"]}, "system columns _etag"),
+        ({"batch_bytes": 0}, "batch_bytes 0"),
+        ({"csv": {"delimiter": ""}}, "csv delimiter ''"),
+    ],
+)
+def test_arguments_that_make_no_request_say_so(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        operator(**arguments).request(AWS)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(("again", "kind"), [(True, AirflowException), (False, AirflowFailException)])
+def test_an_error_in_the_triggerer_is_retried_when_that_helps(again: bool, kind: type[Exception]) -> None:
+    with pytest.raises(AirflowException, match="it says why") as error:
+        operator().finish({}, {"error": "it says why", "again": again})  # type: ignore[typeddict-item]
+    assert type(error.value) is kind
+
+
+def test_template_fields_are_arguments() -> None:
+    arguments = inspect.signature(S3ToClickHouseOperator.__init__).parameters
+    assert set(S3ToClickHouseOperator.template_fields) <= set(arguments)

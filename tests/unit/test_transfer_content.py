@@ -1,0 +1,231 @@
+"""Formats and compressions, told by their content; samples; and records of text that is not as it should be."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.transfer.content import Content, opened
+from include.transfer.errors import ObjectError, UsageError
+from include.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
+from include.transfer.salvage import _blocks, _records
+
+
+def by_arrow(kind: str) -> Callable[[bytes], bytes]:
+    def compress(content: bytes) -> bytes:
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, kind) as stream:
+            stream.write(content)
+        return sink.getvalue().to_pybytes()
+
+    return compress
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": by_arrow("zstd"),
+    "lz4": by_arrow("lz4"),
+}
+
+
+class Body:
+    """A body of an answer that comes in small pieces."""
+
+    closed = False
+
+    def __init__(self, content: bytes) -> None:
+        self.file = io.BytesIO(content)
+
+    def read(self, size: int) -> bytes:
+        return self.file.read(min(size, 7))
+
+
+def all_of(file: Any) -> bytes:
+    content = b""
+    while piece := file.read(100):
+        content += bytes(piece)
+    return content
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=3))
+def test_compressed_content_is_opened_whole(kind: str, members: list[bytes]) -> None:
+    """Also of several members, as `cat a.gz b.gz` makes them."""
+    content = b"".join(COMPRESS[kind](m) for m in members)
+    assert compression_of(content[:10]) == kind
+    assert all_of(opened(io.BytesIO(content), kind)) == b"".join(members)
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@given(st.integers(1, 2999))
+def test_content_that_is_cut_off_is_told_from_the_whole(kind: str, at: int) -> None:
+    content = COMPRESS[kind](b"".join(b"%d,%d\n" % (n, n * n) for n in range(1000)))
+    cut = content[: at % (len(content) - 1) + 1]
+    with pytest.raises(OSError, match=r"(?i)truncated|ended before|cut"):
+        all_of(opened(io.BytesIO(cut), kind))
+
+
+@pytest.mark.parametrize("kind", ["snappy", "hadoop-snappy", "xz", "gzip", "bz2", "zstd", "lz4"])
+@given(st.binary(min_size=1, max_size=200))
+def test_any_bytes_are_content_or_an_error(kind: str, content: bytes) -> None:
+    with suppress(OSError):
+        all_of(opened(io.BytesIO(content), kind))
+
+
+class Stored:
+    """A store of one object, for as much of boto3's client as content needs."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def get_object(self, Range: str = "", **_: Any) -> dict[str, Any]:
+        if not Range:
+            return {"Body": io.BytesIO(self.content)}
+        bounds = re.fullmatch(r"bytes=(\d+)-(\d+)", Range)
+        assert bounds
+        start, end = map(int, bounds.groups())
+        assert start <= end < len(self.content), "S3 refuses a range without content"
+        return {"Body": io.BytesIO(self.content[start : end + 1])}
+
+
+def stored(content: bytes, key: str = "k") -> Content:
+    return Content(Stored(content), "b", key, len(content))  # type: ignore[arg-type]
+
+
+LINES = b"".join(b"%d,%d\n" % (n, n * 7919 % 10007) for n in range(5000))
+
+
+@pytest.mark.parametrize("kind", ["", *COMPRESS])
+@pytest.mark.parametrize("most", [300, 5_000, 1 << 20])
+def test_a_sample_is_a_beginning_in_whole_lines(kind: str, most: int) -> None:
+    content = COMPRESS[kind](LINES) if kind else LINES
+    sample = stored(content).sample(most)
+    assert LINES.startswith(sample)
+    assert sample.endswith(b"\n")
+    assert len(sample) >= (len(LINES) if most > len(LINES) else most // 3)
+
+
+@pytest.mark.parametrize("kind", ["", *COMPRESS])
+@pytest.mark.parametrize("text", [b"", b"a", b"a\nb", b"a\nb\n"])
+def test_a_small_object_is_its_own_sample(kind: str, text: bytes) -> None:
+    assert stored(COMPRESS[kind](text) if kind else text).sample(1 << 20) == text
+
+
+def test_a_sample_of_broken_content_is_an_error() -> None:
+    with pytest.raises(ObjectError, match="its gzip content is broken"):
+        stored(b"\x1f\x8b" + b"\xff" * 100).sample(1000)
+
+
+@given(st.binary(max_size=100), st.lists(st.tuples(st.integers(0, 120), st.integers(0, 50)), max_size=5))
+def test_content_is_a_file(content: bytes, reads: list[tuple[int, int]]) -> None:
+    file, reference = stored(content), io.BytesIO(content)
+    for position, size in reads:
+        assert file.seek(position) == reference.seek(position)
+        assert file.read(size) == reference.read(size)
+        assert file.tell() == reference.tell()
+    assert file.seek(-1, io.SEEK_END) == max(len(content) - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "head", "found"),
+    [
+        ("x", b"PAR1....", "parquet"),
+        ("x.csv", b"PAR1....", "parquet"),
+        ("x.csv", b'{"a": 1}', "jsonl"),
+        ("x", b'\xef\xbb\xbf  {"a": 1}', "jsonl"),
+        ("x.csv", b"a\n1\n", "csv"),
+        ("X.CSV.GZ", b"a\n1\n", "csv"),
+        ("x.ndjson", b"", "jsonl"),
+        ("x", b"a,b\n1,2\n", "csv"),
+    ],
+)
+def test_formats_are_told_by_content_and_then_by_name(key: str, head: bytes, found: str) -> None:
+    assert format_of(key, head) == found
+
+
+@pytest.mark.parametrize("head", [b"", b"\0,\0", b"one word\na,b"])
+def test_a_format_is_not_guessed(head: bytes) -> None:
+    with pytest.raises(UsageError, match="give `format`"):
+        format_of("x", head)
+
+
+@pytest.mark.parametrize(
+    ("key", "found"), [("a.gz", "gzip"), ("a.ZST", "zstd"), ("a.csv", ""), ("gz", ""), ("a.snappy", "snappy")]
+)
+def test_compression_by_name(key: str, found: str) -> None:
+    assert compression_by_name(key) == found
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"delimiter": ""}, {"delimiter": "||"}, {"quote": "''"}, {"escape": "ab"}, {"skip_rows": -1},
+        {"encoding": "klingon"},
+    ],
+)  # fmt: skip
+def test_dialects_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Csv(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "native"),
+    [
+        ({}, True), ({"delimiter": ";"}, True), ({"delimiter": "\t"}, False), ({"quote": "'"}, False),
+        ({"escape": "\\"}, False), ({"null_values": ["NA"]}, True), ({"null_values": ["NA", "-"]}, False),
+        ({"true_values": ["Y"]}, False), ({"encoding": "UTF_8"}, True), ({"encoding": "latin-1"}, False),
+    ],
+)  # fmt: skip
+def test_which_dialects_clickhouse_reads(options: dict[str, Any], native: bool) -> None:
+    assert Csv(**options).is_native == native
+
+
+# records
+
+
+@given(st.binary(max_size=400))
+def test_records_lose_nothing(content: bytes) -> None:
+    """But blank lines, and what ends lines."""
+    for form in (Format("jsonl"), Format("csv")):
+        records = list(_records(Body(content), form))
+        assert [n for n, _ in records] == list(range(len(records)))
+        assert squeezed(b"".join(raw for _, raw in records)) == squeezed(content)
+        assert [r for block in _blocks(iter(records)) for r in block] == records
+
+
+def squeezed(content: bytes) -> bytes:
+    return re.sub(rb"[\r\n]+", b"\n", content.strip(b"\r\n"))
+
+
+FIELDS = st.text(st.sampled_from('ab,"\n;'), max_size=6)
+
+
+@given(st.lists(st.lists(FIELDS, min_size=1, max_size=3), max_size=6))
+def test_a_line_feed_within_quotes_ends_no_record(rows: list[list[str]]) -> None:
+    lines = [",".join('"' + f.replace('"', '""') + '"' for f in row) for row in rows]
+    records = list(_records(Body("\n".join(lines).encode()), Format("csv")))
+    assert [raw.decode() for _, raw in records] == [line + "\n" for line in lines]
+
+
+def test_a_quote_within_a_field_is_a_letter() -> None:
+    lines = [b'1,5" pipe\n', b'"2",x\n', b'3, "a\n""b"\n', b'4,"5"" pipe"\n', b'5,"";"\n']
+    records = list(_records(Body(b"".join(lines)), Format("csv")))
+    assert [raw for _, raw in records] == lines
+
+
+def test_rows_before_the_header_are_no_records() -> None:
+    form = Format("csv", Csv(skip_rows=2))
+    assert list(_records(Body(b'one "\ntwo\na,b\n1,2'), form)) == [(0, b"a,b\n"), (1, b"1,2\n")]

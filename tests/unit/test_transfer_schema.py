@@ -1,0 +1,332 @@
+"""Types: of Arrow in ClickHouse, merged, compared, read from text and converted; in ClickHouse's own engine."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from clickhouse_connect.driver.binding import bind_query
+from clickhouse_connect.driver.exceptions import DatabaseError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from include.transfer.errors import UsageError
+from include.transfer.formats import Csv, Format
+from include.transfer.schema import (
+    Column,
+    arrow_columns,
+    arrow_type,
+    bare,
+    conversion,
+    deduced,
+    fits,
+    merge,
+    nullable,
+    reading,
+    whole,
+    wider,
+    with_overrides,
+)
+from include.transfer.source import literal
+
+
+class Engine:
+    """chdb, with as much of clickhouse-connect's client as the schema needs."""
+
+    def __init__(self) -> None:
+        from chdb.session import Session
+
+        self.session = Session()
+        self.first_row: Any = None
+
+    def run(self, text: str) -> list[list[Any]]:
+        try:
+            answer = self.session.query(text, "JSONCompactEachRow").data()
+        except Exception as e:
+            raise DatabaseError(str(e)) from e
+        return [json.loads(line) for line in answer.splitlines()]
+
+    def query(self, text: str, parameters: dict[str, Any], settings: dict[str, Any]) -> Engine:
+        statement, bound = bind_query(text, parameters)
+        for name, value in bound.items():
+            statement = statement.replace(f"{{{name.removeprefix('param_')}:String}}", literal(value))
+        options = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+        self.first_row = self.run(f"{statement} SETTINGS {options}")[0]
+        return self
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    found = Engine()
+    yield found
+    found.session.close()
+
+
+# At least what https://double.cloud/blog/posts/2023/10/native-s3-connector-vs-airbyte-s3-connector/ has in its table.
+ARROW = {
+    pa.int64(): "Int64", pa.int32(): "Int32", pa.int16(): "Int16", pa.int8(): "Int8", pa.uint64(): "UInt64",
+    pa.uint32(): "UInt32", pa.uint16(): "UInt16", pa.uint8(): "UInt8", pa.float32(): "Float32",
+    pa.float64(): "Float64", pa.float16(): "Float32", pa.binary(): "String", pa.binary(5): "FixedString(5)",
+    pa.string(): "String", pa.large_string(): "String", pa.large_binary(): "String", pa.string_view(): "String",
+    pa.bool_(): "Bool", pa.timestamp("s"): "DateTime64(0)", pa.timestamp("ms"): "DateTime64(3)",
+    pa.timestamp("us"): "DateTime64(6)", pa.timestamp("ns"): "DateTime64(9)",
+    pa.timestamp("us", "Europe/Berlin"): "DateTime64(6, 'UTC')", pa.date32(): "Date32", pa.date64(): "Date32",
+    pa.time32("s"): "Int32", pa.time32("ms"): "Int32", pa.time64("us"): "Int64", pa.time64("ns"): "Int64",
+    pa.decimal128(9, 2): "Decimal(9, 2)", pa.decimal256(76, 10): "Decimal(76, 10)",
+    pa.dictionary(pa.int8(), pa.string()): "String", pa.list_(pa.int8()): "Array(Nullable(Int8))",
+    pa.large_list(pa.field("item", pa.int8(), nullable=False)): "Array(Int8)",
+    pa.list_(pa.float32(), 3): "Array(Nullable(Float32))", pa.map_(pa.string(), pa.int8()):
+    "Map(String, Nullable(Int8))", pa.struct([("a b", pa.int8()), ("c", pa.list_(pa.string()))]):
+    "Tuple(`a b` Nullable(Int8), `c` Array(Nullable(String)))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ARROW, ids=str)
+def test_arrow_types(engine: Engine, kind: pa.DataType) -> None:
+    assert arrow_type(kind, "c") == ARROW[kind]
+    assert engine.run(f"SELECT isNull(defaultValueOfTypeName({literal(ARROW[kind])}))") == [[0]]
+    column = arrow_columns(pa.schema([("c", kind)]))[0]
+    assert column.type == nullable(ARROW[kind])
+    assert engine.run(f"SELECT count() FROM null({literal(column.definition)})") == [[0]]
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.duration("s"), pa.month_day_nano_interval()], ids=str)
+def test_arrow_types_without_a_counterpart_are_named(kind: pa.DataType) -> None:
+    with pytest.raises(UsageError, match="column 'c': ClickHouse has no type"):
+        arrow_type(kind, "c")
+
+
+def test_names_that_are_there_twice_are_refused() -> None:
+    with pytest.raises(UsageError, match="column 'a' is there 2 times"):
+        arrow_columns(pa.schema([("a", pa.int8()), ("b", pa.int8()), ("a", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("Int8", "Int64", "Int64"), ("Int64", "UInt64", "Int128"), ("Int64", "Float64", "Float64"),
+        ("Nullable(Int64)", "Float32", "Nullable(Float64)"), ("Int8", "String", "String"),
+        ("Nullable(Bool)", "String", "Nullable(String)"), ("Date32", "DateTime64(6)", "DateTime64(6)"),
+        ("DateTime64(3)", "DateTime64(6)", "DateTime64(6)"), ("UUID", "String", "String"),
+        ("Decimal(9, 2)", "Decimal(18, 4)", "Decimal(18, 4)"),
+        ("Array(Int8)", "Array(Nullable(Int64))", "Array(Nullable(Int64))"),
+        ("LowCardinality(Nullable(String))", "LowCardinality(String)", "LowCardinality(Nullable(String))"),
+        ("LowCardinality(String)", "Nullable(String)", "Nullable(String)"), ("Bool", "Bool", "Bool"),
+        ("Date32", "String", "String"), ("Array(Int8)", "String", "String"),
+    ],
+)  # fmt: skip
+def test_a_wider_type_takes_the_values_of_both(engine: Engine, one: str, other: str, both: str) -> None:
+    assert wider(engine, one, other) == both
+    assert wider(engine, other, one) == both
+    assert wider(engine, both, one) == both
+    for kind in (one, other):
+        assert fits(kind, both)
+
+
+def test_tuples_have_no_wider_type(engine: Engine) -> None:
+    with pytest.raises(UsageError, match="as JSON or as strings"):
+        wider(engine, "Tuple(a Int8)", "Tuple(a Int8, b Int8)")
+
+
+def test_a_column_that_some_samples_lack_may_be_null(engine: Engine) -> None:
+    samples = [[Column("a", "Int8"), Column("b", "Int8")], [Column("b", "Int16"), Column("c", "Array(Int8)")]]
+    assert merge(engine, samples) == [
+        Column("a", "Nullable(Int8)"), Column("b", "Int16"), Column("c", "Array(Int8)"),
+    ]  # fmt: skip
+    assert merge(engine, []) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "nested", "found"),
+    [
+        ("Nullable(Date)", "tuple", "Nullable(Date32)"), ("Nullable(DateTime)", "tuple", "Nullable(DateTime64(6))"),
+        ("DateTime('UTC')", "tuple", "Nullable(DateTime64(6))"), ("Tuple(a Int8)", "tuple", "Tuple(a Int8)"),
+        ("Tuple(a Int8)", "json", "JSON"), ("Map(String, Int8)", "string", "Nullable(String)"),
+        ("Nullable(Int64)", "json", "Nullable(Int64)"),
+    ],
+)  # fmt: skip
+def test_deduced_types(kind: str, nested: Any, found: str) -> None:
+    assert deduced(kind, nested) == found
+
+
+def test_overrides_are_of_columns_that_are_there() -> None:
+    columns = [Column("a", "Int8"), Column("b", "Int8")]
+    assert with_overrides(columns, {"b": "String"}) == [Column("a", "Int8"), Column("b", "String")]
+    with pytest.raises(UsageError, match="'c' has a type but is in no sample: there are a, b"):
+        with_overrides(columns, {"c": "String"})
+
+
+# A value is taken whole or refused
+
+INTEGERS = {
+    "Int8": 8,
+    "UInt8": 8,
+    "Int16": 16,
+    "UInt32": 32,
+    "Int64": 64,
+    "UInt64": 64,
+    "Int128": 128,
+    "UInt128": 128,
+}
+FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def load(engine: Engine, form: Format, target: str, content: str) -> list[list[Any]]:
+    """Load a column `c` as a transfer does; returns the values as text. Raises DatabaseError."""
+    source = reading(form, target)
+    options = (
+        "date_time_input_format = 'best_effort', date_time_overflow_behavior = 'throw', session_timezone = 'UTC'"
+    )
+    kept = whole("c", source, target) or "1"
+    return engine.run(
+        f"SELECT toString({conversion('c', source, target)})"
+        f" FROM format({form.clickhouse}, {literal(f'c {source}')}, {literal(content)})"
+        f" WHERE throwIf(NOT ({kept}), 'cut') = 0 SETTINGS {options}"
+    )
+
+
+@FEW
+@given(st.sampled_from(sorted(INTEGERS)), st.integers(-(2**129), 2**129) | st.integers(-300, 300), st.booleans())
+def test_integers_are_taken_whole_or_refused(engine: Engine, target: str, value: int, as_json: bool) -> None:
+    bits = INTEGERS[target]
+    low, high = (0, 2**bits - 1) if target.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    form = Format("jsonl") if as_json else Format("csv", Csv(names=("c",)))
+    content = f'{{"c": {value}}}\n' if as_json else f"{value}\n"
+    if abs(value) >= 2**127 and bits <= 64:  # beyond what they are read as; see `reading`
+        value %= 2**64
+        content = content[:0] + (f'{{"c": {value}}}\n' if as_json else f"{value}\n")
+    if low <= value <= high:
+        assert load(engine, form, target, content) == [[str(value)]]
+    else:
+        with pytest.raises(DatabaseError):
+            load(engine, form, target, content)
+
+
+@FEW
+@given(st.decimals(-(10**8), 10**8, places=4), st.integers(0, 4))
+def test_decimals_are_taken_whole_or_refused(engine: Engine, value: Any, places: int) -> None:
+    value = round(value, places)
+    form = Format("csv", Csv(names=("c",)))
+    if value == round(value, 2) and abs(value) < 10**7:
+        (((text,),)) = load(engine, form, "Decimal(9, 2)", f"{value}\n")
+        assert float(text) == float(value)
+    else:
+        with pytest.raises(DatabaseError):
+            load(engine, form, "Decimal(9, 2)", f"{value}\n")
+
+
+@FEW
+@given(st.integers(1900, 2299), st.integers(1, 12), st.integers(1, 31), st.sampled_from(["Date32", "Date"]))
+def test_dates_are_taken_whole_or_refused(engine: Engine, year: int, month: int, day: int, target: str) -> None:
+    import datetime as dt
+
+    text = f"{year}-{month:02}-{day:02}"
+    try:
+        there = dt.date(year, month, day)
+    except ValueError:
+        there = None
+    if there and (target == "Date32" or dt.date(1970, 1, 1) <= there <= dt.date(2149, 6, 6)):
+        for content in (text, f"{year}{month:02}{day:02}", f"{year}-{month}-{day}"):
+            assert load(engine, Format("csv", Csv(names=("c",))), target, f"{content}\n") == [[text]]
+    else:
+        with pytest.raises(DatabaseError):
+            load(engine, Format("csv", Csv(names=("c",))), target, f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "taken"),
+    [
+        ("DateTime('UTC')", "2020-01-02 03:04:05", True), ("DateTime('UTC')", "2020-01-02 03:04:05.5", False),
+        ("DateTime('UTC')", "2106-02-08 00:00:00", False), ("DateTime('UTC')", "1969-12-31 23:59:59", False),
+        ("DateTime64(3, 'UTC')", "2020-01-02 03:04:05.678", True),
+        ("DateTime64(3, 'UTC')", "2020-01-02 03:04:05.678901", False),
+        ("DateTime64(9, 'UTC')", "2300-01-01 00:00:00", False), ("Nullable(DateTime64(0))", "\\N", True),
+        ("Bool", "true", True), ("UUID", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", True), ("UUID", "6ba7b810", False),
+        ("FixedString(2)", "ab", True), ("FixedString(2)", "abc", False), ("Enum8('a' = 1)", "a", True),
+        ("Enum8('a' = 1)", "b", False), ("Nullable(Int8)", "\\N", True), ("Int8", "\\N", False),
+        ("LowCardinality(String)", "x", True), ("Float32", "1.5", True), ("IPv4", "1.2.3.4", True),
+        ("IPv4", "1.2.3.400", False), ("Array(UInt8)", '"[1,255]"', True), ("Array(UInt8)", '"[1,256]"', False),
+        ("Map(String, Int8)", "\"{'a':127}\"", True), ("Map(String, Int8)", "\"{'a':128}\"", False),
+    ],
+)  # fmt: skip
+def test_values_are_taken_or_refused(engine: Engine, target: str, value: str, taken: bool) -> None:
+    form = Format("csv", Csv(names=("c",)))
+    if taken:
+        assert len(load(engine, form, target, f"{value}\n")) == 1
+    else:
+        with pytest.raises(DatabaseError):
+            load(engine, form, target, f"{value}\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "fit"),
+    [
+        ("Int64", "Int8", True), ("Nullable(Int64)", "Nullable(UInt64)", True), ("Float64", "Int64", False),
+        ("Float64", "Decimal(9, 2)", False), ("Decimal(9, 2)", "Int64", False), ("Int64", "Decimal(9, 2)", True),
+        ("String", "Int64", False), ("Int64", "String", True), ("String", "UUID", True), ("Int64", "UUID", False),
+        ("DateTime64(6)", "Date", False), ("Date32", "DateTime64(3)", True), ("DateTime64(6)", "DateTime64(3)", True),
+        ("Array(Int64)", "Array(Int8)", True), ("Array(String)", "Array(Int8)", False), ("Float64", "Int128", False),
+        ("Tuple(`x` Int8)", "Tuple(x Int8)", True), ("Bool", "UInt8", True),
+        ("String", "LowCardinality(String)", True),
+    ],
+)  # fmt: skip
+def test_types_that_may_hold_each_other(source: str, target: str, fit: bool) -> None:
+    assert fits(source, target) == fit
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "value", "taken"),
+    [
+        ("Int64", "Int8", "127", True), ("Int64", "Int8", "128", False), ("Nullable(Int64)", "Int8", "NULL", False),
+        ("Decimal(18, 4)", "Decimal(9, 2)", "1.25", True), ("Decimal(18, 4)", "Decimal(9, 2)", "1.2345", False),
+        ("Decimal(18, 4)", "Decimal(9, 2)", "99999999.25", False), ("Bool", "UInt8", "1", True),
+        ("UInt8", "Bool", "2", False), ("Date32", "Date", "'2020-01-02'", True),
+        ("Date32", "Date", "'1950-01-02'", False),
+        ("DateTime64(6)", "DateTime64(3)", "'2020-01-02 03:04:05.678'", True),
+        ("DateTime64(6)", "DateTime64(3)", "'2020-01-02 03:04:05.678901'", False),
+        ("Float64", "Float32", "0.5", True), ("Float64", "Float32", "0.1", False), ("Int64", "String", "5", True),
+        ("Int64", "Float64", "9007199254740993", False), ("FixedString(3)", "String", "'abc'", True),
+        ("Nullable(Decimal(18, 4))", "Nullable(Decimal(9, 2))", "NULL", True),
+    ],
+)  # fmt: skip
+def test_conversions_take_values_whole_or_refuse_them(
+    engine: Engine, source: str, target: str, value: str, taken: bool
+) -> None:
+    kept = whole("c", source, target) or "1"
+    statement = (
+        f"SELECT toTypeName(x), toString(x) FROM (SELECT {conversion('c', source, target)} AS x FROM"
+        f" (SELECT CAST({value}, {literal(source)}) AS c) WHERE throwIf(NOT ({kept}), 'cut') = 0)"
+        " SETTINGS date_time_overflow_behavior = 'throw'"
+    )
+    if taken:
+        ((kind, text),) = engine.run(statement)
+        assert kind == target
+        same = {"NULL": None, "true": "1"} if target == "UInt8" else {"NULL": None, "1": "true"}
+        assert text == same.get(value, value.strip("'"))
+    else:
+        with pytest.raises(DatabaseError):
+            engine.run(statement)
+
+
+@pytest.mark.parametrize(
+    ("kind", "core"),
+    [
+        ("Nullable(Int8)", "Int8"), ("LowCardinality(Nullable(String))", "String"), ("Array(Nullable(Int8))",) * 2,
+        ("Nullable(Enum8('a)' = 1))", "Enum8('a)' = 1)"),
+    ],
+)  # fmt: skip
+def test_bare_types(kind: str, core: str) -> None:
+    assert bare(kind) == core
+
+
+@FEW
+@given(text=st.text(st.sampled_from(string.printable + "ü"), max_size=20))
+def test_literals_and_columns_are_read_as_what_they_are(engine: Engine, text: str) -> None:
+    assert engine.run(f"SELECT {literal(text)}") == [[text]]
+    if text:
+        definition = Column(text, "Int8").definition
+        assert engine.run(f"DESCRIBE TABLE null({literal(definition)})")[0][:2] == [text, "Int8"]

@@ -1,0 +1,149 @@
+"""Keys, patterns and the text of table functions."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.transfer.errors import UsageError
+from include.transfer.source import Source, pattern, wild
+
+NAMES = st.text(st.sampled_from("ab01/.{},*?[]()|^$+\\ \nü"), max_size=8)
+
+
+def expand(keys: str) -> list[str]:
+    """Return a pattern without its braces: all that they stand for."""
+    found = re.search(r"\{([^{}]*)\}", keys)
+    if not found:
+        return [keys]
+    choices = []
+    for choice in found.group(1).split(","):
+        bounds = re.fullmatch(r"(\d+)\.\.(\d+)", choice, re.ASCII)
+        if bounds:
+            low, high = bounds.groups()
+            width = len(low) if low[0] == "0" else 0
+            choices += [str(n).zfill(width) for n in range(int(low), int(high) + 1)]
+        else:
+            choices.append(choice)
+    before, after = keys[: found.start()], keys[found.end() :]
+    # What a choice holds is literal.
+    return [before + "".join(f"\0{c}" for c in choice) + rest for choice in choices for rest in expand(after)]
+
+
+def matches(keys: str, key: str) -> bool:
+    """Tell whether a key fits a pattern: the reference, which tries everything. A NUL makes what follows literal."""
+
+    @cache
+    def fits(i: int, j: int) -> bool:
+        if i == len(keys):
+            return j == len(key)
+        if keys[i] == "\0":
+            return j < len(key) and key[j] == keys[i + 1] and fits(i + 2, j + 1)
+        if keys.startswith("**", i):
+            return any(fits(i + 2, n) for n in range(j, len(key) + 1))
+        if keys[i] == "*":
+            return fits(i + 1, j) or (j < len(key) and key[j] != "/" and fits(i, j + 1))
+        if keys[i] == "?":
+            return j < len(key) and key[j] != "/" and fits(i + 1, j + 1)
+        return j < len(key) and key[j] == keys[i] and fits(i + 1, j + 1)
+
+    return fits(0, 0)
+
+
+@given(
+    st.text(st.sampled_from("ab/.*?"), max_size=6),
+    st.sampled_from(["", "{a,b}", "{0..3}", "{07..11}", "{a,,*}"]),
+    st.text(st.sampled_from("ab/.*?"), max_size=4),
+    st.text(st.sampled_from("ab/.*?0173\n"), max_size=8),
+)
+def test_patterns_choose_what_they_say(before: str, braces: str, after: str, key: str) -> None:
+    keys = before + braces + after
+    found = re.search(pattern(keys), key) is not None
+    if any(c in keys for c in "*?{"):
+        assert found == any(matches(one, key) for one in expand(keys))
+    else:
+        assert found == key.startswith(keys)
+
+
+@given(NAMES, NAMES)
+def test_a_hostile_key_chooses_itself(name: str, other: str) -> None:
+    """A name without the signs of a pattern is a prefix, whatever else is in it."""
+    plain = re.sub(r"[*?{}]", "", name)
+    assert re.search(pattern(plain), plain + other)
+    assert bool(re.search(pattern(plain), other)) == other.startswith(plain)
+    # As a choice between braces, everything but a comma is literal.
+    choice = name.replace(",", "").replace("{", "").replace("}", "")
+    if not re.fullmatch(r"\d+\.\.\d+", choice):
+        assert bool(re.search(pattern(f"{{{choice},x}}"), other)) == (other in (choice, "x"))
+
+
+@pytest.mark.parametrize("keys", ["{", "a}", "{a", "{a{b}}", "{3..1}", "{0..10000}", "a{b}}"])
+def test_patterns_that_are_none_are_refused(keys: str) -> None:
+    with pytest.raises(UsageError, match="keys"):
+        pattern(keys)
+
+
+@pytest.mark.parametrize("bucket", ["", "ab", "a/b", "-ab", "a b", "b" * 64, "a{b}c", "bucket?"])
+def test_buckets_that_are_none_are_refused(bucket: str) -> None:
+    with pytest.raises(UsageError, match="bucket"):
+        Source(bucket)
+
+
+def test_a_collection_is_a_name() -> None:
+    with pytest.raises(UsageError, match="named collection"):
+        Source("bucket", collection="s3, url = 'http://x'")
+
+
+@pytest.mark.parametrize(
+    ("keys", "prefix"),
+    [("", ""), ("a/b", "a/b"), ("a/*.csv", "a/"), ("a/x{1,2}", "a/x"), ("?", ""), ("a**b", "a")],
+)
+def test_prefix_of_a_pattern(keys: str, prefix: str) -> None:
+    assert Source("bucket", keys).prefix == prefix
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "a?b",
+        "a*b",
+        "{a}",
+        "a//b",
+        "a\nb",
+        "\x7f",
+        "x.zip",
+        "x.tar.gz",
+        "x.tgz",
+        "x.7z",
+        "x.csv.zst",
+        "x.LZ4",
+        "x.bz2",
+    ],
+)
+def test_what_clickhouse_would_misread_is_left_to_a_worker(key: str) -> None:
+    assert wild(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["a b", "a%20b", "a+b", "a#b", "ü", "'", '"', "\\", "a,b", "x.csv.gz", "x.zipper", "zip", "x.zst/y", "[a]"]
+)
+def test_what_clickhouse_reads_is_left_to_it(key: str) -> None:
+    assert not wild(key)
+
+
+def test_keys_are_quoted_in_the_table_function() -> None:
+    source = Source("bucket", collection="c")
+    assert source.objects(["a b,c#d?".replace("?", "")], "CSV") == (
+        "s3(c, filename = 'bucket/a%20b%2Cc%23d', format = 'CSV')"
+    )
+    assert source.objects(["a", "b'"], "CSV", "n Int8", "gzip") == (
+        "s3(c, filename = 'bucket/{a,b%27}', format = 'CSV', structure = 'n Int8', compression_method = 'gzip')"
+    )
+    assert (
+        Source("bucket", endpoint="http://h/").objects(["a"], "CSV")
+        == "s3('http://h/bucket/a', 'CSV', 'auto', 'auto')"
+    )
