@@ -33,7 +33,7 @@ class Loading:
     def create(self, columns: str, order_by: str = "tuple()") -> None:
         self.clickhouse.command(f"CREATE TABLE {self.table} ({columns}) ENGINE = MergeTree ORDER BY {order_by}")
 
-    def connect(self) -> Any:
+    def client(self) -> Any:
         import clickhouse_connect
 
         return clickhouse_connect.get_client(
@@ -46,7 +46,7 @@ class Loading:
     ) -> Transfer:
         return Transfer(
             Request(Source(self.bucket, keys, collection=collection), self.table, **request),
-            self.connect,
+            self.client(),
             s3 or self.s3,
             run_id or uuid.uuid4().hex,
         )

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
     try:
-        transfer = Transfer(_request(given), _connect, _s3(), given.run_id or f"cli/{uuid.uuid4().hex}")
+        transfer = Transfer(_request(given), _client(), _s3(), given.run_id or f"cli/{uuid.uuid4().hex}")
         report = transfer.run(transfer.prepare())
     except TransferError as e:
         print(f"error: {e}", file=sys.stderr)
@@ -84,7 +84,7 @@ def _request(given: argparse.Namespace) -> Request:
     )
 
 
-def _connect() -> Any:
+def _client() -> Any:
     import clickhouse_connect
 
     return clickhouse_connect.get_client(
@@ -93,7 +93,7 @@ def _connect() -> Any:
         username=os.environ.get("CLICKHOUSE_USER", "default"),
         password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
         secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
-        autogenerate_session_id=False,  # a session would be locked by a statement whose connection was lost
+        autogenerate_session_id=False,  # threads share the client
     )
 
 

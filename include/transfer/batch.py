@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class Work:
     transfer: str
     token: str
     run_id: str
-    connect: Callable[[], Any]
+    client: Any
     s3: Any
     push_all: bool
     stop: threading.Event = field(default_factory=threading.Event)
@@ -71,7 +71,7 @@ class BatchLoad:
         self.work = work
         self.batch = batch
         self.request = work.request
-        self.client = work.connect()
+        self.client = work.client
         self.destination = self._destination()
         self.loads = Loads(self.client, work.transfer, self.destination.name, self.request.source.bucket, work.run_id)
         self.pushed = work.push_all or batch.pushed

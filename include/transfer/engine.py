@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,15 +69,14 @@ class Report:
 class Transfer:
     """One run of a request.
 
-    `connect` gives a clickhouse-connect client without a session, one for every thread; `s3` is a boto3 client.
-    `run_id` names the run in the ledger: the same run, started again, goes on where it was.
+    `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client. `run_id`
+    names the run in the ledger: the same run, started again, goes on where it was.
     """
 
-    def __init__(self, request: Request, connect: Callable[[], Any], s3: Any, run_id: str) -> None:
-        self.connect = connect
+    def __init__(self, request: Request, client: Any, s3: Any, run_id: str) -> None:
+        self.client = client
         self.s3 = s3
         self.run_id = run_id
-        self.client = connect()
         self.stop = threading.Event()
         self.leave = threading.Event()
         if "." not in request.table:
@@ -135,16 +134,14 @@ class Transfer:
 
     def _pulls(self) -> bool:
         """Tell whether ClickHouse is to read the objects itself."""
-        if self.request.loader == "push":
-            return False
+        if self.request.loader != "auto":
+            return self.request.loader == "pull"
         try:
             self.client.query(
                 f"SELECT 1 FROM {self.request.source.probe()} LIMIT 1",
                 settings={"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0},
             )
         except DatabaseError as e:
-            if self.request.loader == "pull":
-                raise UsageError(f"ClickHouse cannot read s3://{self.request.source.bucket}: {plain(e)}") from e
             log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
             return False
         return True
@@ -228,7 +225,7 @@ class Transfer:
         form = Format(prepared.format, self.request.csv) if prepared.planned else None  # type: ignore[arg-type]
         if form is not None:
             work = Work(
-                self.request, form, self.id, uuid.uuid4().hex[:8], self.run_id, self.connect, self.s3,
+                self.request, form, self.id, uuid.uuid4().hex[:8], self.run_id, self.client, self.s3,
                 prepared.push, self.stop,
             )  # fmt: skip
             try:
@@ -240,7 +237,7 @@ class Transfer:
                 raise
         totals = self.loads.totals()
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
-        self.loads.forget()
+        self.loads.forget("load_plan")
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
@@ -303,7 +300,7 @@ class Transfer:
         """Stop, from any thread: queries are killed, and nothing of unfinished batches becomes visible."""
         self.stop.set()
         try:
-            self.connect().command(
+            self.client.command(
                 "KILL QUERY WHERE startsWith(query_id, {prefix:String}) ASYNC",
                 parameters={"prefix": f"storeside-load_{self.id}_"},
             )
@@ -314,16 +311,20 @@ class Transfer:
 
     def _sweep(self) -> None:
         """End what an earlier attempt of this run has left, and drop what is a week old."""
-        self.client.command(
-            "KILL QUERY WHERE startsWith(query_id, {prefix:String}) SYNC",
-            parameters={"prefix": f"storeside-load_{self.id}_"},
-        )
-        rows = self.client.query(
-            f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
+        mine = f"load_{self.id}_"
+        names, running = self.client.query(
+            "SELECT groupArray(name),"
+            " (SELECT count() FROM system.processes WHERE startsWith(query_id, {queries:String}))"
+            f" FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
             f" OR metadata_modification_time < now() - INTERVAL {_STALE_DAYS} DAY)",
-            parameters={"mine": f"load_{self.id}_"},
-        ).result_rows
-        for (name,) in rows:
+            parameters={"mine": mine, "queries": f"storeside-{mine}"},
+        ).first_row
+        if running:
+            self.client.command(
+                "KILL QUERY WHERE startsWith(query_id, {queries:String}) SYNC",
+                parameters={"queries": f"storeside-{mine}"},
+            )
+        for name in names:
             self.client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
 
     def _settle(self, destination: Destination) -> None:

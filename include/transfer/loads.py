@@ -94,8 +94,13 @@ class Loads:
 
     def create(self) -> None:
         """Create databases and tables where they are missing."""
-        for statement in sql.schema("transfer"):
-            self.client.command(statement)
+        there = self.client.query(
+            "SELECT count() FROM system.tables WHERE database = 'storeside'"
+            " AND name IN ('loads', 'load_plan', 'load_listings')"
+        ).first_row[0]
+        if there < 3:
+            for statement in sql.schema("transfer"):
+                self.client.command(statement)
 
     def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
         """Keep a listing as the input of the plan; streams, a few pages at a time."""
@@ -183,9 +188,9 @@ class Loads:
         ).result_rows
         return [Planned(*row) for row in rows]
 
-    def loaded(self, objects: Sequence[Planned]) -> set[int]:
-        """Return the ids of those of these loads that are done."""
-        return {row[4] for row in self._ledger("state = 'loaded'", objects, by="load_id")}
+    def states(self, objects: Sequence[Planned]) -> dict[int, str]:
+        """Return the states of those of these loads that the ledger knows, by their ids."""
+        return {row[4]: row[7] for row in self._ledger("true", objects, by="load_id")}
 
     def doubtful(self, objects: Sequence[Planned] | None = None) -> list[Loaded]:
         """Return the loads, of these or of all, that somebody began to publish and did not finish."""
@@ -209,7 +214,8 @@ class Loads:
                 those = f" AND key IN ({', '.join(literal(o.key) for o in some)})"
                 those += f" AND load_id IN ({ids_text(some)})" if by == "load_id" else ""
             found += self.client.query(
-                "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected FROM storeside.loads FINAL"
+                "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, toString(state)"
+                " FROM storeside.loads FINAL"
                 f" WHERE destination = {{destination:String}} AND bucket = {{bucket:String}}{those} AND {where}",
                 parameters=self._parameters,
                 settings={"max_query_size": LONG_STATEMENT},
@@ -272,10 +278,9 @@ class Loads:
         ).result_rows
         return [(key, reason) for key, reason in rows]
 
-    def forget(self, *tables: str) -> None:
-        """Drop this transfer's part of the working tables."""
-        for table in tables or ("load_listings", "load_plan"):
-            self.client.command(f"ALTER TABLE storeside.{table} DROP PARTITION '{self.transfer}'")
+    def forget(self, table: str) -> None:
+        """Drop this transfer's part of a working table."""
+        self.client.command(f"ALTER TABLE storeside.{table} DROP PARTITION '{self.transfer}'")
 
 
 def ids_text(objects: Sequence[Planned]) -> str:

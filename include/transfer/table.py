@@ -143,23 +143,20 @@ def look_up(client: Any, name: str) -> Destination | None:
     database, _, table = name.partition(".")
     rows = client.query(
         "SELECT engine, partition_key, sorting_key, primary_key, storage_policy,"
-        " arrayExists(t -> t != '', dependencies_table)"
+        " arrayExists(t -> t != '', dependencies_table),"
+        " (SELECT groupArray((name, type, default_kind, default_expression)) FROM (SELECT * FROM system.columns"
+        " WHERE database = {database:String} AND table = {table:String} ORDER BY position))"
         " FROM system.tables WHERE database = {database:String} AND name = {table:String}",
         parameters={"database": database, "table": table},
     ).result_rows
     if not rows:
         return None
-    engine, partition_key, sorting_key, primary_key, policy, has_views = rows[0]
+    engine, partition_key, sorting_key, primary_key, policy, has_views, columns = rows[0]
     if not engine.endswith("MergeTree"):
         raise UsageError(
             f"{database}.{table} is of engine {engine}: exactly-once needs one of the MergeTree family;"
             " load into the table behind it"
         )
-    columns = client.query(
-        "SELECT name, type, default_kind, default_expression FROM system.columns"
-        " WHERE database = {database:String} AND table = {table:String} ORDER BY position",
-        parameters={"database": database, "table": table},
-    ).result_rows
     found = Destination(
         client, database, table,
         tuple(Column(n, t) for n, t, kind, _ in columns if kind in ("", "DEFAULT")),
@@ -214,8 +211,12 @@ def publish(
     has broken our lock, so that the objects have to be read again.
     """
     with locked(destination.client, destination.name, owner, staging):
-        settle(destination, loads, loads.doubtful([o.planned for o in staged]), replace_older=replace_older)
-        done = loads.loaded([o.planned for o in staged])
+        objects = [o.planned for o in staged]
+        states = loads.states(objects)
+        if "publishing" in states.values():
+            settle(destination, loads, loads.doubtful(objects), replace_older=replace_older)
+            states = loads.states(objects)
+        done = {load_id for load_id, state in states.items() if state == "loaded"}
         if done:  # another run was faster
             log.info("%d objects were loaded by another run in the meantime", len(done))
             destination.client.command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,8 +10,8 @@ if TYPE_CHECKING:
     from include.transfer.source import Source
 
 
-def clients(aws: Connection, clickhouse: Connection) -> tuple[Callable[[], Any], Any]:
-    """Return what makes ClickHouse clients, one for every thread, and an S3 client.
+def clients(aws: Connection, clickhouse: Connection) -> tuple[Any, Any]:
+    """Return a ClickHouse client, which threads may share, and an S3 client.
 
     Connections are handed over, not their ids: threads, and the triggerer, cannot ask for them.
     """
@@ -29,9 +28,9 @@ def clients(aws: Connection, clickhouse: Connection) -> tuple[Callable[[], Any],
         def get_connection(cls, conn_id: str) -> Any:
             return clickhouse
 
-    # A session would be locked by a statement whose connection was lost.
+    # A session is locked while a statement runs in it, even when the statement's connection was lost.
     hook = ClickHouse(clickhouse.conn_id, client_kwargs={"autogenerate_session_id": False})
-    return hook.get_client, S3(aws_conn_id=aws.conn_id).get_conn()
+    return hook.get_client(), S3(aws_conn_id=aws.conn_id).get_conn()
 
 
 def source(aws: Connection, bucket: str, keys: str) -> Source:

@@ -76,7 +76,7 @@ def load(
         push.WHOLE_PARQUET = 0
     keys = keys_or_prefix if isinstance(keys_or_prefix, str) else keys_or_prefix[0]
     request = Request(Source(bucket, keys, s3.collection), table, form, loader="pull" if loader == "pull" else "push")
-    transfer = Transfer(request, lambda: _connect(clickhouse), _boto(s3), uuid.uuid4().hex)
+    transfer = Transfer(request, _connect(clickhouse), _boto(s3), uuid.uuid4().hex)
     report = transfer.run(transfer.prepare())
     assert not report.failed, report.failures
     return report.rows

@@ -137,7 +137,7 @@ def test_all_replicas_of_a_cluster_read(loading: Loading) -> None:
     loading.create("n UInt32, _object LowCardinality(String), _row_number UInt64")
     source = Source(loading.bucket, "", collection="storeside_s3", cluster=CLUSTER)
     request = Request(source, loading.table, "csv", loader="pull", system_columns=("_object", "_row_number"))
-    transfer = Transfer(request, loading.connect, loading.s3, unique("run"))
+    transfer = Transfer(request, loading.client(), loading.s3, unique("run"))
     assert transfer.run(transfer.prepare()).loaded == 5
     assert loading.rows("n, _object, _row_number", "n") == [(n, f"{n}.csv", 0) for n in range(5)]
 

@@ -467,7 +467,7 @@ def test_a_denied_object_fails_alone_and_a_busy_server_is_waited_for(
         client = s3.client("s3", url, *s3.keys(stack))
         source = Source(loading.bucket, endpoint=url)
         transfer = Transfer(
-            Request(source, loading.table, loader=loader, format=form), loading.connect, client, loading.table
+            Request(source, loading.table, loader=loader, format=form), loading.client(), client, loading.table
         )
         report = transfer.run(transfer.prepare())
     loading.check(report)
@@ -483,7 +483,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(loading: Loading, stack: S
     with faulty(stack, faults) as url:
         client = s3.client("s3", url, *s3.keys(stack))
         request = Request(Source(loading.bucket, endpoint=url), loading.table, loader="push", format="csv")
-        transfer = Transfer(request, loading.connect, client, loading.table)
+        transfer = Transfer(request, loading.client(), client, loading.table)
         report = transfer.run(transfer.prepare())
     loading.check(report)
     assert faults.cut["a.csv"] == faults.cut["b.csv.gz"] == 0

@@ -46,26 +46,22 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-class Mortal:
-    """ClickHouse clients of a process that is killed after so many statements: after that nothing gets through."""
+def mortal(client: Any, statements: int) -> Any:
+    """Return the client of a process that is killed after so many statements: after that nothing gets through."""
+    left = [statements]
 
-    def __init__(self, connect: Callable[[], Any], statements: int) -> None:
-        self._connect, self.left = connect, statements
-
-    def __call__(self) -> Any:
-        client = self._connect()
-        for name in ("command", "query", "insert", "insert_arrow", "raw_insert"):
-            setattr(client, name, self._limited(getattr(client, name)))
-        return client
-
-    def _limited(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def limited(*args: Any, **kwargs: Any) -> Any:
-            self.left -= 1
-            if self.left < 0:
+    def limited(call: Callable[..., Any]) -> Callable[..., Any]:
+        def send(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
                 raise Killed
             return call(*args, **kwargs)
 
-        return limited
+        return send
+
+    for name in ("command", "query", "insert", "raw_insert"):
+        setattr(client, name, limited(getattr(client, name)))
+    return client
 
 
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
@@ -81,9 +77,8 @@ def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.Monke
         if crashes:
             loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
         run = unique("run")
-        mortal = Mortal(lambda: demo.clickhouse_client(loading.stack), survived)
         try:
-            transfer = Transfer(_request(loading), mortal, loading.s3, run)
+            transfer = Transfer(_request(loading), mortal(loading.client(), survived), loading.s3, run)
             transfer.run(transfer.prepare())
         except Killed:
             crashes += 1
@@ -91,7 +86,7 @@ def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.Monke
             break
         # first another run of the same, which must not wait for the dead one or trust it; then the same again
         for again in (unique("run"), run):
-            transfer = Transfer(_request(loading), lambda: demo.clickhouse_client(loading.stack), loading.s3, again)
+            transfer = Transfer(_request(loading), loading.client(), loading.s3, again)
             transfer.run(transfer.prepare())
         counts = loading.query(f"SELECT object, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
         assert counts == [(n, ROWS, ROWS) for n in range(3)], f"killed after {survived} statements"
@@ -128,23 +123,16 @@ def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, mon
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32, text String")
     slow = loading.transfer("", format="csv", loader="pull")
-    connect = slow.connect
+    command = slow.client.command
     overtaken: list[int] = []
 
-    def slow_client() -> Any:
-        client = connect()
-        command = client.command
+    def standing_still(statement: str, *args: Any, **kwargs: Any) -> Any:
+        if "ATTACH PARTITION" in statement and not overtaken:
+            time.sleep(2)
+            overtaken.append(loading.load("", format="csv", loader="pull").rows)
+        return command(statement, *args, **kwargs)
 
-        def standing_still(statement: str, *args: Any, **kwargs: Any) -> Any:
-            if "ATTACH PARTITION" in statement and not overtaken:
-                time.sleep(2)
-                overtaken.append(loading.load("", format="csv", loader="pull").rows)
-            return command(statement, *args, **kwargs)
-
-        client.command = standing_still
-        return client
-
-    slow.connect = slow_client
+    slow.client.command = standing_still
     report = slow.run(slow.prepare())
     assert overtaken == [3 * ROWS]
     assert report.failed == 0
