@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from include.stack import cli, demo, s3
 from include.stack.settings import Stack, default_folder
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from include.transform.bucket_job import BucketJob, Summary
 
 FOLDER = default_folder() / "test"
+
+# The same examples in every run, so that a test that passes here passes there.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 # Airflow makes its home where it is imported: keep that out of the user's, and apart for tests that run side by side.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="storeside-tests-")

@@ -27,10 +27,11 @@ from include.transfer.errors import (
 from include.transfer.formats import BY_WORKER, Format, compression_by_name
 from include.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
 from include.transfer.lock import STAGING
-from include.transfer.push import csv_columns, parquet_facts, push
+from include.transfer.push import parquet_facts, push
 from include.transfer.request import Request
 from include.transfer.salvage import RejectedRows, salvage
-from include.transfer.schema import Column, deduced, merge, structure, text_columns, wider
+from include.transfer.samples import sample_columns, whole_columns
+from include.transfer.schema import Column, structure, wider
 from include.transfer.statement import Reading, parquet_reading, pulled_columns, settings, text_reading
 from include.transfer.table import LOAD_ID, Destination, existing, publish
 
@@ -424,7 +425,9 @@ class BatchLoad:
         """Return the columns that an object has; ClickHouse looks at all of it where it can."""
         if not self.work.form.is_text:
             return parquet_facts(self._content(o))[0]
-        return sample_columns(self.client, self.request, self.work.form, [self._content(o)], whole=not self.pushed)
+        if self.pushed or not self.work.form.is_native:
+            return sample_columns(self.client, self.request, self.work.form, [self._content(o)])
+        return whole_columns(self.client, self.request, self.work.form, o.key)
 
     def _hint(self, o: Planned) -> str:
         """Return what the first bytes tell about an object that cannot be loaded."""
@@ -466,33 +469,6 @@ class Staged:
 
     table: str
     loaded: list[Loaded]
-
-
-def sample_columns(
-    client: Any, request: Request, form: Format, contents: Sequence[Content], *, whole: bool = False
-) -> list[Column]:
-    """Return the columns of sampled objects, merged; with `whole`, of all of one object, read by ClickHouse."""
-    if form.name == "parquet":
-        return merge(client, [parquet_facts(content)[0] for content in contents])
-    if not form.is_native:
-        return merge(client, [csv_columns(content.sample(request.sample_bytes), form.csv) for content in contents])
-    if whole:
-        source = request.source.objects([contents[0].key], form.clickhouse)
-        unlimited = 1 << 62
-        rows = client.query(
-            f"DESCRIBE TABLE {source}",
-            settings={
-                **form.settings(),
-                "input_format_max_rows_to_read_for_schema_inference": unlimited,
-                "input_format_max_bytes_to_read_for_schema_inference": unlimited,
-                "use_hive_partitioning": 0,
-            },
-        ).result_rows
-        return [Column(row[0], deduced(row[1], request.nested)) for row in rows]  # type: ignore[arg-type]
-    samples = [content.sample(request.sample_bytes) for content in contents]
-    if form.name == "jsonl":  # ClickHouse merges what lines of one text have
-        samples = [b"".join(s if s.endswith(b"\n") else s + b"\n" for s in samples)]
-    return merge(client, [text_columns(client, form, sample, request.nested) for sample in samples])  # type: ignore[arg-type]
 
 
 def follow(client: Any, query_id: str, stop: threading.Event) -> None:

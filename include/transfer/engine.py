@@ -15,13 +15,14 @@ from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from include.transfer.batch import BatchLoad, Staged, Work, sample_columns
+from include.transfer.batch import BatchLoad, Staged, Work
 from include.transfer.content import Content, s3_error
 from include.transfer.errors import ObjectError, TransferError, UsageError, classify, plain
-from include.transfer.formats import Format, format_of
+from include.transfer.formats import Format
 from include.transfer.loads import Batch, Loads, Planned, Totals
 from include.transfer.lock import STAGING, locked
 from include.transfer.request import Request
+from include.transfer.samples import columns_of, recognise
 from include.transfer.schema import Column, with_overrides
 from include.transfer.source import list_objects
 from include.transfer.table import REST, SYSTEM_COLUMNS, Destination, ddl, existing, look_up, settle
@@ -124,7 +125,8 @@ class Transfer:
         if not planned:
             return Prepared(self.request.format, push, listed, 0, 0)
         if destination is None or self.request.format == "auto":
-            form, samples = self._samples()
+            sample = self.loads.sample(self.request.sample_objects)
+            form, samples = recognise(self.request, [self._content(o) for o in sample])
             destination = destination or self._create(form, samples)
         else:
             form = Format(self.request.format, self.request.csv)  # type: ignore[arg-type]
@@ -157,54 +159,15 @@ class Transfer:
         except (BotoCoreError, ClientError) as e:
             raise _usage(s3_error(e, source.bucket, source.prefix)) from e
 
-    def _samples(self) -> tuple[Format, list[Content]]:
-        """Return the format and some objects of it. Objects of other formats are left to fail by themselves."""
-        chosen = [self._content(o) for o in self.loads.sample(self.request.sample_objects)]
-        name = self.request.format
-        readable = []
-        for content in chosen:
-            try:
-                found = format_of(content.key, content.sample(1 << 12))
-            except ObjectError as e:
-                log.warning("%s is no sample: %s", content.key, e)
-                continue
-            except UsageError:
-                if name == "auto":
-                    raise
-                found = name  # type: ignore[assignment]
-            name = found if name == "auto" else name
-            if (found == "parquet") == (name == "parquet"):
-                readable.append(content)
-        if name == "auto":
-            raise UsageError("none of the sampled objects can be read: give `format`")
-        return Format(name, self.request.csv), readable  # type: ignore[arg-type]
-
     def _content(self, o: Planned) -> Content:
         return Content(self.s3, self.request.source.bucket, o.key, o.size)
 
     def _create(self, form: Format, samples: list[Content]) -> Destination:
-        try:
-            columns = sample_columns(self.client, self.request, form, samples)
-        except (ObjectError, DatabaseError):
-            columns = sample_columns(self.client, self.request, form, self._readable(form, samples))
-        columns = with_overrides(columns, self.request.columns)
+        columns = with_overrides(columns_of(self.client, self.request, form, samples), self.request.columns)
         statement = ddl(self.request.table, columns, self.request.layout)
         log.info("creating the table:\n%s", statement)
         self.client.command(statement)
         return existing(self.client, self.request.table)
-
-    def _readable(self, form: Format, samples: list[Content]) -> list[Content]:
-        """Return the samples that tell their columns. Raises UsageError when there are none."""
-        readable = []
-        for content in samples:
-            try:
-                sample_columns(self.client, self.request, form, [content])
-                readable.append(content)
-            except (ObjectError, DatabaseError) as e:
-                log.warning("%s is no sample: %s", content.key, plain(e))
-        if not readable:
-            raise UsageError(f"no sampled object can be read as {form.name}: create {self.request.table} yourself")
-        return readable
 
     def _complete(self, destination: Destination) -> None:
         """Add the columns that the request asks for besides the data's."""

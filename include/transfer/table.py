@@ -189,7 +189,7 @@ def ddl(name: str, columns: Sequence[Column], layout: Layout) -> str:
         parts.append(replace(column, type=plain if keyed else column.type).definition)
     parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
     clauses = [
-        f"CREATE TABLE {quote_identifier(database)}.{quote_identifier(table)} (\n    "
+        f"CREATE TABLE IF NOT EXISTS {quote_identifier(database)}.{quote_identifier(table)} (\n    "
         + ",\n    ".join(parts)
         + "\n)",
         f"ENGINE = {layout.engine if '(' in layout.engine else layout.engine + '()'}",

@@ -1,0 +1,93 @@
+"""What samples of objects tell: their format, and the columns of a table for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from include.transfer.content import Content
+from include.transfer.errors import ObjectError, UsageError, plain
+from include.transfer.formats import Format, format_of
+from include.transfer.push import csv_columns, parquet_facts
+from include.transfer.request import Request
+from include.transfer.schema import Column, deduced, merge, text_columns
+
+log = logging.getLogger(__name__)
+
+_HEAD = 1 << 12
+_UNLIMITED = 1 << 62
+
+
+def recognise(request: Request, contents: Iterable[Content]) -> tuple[Format, list[Content]]:
+    """Return the format of a request and those of the objects that are of it; others are left to fail by themselves.
+
+    Raises UsageError when the objects do not tell.
+    """
+    name = request.format
+    fitting = []
+    for content in contents:
+        try:
+            found = format_of(content.key, content.sample(_HEAD))
+        except ObjectError as e:
+            log.warning("%s is no sample: %s", content.key, e)
+            continue
+        except UsageError:
+            if name == "auto":
+                raise
+            found = name  # type: ignore[assignment]
+        name = found if name == "auto" else name
+        if (found == "parquet") == (name == "parquet"):
+            fitting.append(content)
+    if name == "auto":
+        raise UsageError("none of the sampled objects can be read: give `format`")
+    return Format(name, request.csv), fitting  # type: ignore[arg-type]
+
+
+def columns_of(client: Any, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
+    """Return the columns of sampled objects, without those that cannot be read. Raises UsageError when none can."""
+    try:
+        return sample_columns(client, request, form, contents)
+    except (ObjectError, DatabaseError):
+        return sample_columns(client, request, form, _readable(client, request, form, contents))
+
+
+def _readable(client: Any, request: Request, form: Format, contents: Sequence[Content]) -> list[Content]:
+    readable = []
+    for content in contents:
+        try:
+            sample_columns(client, request, form, [content])
+            readable.append(content)
+        except (ObjectError, DatabaseError) as e:
+            log.warning("%s is no sample: %s", content.key, plain(e))
+    if not readable:
+        raise UsageError(f"no sampled object can be read as {form.name}: create {request.table} yourself")
+    return readable
+
+
+def sample_columns(client: Any, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
+    """Return the columns of sampled objects, merged. Raises ObjectError, or DatabaseError for text that is none."""
+    if form.name == "parquet":
+        return merge(client, [parquet_facts(content)[0] for content in contents])
+    samples = [content.sample(request.sample_bytes) for content in contents]
+    if not form.is_native:
+        return merge(client, [csv_columns(sample, form.csv) for sample in samples])
+    if form.name == "jsonl":  # ClickHouse merges what lines of one text have
+        samples = [b"".join(s if s.endswith(b"\n") else s + b"\n" for s in samples)]
+    return merge(client, [text_columns(client, form, sample, request.nested) for sample in samples])  # type: ignore[arg-type]
+
+
+def whole_columns(client: Any, request: Request, form: Format, key: str) -> list[Column]:
+    """Return the columns of a text object, of which ClickHouse looks at every row."""
+    rows = client.query(
+        f"DESCRIBE TABLE {request.source.objects([key], form.clickhouse)}",
+        settings={
+            **form.settings(),
+            "input_format_max_rows_to_read_for_schema_inference": _UNLIMITED,
+            "input_format_max_bytes_to_read_for_schema_inference": _UNLIMITED,
+            "use_hive_partitioning": 0,
+        },
+    ).result_rows
+    return [Column(row[0], deduced(row[1], request.nested)) for row in rows]  # type: ignore[arg-type]
