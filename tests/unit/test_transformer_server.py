@@ -415,13 +415,13 @@ def test_what_is_no_message_of_aistore_closes_the_connection(server: Server, mes
 def test_a_connection_that_is_lost_takes_its_waiting_objects_along(server: Server, target: Target) -> None:
     with server.connect() as ws:
         for n in range(6):
-            ws.send(control(f"lost-{n}/sleep-0.5", pipeline=target.of(f"lost-{n}")))
+            ws.send(control(f"lost-{n}/sleep-1", pipeline=target.of(f"lost-{n}")))
             ws.send(CONTENT)
         time.sleep(0.2)
         ws.socket.shutdown(socket.SHUT_RDWR)
     with server.connect() as ws:
         assert ask(ws, "found/echo") == CONTENT
-    time.sleep(1)
+    time.sleep(2.5)  # until the last would be made as well
     made = [n for n in range(6) if target.result(f"lost-{n}")]
     assert made[:2] == [0, 1], "those that were being worked on are finished"
     assert not set(made) & {4, 5}
