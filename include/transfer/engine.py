@@ -136,14 +136,16 @@ class Transfer:
 
     def _pulls(self) -> bool:
         """Tell whether ClickHouse is to read the objects itself."""
-        if self.request.loader != "auto":
-            return self.request.loader == "pull"
+        if self.request.loader == "push":
+            return False
         try:
             self.client.query(
                 f"SELECT 1 FROM {self.request.source.probe()} LIMIT 1",
                 settings={"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0},
             )
         except DatabaseError as e:
+            if self.request.loader == "pull":
+                raise UsageError(f"ClickHouse cannot read s3://{self.request.source.bucket}: {plain(e)}") from e
             log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
             return False
         return True
