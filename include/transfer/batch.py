@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _POLL_SECONDS = 0.5
+# Bytes from which an object has a statement of its own.
+_LARGE = 8 << 20
 
 # How some objects are read, the objects, and the rows of each by its footer, or -1.
 _Reading = tuple[Reading, list[Planned], list[int]]
@@ -159,7 +161,8 @@ class BatchLoad:
             raise Cancelled("the transfer was stopped")
         readings = self._readings(objects, **how)
         pushed = self.pushed or how.get("push", False)
-        table = self._new_table([o.load_id for o in objects] if len(readings) == 1 and not pushed else [])
+        is_one = len(readings) == 1 and len(_statements(objects)) == 1 and not pushed
+        table = self._new_table([o.load_id for o in objects] if is_one else [])
         try:
             staged = Staged(table, (self._push if pushed else self._pull)(table, readings, **how))
             if not pushed:
@@ -276,19 +279,20 @@ class BatchLoad:
             yield self.work.shapes[shape], count
 
     def _pull(self, table: str, readings: Sequence[_Reading], **how: Any) -> list[Loaded]:
-        staged = []
-        for reading, some, counts in readings:
-            compression = how.get("compression", "auto")
-            source = self.request.source.objects(
-                [o.key for o in some], reading.form.clickhouse, structure(reading.columns), compression
-            )
-            extra = pulled_columns(self.request.source.bucket, some, self.request.system_columns)
-            more = {} if some[0].has_etag else {"s3_validate_etag_on_read": 0}
-            self._execute(
-                table, f"INSERT INTO {reading.insert(table, extra, source)}", settings(reading.form, **more)
-            )
-            staged += [Loaded(o, rows) for o, rows in zip(some, counts, strict=True)]
-        return staged
+        compression = how.get("compression", "auto")
+        for reading, some, _ in readings:
+            for few in _statements(some):
+                source = self.request.source.objects(
+                    [o.key for o in few], reading.form.clickhouse, structure(reading.columns), compression
+                )
+                extra = pulled_columns(
+                    self.destination.name, self.request.source.bucket, few, self.request.system_columns
+                )
+                more = {} if few[0].has_etag else {"s3_validate_etag_on_read": 0}
+                self._execute(
+                    table, f"INSERT INTO {reading.insert(table, extra, source)}", settings(reading.form, **more)
+                )
+        return [Loaded(o, rows) for _, some, counts in readings for o, rows in zip(some, counts, strict=True)]
 
     def _check_unchanged(self, objects: Sequence[Planned]) -> None:
         """Compare size and time of objects that have no ETag with those at the listing."""
@@ -492,6 +496,12 @@ def follow(client: Any, query_id: str, stop: threading.Event) -> None:
         rows = []
     if not rows or rows[0][0] != "QueryFinish":
         raise TransientError(f"query {query_id} was lost{f': {rows[0][1]}' if rows else ''}")
+
+
+def _statements(objects: Sequence[Planned]) -> list[list[Planned]]:
+    """Return objects by the statement that reads them: telling many apart costs time, so large ones go alone."""
+    small = [o for o in objects if o.size < _LARGE]
+    return [[o] for o in objects if o.size >= _LARGE] + ([small] if small else [])
 
 
 def _divided(objects: list[Planned], error: ObjectError, bucket: str) -> list[list[Planned]]:

@@ -113,28 +113,27 @@ def _as_map(columns: Sequence[Column]) -> str:
     return f"CAST(mapFilter((k, v) -> v IS NOT NULL, map({pairs})), 'Map(String, String)')"
 
 
-def pulled_columns(bucket: str, objects: Sequence[Planned], system: Sequence[str]) -> list[tuple[str, str]]:
+def pulled_columns(
+    destination: str, bucket: str, objects: Sequence[Planned], system: Sequence[str]
+) -> list[tuple[str, str]]:
     """Return load id and system columns where ClickHouse reads objects: from its virtual columns.
 
-    Rows of another object, or of another version, than was asked for have the load id 0.
+    Rows of another object, or of another version, than was asked for have a load id that is none of theirs.
     """
-    paths = _array([f"{bucket}/{o.key}" for o in objects])
-    if len(objects) == 1:
-        version, load_id = literal(objects[0].version), f"toUInt64({objects[0].load_id})"
-        asked = f"_path = {literal(f'{bucket}/{objects[0].key}')}"
-        if objects[0].has_etag:  # some endpoints quote it
-            asked += f" AND _etag IN ({version}, {literal(_quoted(objects[0].version))})"
-    else:
-        version = f"transform(_path, {paths}, {_array([o.version for o in objects])}, '')"
-        ids = ", ".join(f"toUInt64({o.load_id})" for o in objects)
-        load_id = f"transform(_path, {paths}, [{ids}], toUInt64(0))"
-        asked = "1"
-        if objects[0].has_etag:
-            quoted = f"transform(_path, {paths}, {_array([_quoted(o.version) for o in objects])}, '')"
-            asked = f"_etag = {quoted} OR _etag = {version}"
-    load_id = f"if({asked}, {load_id}, toUInt64(0))"
+    key = f"substring(_path, {len(bucket.encode()) + 2})"
+    if len(objects) == 1 and objects[0].has_etag:  # some endpoints quote it
+        version = literal(objects[0].version)
+        path, quoted = literal(f"{bucket}/{objects[0].key}"), literal(f'"{objects[0].version}"')
+        load_id = (
+            f"if(_path = {path} AND _etag IN ({version}, {quoted}), toUInt64({objects[0].load_id}), toUInt64(0))"
+        )
+    else:  # as the plan computes it
+        version = "trim(BOTH '\"' FROM _etag)"
+        if not objects[0].has_etag:
+            version = "format('{}@{}', toString(_size), toString(toUnixTimestamp(_time)))"
+        load_id = f"sipHash64({literal(destination)}, {literal(bucket)}, {key}, {version})"
     values = {
-        "_object": f"substring(_path, {len(bucket.encode()) + 2})",
+        "_object": key,
         "_row_number": "assumeNotNull(_row_number)",
         "_version": version,
         "_loaded_at": "now64(3)",
@@ -151,14 +150,6 @@ def pushed_columns(planned: Planned, system: Sequence[str], first_row: int = 0) 
         "_loaded_at": "now64(3)",
     }
     return [(LOAD_ID, f"toUInt64({planned.load_id})"), *((name, values[name]) for name in system)]
-
-
-def _quoted(etag: str) -> str:
-    return f'"{etag}"'
-
-
-def _array(values: Sequence[str]) -> str:
-    return "[" + ", ".join(literal(value) for value in values) + "]"
 
 
 def settings(form: Format, **more: Any) -> dict[str, Any]:

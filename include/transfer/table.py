@@ -29,6 +29,11 @@ SYSTEM_COLUMNS = {
     "_loaded_at": "DateTime64(3)",
 }
 REST = "_rest"
+# The destination merges what it is given; until then it would only take time from reading.
+_NO_MERGES = (
+    ", max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
+    ", parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
+)
 _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
 
 
@@ -101,7 +106,7 @@ class Destination:
         clauses.append(f"ORDER BY ({self.sorting_key})")
         if self.primary_key != self.sorting_key:
             clauses.append(f"PRIMARY KEY ({self.primary_key})")
-        clauses.append(f"SETTINGS storage_policy = '{self.storage_policy}', allow_nullable_key = 1")
+        clauses.append(f"SETTINGS storage_policy = '{self.storage_policy}', allow_nullable_key = 1{_NO_MERGES}")
         if note:
             clauses.append(f"COMMENT {literal(note)}")
         self.client.command(" ".join(clauses), settings={"max_query_size": LONG_STATEMENT})
