@@ -8,19 +8,15 @@ watched: the stock watcher keeps a core busy for ever once its stream has ended.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from include.stack.go import Go, built_once
 from include.stack.settings import StackError
 
 MODULE = "github.com/NVIDIA/aistore"
@@ -31,7 +27,6 @@ SERVICE_ACCOUNT_VARIABLE = "STORESIDE_SERVICEACCOUNT"
 LOOPBACK_VARIABLE = "STORESIDE_LOOPBACK"
 
 _UNUSED = shutil.ignore_patterns("docs", "fern", "python", ".git*")
-_GO_HINT = "install it with 'apt-get install golang-go' or from https://go.dev/dl"
 
 
 @dataclass(frozen=True)
@@ -122,98 +117,21 @@ PATCHES = (
 def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
     """Return the node binary below `cache`, building it there first when it is absent; `tell` hears of that."""
     binary = cache / f"aisnode-{VERSION}-{_patch_set()}" / "aisnode"
-    if binary.exists():
-        return binary
-    cache.mkdir(parents=True, exist_ok=True)
-    with _exclusive(cache / "aisnode.lock"):
-        if not binary.exists():
-            go = shutil.which("go")
-            if go is None:
-                raise StackError(f"Go is needed to build AIStore {VERSION} and was not found: {_GO_HINT}")
-            tell(f"building AIStore {VERSION}, once (some minutes)")
-            work = Path(tempfile.mkdtemp(prefix="aisnode-build-", dir=cache))
-            try:
-                _build(_Go(go, cache / "aisnode-build.log"), work, binary)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
-    return binary
+    return built_once(binary, f"AIStore {VERSION}", tell, _build)
 
 
 def _patch_set() -> str:
     return hashlib.sha256(repr((MODULE, VERSION, TAGS, PATCHES)).encode()).hexdigest()[:10]
 
 
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-class _Go:
-    """The go command, with everything it says to stderr kept in a log."""
-
-    def __init__(self, command: str, log: Path) -> None:
-        self._command = command
-        self.log = log
-        self._environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
-        log.write_text("")
-
-    def run(self, what: str, *arguments: str, directory: Path) -> str:
-        """Run ``go`` and return its output; StackError naming `what` and the log when it fails."""
-        with self.log.open("a") as log:
-            log.write(f"$ go {' '.join(arguments)}\n")
-            log.flush()
-            result = subprocess.run(
-                [self._command, *arguments],
-                cwd=directory,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                check=False,
-            )
-            log.write(result.stdout)
-        if result.returncode:
-            raise StackError(f"{what} failed (go exited with {result.returncode}): see {self.log}")
-        return result.stdout
-
-    def download(self, module: str, version: str, directory: Path) -> dict[str, str]:
-        """Bring a module to the module cache, by its exact version, and return what Go says of it."""
-        answer = self.run(
-            f"download of {module}@{version}",
-            "mod",
-            "download",
-            "-json",
-            f"{module}@{version}",
-            directory=directory,
-        )
-        return dict(json.loads(answer))
-
-    def require(self, wanted: str, directory: Path) -> None:
-        """Refuse a Go older than `wanted`, unless it fetches the newer toolchain by itself."""
-        try:
-            found = self.run("go env GOVERSION", "env", "GOVERSION", directory=directory).strip()
-        except StackError:
-            found = "an older version"
-        if _version(found) < _version(wanted):
-            raise StackError(f"AIStore {VERSION} needs Go >= {wanted}, found {found}: {_GO_HINT}")
-
-
-def _version(text: str) -> tuple[int, ...]:
-    match = re.match(r"(?:go)?(\d+(?:\.\d+)*)", text)
-    return tuple(int(part) for part in match[1].split(".")) if match else ()
-
-
-def _build(go: _Go, work: Path, binary: Path) -> None:
+def _build(go: Go, work: Path) -> Path:
     empty = work / "empty"
     empty.mkdir()
     module = go.download(MODULE, VERSION, empty)
     source = work / "aistore"
     _copy(Path(module["Dir"]), source)
     requirements = json.loads(go.run("reading go.mod", "mod", "edit", "-json", module["GoMod"], directory=empty))
-    go.require(requirements["Go"], source)
+    go.require(requirements["Go"], source, f"AIStore {VERSION}")
     client_go = next(entry["Version"] for entry in requirements["Require"] if entry["Path"] == CLIENT_GO)
     _copy(Path(go.download(CLIENT_GO, client_go, empty)["Dir"]), work / "client-go")
     for patch in PATCHES:
@@ -231,8 +149,7 @@ def _build(go: _Go, work: Path, binary: Path) -> None:
         "./cmd/aisnode",
         directory=source,
     )
-    binary.parent.mkdir(exist_ok=True)
-    new.replace(binary)
+    return new
 
 
 def _copy(module: Path, to: Path) -> None:

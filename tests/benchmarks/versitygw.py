@@ -9,17 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.stack.aistore_build import _exclusive, _Go
 from include.stack.component import answers
+from include.stack.go import Go, built_once
 from include.stack.processes import listener
 from include.stack.settings import HOST, StackError, free_ports
 
@@ -70,24 +68,15 @@ class Gateway:
 def build(cache: Path) -> Path:
     """Return the server's binary below `cache`, building it there first when it is absent (some minutes)."""
     binary = cache / f"versitygw-{VERSION}" / "versitygw"
-    if binary.exists():
-        return binary
-    cache.mkdir(parents=True, exist_ok=True)
-    with _exclusive(cache / "versitygw.lock"):
-        if not binary.exists():
-            command = shutil.which("go")
-            if command is None:
-                raise StackError(f"Go is needed to build versitygw {VERSION}: apt-get install golang-go")
-            print(f"building versitygw {VERSION}, once (some minutes)", flush=True)
-            go = _Go(command, cache / "versitygw-build.log")
-            with tempfile.TemporaryDirectory(prefix="versitygw-build-", dir=cache) as work:
-                new = Path(work) / "versitygw"
-                source = Path(go.download(MODULE, VERSION, Path(work))["Dir"])
-                arguments = ("-trimpath", "-ldflags=-w -s", f"-o={new}", "./cmd/versitygw")
-                go.run(f"compiling versitygw {VERSION}", "build", *arguments, directory=source)
-                binary.parent.mkdir(exist_ok=True)
-                new.replace(binary)
-    return binary
+    return built_once(binary, f"versitygw {VERSION}", lambda text: print(text, flush=True), _build)
+
+
+def _build(go: Go, work: Path) -> Path:
+    new = work / "versitygw"
+    source = Path(go.download(MODULE, VERSION, work)["Dir"])
+    arguments = ("-trimpath", "-ldflags=-w -s", f"-o={new}", "./cmd/versitygw")
+    go.run(f"compiling versitygw {VERSION}", "build", *arguments, directory=source)
+    return new
 
 
 def publish(path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from include.stack import aistore_build
 from include.stack.aistore_build import PATCHES, Patch
+from include.stack.go import version_of
 from include.stack.settings import StackError
 
 ORIGINAL = "first\nsecond\n"
@@ -108,4 +109,4 @@ def test_a_binary_in_the_cache_is_taken_without_go(tmp_path: Path, fake_go: Path
 
 
 def test_versions_compare_as_numbers() -> None:
-    assert aistore_build._version("go1.9") < aistore_build._version("1.26") <= aistore_build._version("go1.26.8")
+    assert version_of("go1.9") < version_of("1.26") <= version_of("go1.26.8")
