@@ -7,90 +7,13 @@ from datetime import timedelta
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from operators.clickhouse import S3ToClickHouseOperator
+from operators.params import BUCKET, KEYS, ON_FAILURE, TABLE
 
 PARAMS = {
-    "bucket": Param(
-        "tables",
-        type="string",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
-        title="Bucket",
-        description="Without s3://, at the endpoint of the connection aws_default",
-    ),
-    "keys": Param(
-        None,
-        type=["null", "string"],
-        title="Keys",
-        description="A prefix, or a pattern: trips/2026-{01..06}/**.csv.gz; empty takes the whole bucket",
-    ),
-    "table": Param(
-        "storeside.trips",
-        type="string",
-        pattern=r"^[^.]+\.[^.]+$",
-        title="Table",
-        description="database.table; made from the columns that are found where it is missing",
-    ),
-    "format": Param(
-        "auto",
-        type="string",
-        enum=["auto", "parquet", "csv", "jsonl"],
-        section="Objects",
-        values_display={
-            "auto": "Found out from the content",
-            "parquet": "Parquet",
-            "csv": "CSV",
-            "jsonl": "JSON Lines",
-        },
-        description="Compressed with gzip, zstd, xz, bzip2 or not: found out as well",
-    ),
-    "delimiter": Param(
-        ",", type="string", minLength=1, maxLength=1, section="Objects", description="Between the fields of CSV"
-    ),
-    "order_by": Param(
-        "tuple()", type="string", section="Table", description="ORDER BY of a new table, such as (city, taken_at)"
-    ),
-    "partition_by": Param(
-        None,
-        type=["null", "string"],
-        section="Table",
-        description="PARTITION BY of a new table, such as toYYYYMM(taken_at)",
-    ),
-    "on_drift": Param(
-        "fail",
-        type="string",
-        enum=["fail", "add", "widen", "rest"],
-        section="When objects differ",
-        values_display={
-            "fail": "Fail the object",
-            "add": "Add new columns",
-            "widen": "Add new columns and widen types",
-            "rest": "Keep unknown columns in _rest",
-        },
-        description="What happens to an object whose columns are not the table's",
-    ),
-    "on_bad_rows": Param(
-        "fail",
-        type="string",
-        enum=["fail", "skip", "keep"],
-        section="When objects differ",
-        values_display={"fail": "Fail the object", "skip": "Skip and count", "keep": "Keep in <table>_rejected"},
-        description="What happens to rows that cannot be parsed",
-    ),
-    "on_overwrite": Param(
-        "append",
-        type="string",
-        enum=["append", "replace"],
-        section="When objects differ",
-        values_display={"append": "Add the new rows", "replace": "Replace the old rows"},
-        description="What happens to the rows of an object that was overwritten",
-    ),
-    "on_failure": Param(
-        "report",
-        type="string",
-        enum=["report", "fail"],
-        section="How",
-        values_display={"report": "Load the good objects, list the bad ones", "fail": "Fail the run"},
-        description="The good objects are loaded in either case",
-    ),
+    "bucket": BUCKET,
+    "keys": KEYS,
+    **TABLE,
+    "on_failure": ON_FAILURE,
     "retry_failed": Param(
         False, type="boolean", section="How", description="Try objects again that failed for good in earlier runs"
     ),

@@ -8,14 +8,14 @@ from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
 from operators.aistore import AISCopyBucketOperator, AISTranscodeAudioOperator
-from operators.s3_events import SqsAcknowledgeS3EventsOperator
+from operators.s3_events import SqsLeaseS3EventsOperator, SqsSettleS3EventsOperator
 from operators.speech import (
     AISProbeAudioOperator,
     ClickHousePublishManifestOperator,
     ClickHouseStageManifestOperator,
     GXValidateManifestOperator,
 )
-from operators.triggers.sqs import SqsQueueDepthTrigger
+from operators.triggers.s3_events import S3EventsTrigger
 
 QUEUE = "recordings-events"
 RECORDINGS = "ais://recordings"
@@ -25,7 +25,7 @@ FACTS = "ais://speech-facts"
 recordings = Asset(
     name="recordings",
     uri="s3://recordings",
-    watchers=[AssetWatcher(name="recordings-events", trigger=SqsQueueDepthTrigger(queue_name=QUEUE))],
+    watchers=[AssetWatcher(name="recordings-events", trigger=S3EventsTrigger(queue=QUEUE))],
 )
 speech = Asset(name="speech", uri="ais://speech")
 manifest = Asset(name="speech-manifest", uri="clickhouse://storeside/speech")
@@ -108,20 +108,24 @@ with DAG(
     doc_md="""
 ### Speech pipeline
 
-1. **ingest**: AIStore copies new recordings from S3 through its own S3 backend.
-2. **transcode**: AIStore's ETL transcodes them beside the disks that hold them, and measures every result in the same
+1. **lease_events**: the SQS messages of new recordings are leased, not popped: nobody else sees them for now.
+2. **ingest**: AIStore copies new recordings from S3 through its own S3 backend.
+3. **transcode**: AIStore's ETL transcodes them beside the disks that hold them, and measures every result in the same
    pass: duration, rate, levels, SHA-256. The destination is reconciled with the source.
-3. **probe**: the cluster measures what has no facts of this run: results of earlier runs that were not published, and
+4. **probe**: the cluster measures what has no facts of this run: results of earlier runs that were not published, and
    objects that came from elsewhere. Mostly there is nothing, and it says so.
-4. **stage_manifest**: ClickHouse pulls the measurements from AIStore.
-5. **validate**: Great Expectations holds every row against the suite.
-6. **publish**: the valid rows appear in `storeside.speech` in one step.
-7. **acknowledge_events**: SQS messages of loaded recordings are deleted, not before.
+5. **stage_manifest**: ClickHouse pulls the measurements from AIStore.
+6. **validate**: Great Expectations holds every row against the suite.
+7. **publish**: the valid rows appear in `storeside.speech` in one step.
+8. **settle_events**: messages of loaded recordings are deleted, those of recordings that failed for good go to the
+   dead-letter queue with their reasons, and all others are given back, whatever became of the run.
 
-It runs at 03:00 UTC, from the form, and when a recording arrives (S3 event on SQS). Only what is new or changed is
-processed. What failed, and why: `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
+It runs at 03:00 UTC, from the form, and when recordings arrive (S3 events on SQS, one run a batch). Only what is new
+or changed is processed. What failed, and why:
+`SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,
 ) as dag:
+    lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", queue=QUEUE)
     ingest = AISCopyBucketOperator(
         task_id="ingest",
         source="{{ params.source }}",
@@ -173,6 +177,12 @@ processed. What failed, and why: `SELECT object, reason FROM storeside.objects F
         effect="{{ ti.xcom_pull('probe')['effect'] }}",
         outlets=[manifest],
     )
-    acknowledge_events = SqsAcknowledgeS3EventsOperator(task_id="acknowledge_events", queue_name=QUEUE)
+    settle_events = SqsSettleS3EventsOperator(
+        task_id="settle_events",
+        queue=QUEUE,
+        prefix="{{ params.prefix or '' }}",
+        complete="{{ ti.xcom_pull('publish') is not none }}",
+    )
 
-    ingest >> transcode >> probe >> stage >> validate >> publish >> acknowledge_events
+    lease_events >> ingest >> transcode >> probe >> stage >> validate >> publish >> settle_events
+    settle_events.as_teardown(setups=lease_events)

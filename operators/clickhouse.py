@@ -12,7 +12,7 @@ from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from operators.hooks.transfer import clients, source
-from operators.shared import as_bool, ledger, run_columns, run_key
+from operators.shared import as_bool, ledger, run_columns, run_key, transfer_errors
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
 
 if TYPE_CHECKING:
@@ -166,12 +166,11 @@ class S3ToClickHouseOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """List and plan; defer while ClickHouse pulls, or push from here."""
         from include.transfer.engine import Transfer
-        from include.transfer.errors import TransferError, TransientError
 
         started = time.time()
         aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
-        try:
+        with transfer_errors():
             request = self.request(aws)
             self._transfer = Transfer(request, *clients(aws, clickhouse), run_key(context))
             prepared = self._transfer.prepare()
@@ -188,10 +187,6 @@ class S3ToClickHouseOperator(BaseOperator):
                     method_name="finish",
                 )
             report = self._transfer.run(prepared)
-        except TransientError as e:
-            raise AirflowException(str(e)) from e
-        except (TransferError, ValueError) as e:
-            raise AirflowFailException(str(e)) from e
         return self._report(context, asdict(report))
 
     def finish(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:

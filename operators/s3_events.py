@@ -1,80 +1,281 @@
-"""Operators for S3 event notifications on SQS."""
+"""Operators for S3 event notifications on SQS: leased, processed, and only then deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 
-from include import sql
-from include.events.acknowledge import acknowledge
-from include.events.notifications import S3Event
-from operators.shared import clickhouse
+from operators.clickhouse import S3ToClickHouseOperator
+from operators.hooks.transfer import clickhouse_client, clients, sqs_client
+from operators.shared import as_bool, ledger, run_columns, run_key, transfer_errors
+from operators.triggers.s3_events import S3EventsToClickHouseTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from include.events.queue import Queue
 
-class SqsAcknowledgeS3EventsOperator(BaseOperator):
-    """Deletes the messages of recordings that are loaded, or that failed for good, and no others.
 
-    It runs after the load, so a run that is killed anywhere leaves its messages in the queue. Messages of objects
-    that arrived too late for this run stay and start another. Returns how many messages were deleted and kept.
+class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
+    """Drains a queue of S3 events into a ClickHouse table: each object version that they tell of exactly once.
 
-    :param queue_name: name of the queue that gets the bucket's ObjectCreated events; no such queue is not an error
+    Messages are leased, not popped: they stay invisible while their objects are loaded and are deleted after that.
+    What they say is taken as a hint; the bucket says what an object is now, so duplicates, late and unordered events
+    do no harm. Objects that cannot be loaded, and messages that are no S3 events, go to the queue's dead-letter queue
+    with the reason. What became of each event stands in ``storeside.events``. In a run that a `S3EventsTrigger` has
+    started, the batch that it has leased comes first. Returns the engine's `Drained` as a dictionary.
+
+    Besides those of `S3ToClickHouseOperator`, where `keys` says which events are wanted:
+
+    :param queue: name or URL of an SQS queue with a dead-letter queue
+    :param max_messages: after so many the rest is left to the next run
+    :param max_seconds: after so many seconds no more is received
+    :param idle_seconds: how long to wait for messages when there are none; 0 ends when the queue is empty
+    :param batch_messages: messages that are held and loaded at once
+    :param lease_seconds: how long messages stay invisible when whoever holds them is killed
+    :param on_failed_objects: whether the task fails when messages went to the dead-letter queue
     """
 
-    template_fields: Sequence[str] = ("queue_name",)
+    template_fields = (
+        *S3ToClickHouseOperator.template_fields,
+        "queue",
+        "max_messages",
+        "max_seconds",
+        "idle_seconds",
+        "batch_messages",
+    )
     ui_color = "#f7e1d7"
 
     def __init__(
         self,
         *,
-        queue_name: str,
+        queue: str,
+        max_messages: int | str = 100_000,
+        max_seconds: float | str = 600,
+        idle_seconds: float | str = 0,
+        batch_messages: int | str = 1000,
+        lease_seconds: int = 120,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue = queue
+        self.max_messages = max_messages
+        self.max_seconds = max_seconds
+        self.idle_seconds = idle_seconds
+        self.batch_messages = batch_messages
+        self.lease_seconds = lease_seconds
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Defer while ClickHouse pulls, or push from here."""
+        from include.events.load import EventLoad, Limits
+        from include.events.queue import Queue
+
+        aws = BaseHook.get_connection(self.aws_conn_id)
+        clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
+        with transfer_errors():
+            request = self.request(aws)
+            limits = Limits(
+                int(self.max_messages), float(self.max_seconds), float(self.idle_seconds), int(self.batch_messages),
+                self.batch_bytes, self.lease_seconds,
+            )  # fmt: skip
+            queue = Queue.find(sqs_client(aws), self.queue)
+            load = EventLoad(queue, request, *clients(aws, clickhouse), run_key(context), limits)
+            batches = batches_of(context, queue)
+            if self.deferrable and load.pulls:
+                self.defer(
+                    trigger=S3EventsToClickHouseTrigger(
+                        queue.url, request.to_dict(), asdict(limits), batches, run_key(context), self.aws_conn_id,
+                        self.clickhouse_conn_id,
+                    ),
+                    method_name="finish",
+                )  # fmt: skip
+            self._transfer = load
+            return self._report(context, asdict(load.run(batches)))
+
+    def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
+        tables = ledger(self.clickhouse_conn_id)
+        tables.create()
+        tables.record_run(
+            {
+                **run_columns(context),
+                "kind": "events",
+                "source": f"s3://{self.bucket}/{self.keys}",
+                "destination": f"clickhouse://{self.table}",
+                "state": "partial" if report["dead"] else "done",
+                "listed": report["events"],
+                "skipped": report["skipped"],
+                "done": report["loaded"],
+                "failed": report["dead"],
+                "bytes_in": report["bytes"],
+                "seconds": report["seconds"],
+                "detail": json.dumps(report),
+            }
+        )
+        self.log.info(
+            "%d messages with %d events: %d loaded (%d rows, %.1f MB), %d needed nothing; %d messages given back,"
+            " %d to the dead letters; the oldest had waited %.1f s",
+            report["messages"], report["events"], report["loaded"], report["rows"], report["bytes"] / 1e6,
+            report["skipped"], report["released"], report["dead"], report["oldest_seconds"],
+        )  # fmt: skip
+        if report["dead"] and self.on_failed_objects == "fail":
+            raise AirflowFailException(
+                f"{report['dead']} messages went to the dead letters of {self.queue}; the reasons stand in"
+                " storeside.events and in the messages' attributes: redrive them when their cause is gone"
+            )
+        return report
+
+
+def batches_of(context: Context, queue: Queue) -> list[str]:
+    """Return the batches of this queue in the asset events that started the run."""
+    found: dict[str, None] = {}
+    for events in (context.get("triggering_asset_events") or {}).values():
+        for event in events:
+            payload = event.extra.get("payload", {})
+            if payload.get("queue") == queue.name and payload.get("batch"):
+                found[payload["batch"]] = None
+    return list(found)
+
+
+class _QueueOperator(BaseOperator):
+    """What operators of one queue share.
+
+    :param queue: name or URL of an SQS queue with a dead-letter queue
+    """
+
+    template_fields: Sequence[str] = ("queue",)
+    ui_color = "#f7e1d7"
+
+    def __init__(
+        self,
+        *,
+        queue: str,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
+        self.queue = queue
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
 
+    def conn(self) -> tuple[Queue, Any]:
+        """Return the queue and a ClickHouse client."""
+        from include.events.queue import Queue
+
+        client = clickhouse_client(BaseHook.get_connection(self.clickhouse_conn_id))
+        return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.queue), client
+
+
+class SqsLeaseS3EventsOperator(_QueueOperator):
+    """Leases the messages of a queue for the tasks of this run, as its setup; see `SqsSettleS3EventsOperator`.
+
+    In a run that a `S3EventsTrigger` has started these are the batches that it has leased, else what is in the queue.
+    The trigger of an `AssetWatcher` on the queue keeps them invisible until the run has settled with the queue;
+    without one let `lease_seconds` be longer than a run. Where there is no queue there are no events. Returns how
+    many messages there are.
+
+    :param max_messages: messages that are received at most
+    :param lease_seconds: how long messages stay invisible if nobody extends that
+    """
+
+    def __init__(self, *, max_messages: int = 10_000, lease_seconds: int = 300, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_messages = max_messages
+        self.lease_seconds = lease_seconds
+
     def execute(self, context: Context) -> dict[str, int]:
-        """Receive, compare with the ledger, delete."""
-        from airflow.providers.amazon.aws.hooks.sqs import SqsHook
+        """Take batches over, or receive one."""
+        from include.events.lease import take_or_receive
+        from include.events.queue import NoQueueError
 
-        sqs: Any = SqsHook(aws_conn_id=self.aws_conn_id).get_conn()
-        try:
-            url = sqs.get_queue_url(QueueName=self.queue_name)["QueueUrl"]
-        except sqs.exceptions.QueueDoesNotExist:
-            self.log.info("there is no queue %s: nothing to acknowledge", self.queue_name)
-            return {"deleted": 0, "released": 0, "unreadable": 0}
-        client = clickhouse(self.clickhouse_conn_id)
-        result = acknowledge(sqs, url, lambda events: events_done(client, events))
+        with transfer_errors():
+            try:
+                queue, client = self.conn()
+            except NoQueueError as e:
+                self.log.warning("%s: this run has no events", e)
+                return {"messages": 0}
+            count = take_or_receive(
+                queue, client, run_key(context), batches_of(context, queue), self.max_messages, self.lease_seconds
+            )
+        self.log.info("%d messages of %s are leased for this run", count, queue.name)
+        return {"messages": count}
+
+
+class SqsSettleS3EventsOperator(_QueueOperator):
+    """Settles with the queue at the end of a run, as its teardown: deletes messages whose recordings are done.
+
+    Done is what the speech manifest has. Recordings that failed for good go to the dead-letter queue with their
+    reasons. All others are given back: what this run should have loaded counts as failed once, what it did not get to
+    does not. Returns how many messages were deleted, released and moved to the dead letters.
+
+    :param prefix: of the recordings that this run was to process
+    :param complete: whether the run got to its end; if not, recordings that are missing are not to blame
+    """
+
+    template_fields = (*_QueueOperator.template_fields, "prefix", "complete")
+
+    def __init__(self, *, prefix: str = "", complete: bool | str = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.prefix = prefix
+        self.complete = complete
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Compare with the ledger, record, delete."""
+        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+
+        from include.events.queue import NoQueueError
+        from include.events.recordings import settle_run
+
+        with transfer_errors():
+            try:
+                queue, client = self.conn()
+            except NoQueueError as e:
+                self.log.warning("%s: this run has no events", e)
+                return {"deleted": 0, "released": 0, "dead": 0}
+            settled = settle_run(
+                queue, client, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.prefix,
+                complete=as_bool(self.complete),
+            )  # fmt: skip
         self.log.info(
-            "%d messages deleted, %d kept as their objects are not done, %d unreadable",
-            result.deleted, result.released, result.unreadable,
+            "%d messages deleted, %d given back, %d to the dead letters",
+            settled.deleted, settled.released, settled.dead,
         )  # fmt: skip
-        return vars(result)
+        return vars(settled)
 
 
-def events_done(clickhouse: Any, events: Sequence[S3Event]) -> list[bool]:
-    """Tell for each event whether nothing is left to do: loaded, failed for good, or not a created object."""
-    verdicts = [not event.created for event in events]
-    for bucket in {event.bucket for event in events if event.created}:
-        numbered = [(n, e) for n, e in enumerate(events) if e.created and e.bucket == bucket]
-        rows = clickhouse.query(
-            sql.query("events_done"),
-            parameters={
-                "bucket": f"s3://{bucket}",
-                "numbers": [n for n, _ in numbered],
-                "keys": [e.key for _, e in numbered],
-                "etags": [e.etag for _, e in numbered],
-                "times": [e.time.timestamp() for _, e in numbered],
-            },
-        ).result_rows
-        for (n,) in rows:
-            verdicts[n] = True
-    return verdicts
+class SqsRedriveDeadLettersOperator(_QueueOperator):
+    """Lists the dead letters of a queue with their reasons, and sends them back when asked to.
+
+    Returns their number, the first of them with reasons, and how many were sent back.
+
+    :param redrive: send them back; else they are only listed
+    :param message_ids: only these; empty means all
+    """
+
+    template_fields = (*_QueueOperator.template_fields, "redrive", "message_ids")
+
+    def __init__(self, *, redrive: bool | str = False, message_ids: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.redrive = redrive
+        self.message_ids = message_ids
+
+    def execute(self, context: Context) -> Mapping[str, Any]:
+        """List, log, redrive."""
+        from include.events.dead_letters import DeadLetters
+
+        with transfer_errors():
+            queue, _ = self.conn()
+            dead_letters = DeadLetters(queue)
+            found = dead_letters.listed()
+            for letter in found:
+                objects = ", ".join(f"s3://{event.bucket}/{event.key}" for event in letter.events)
+                self.log.info("%s %r: %r", letter.message_id, objects, letter.reason)
+            sent = dead_letters.redrive(set(self.message_ids) or None) if as_bool(self.redrive) else 0
+        self.log.info("%d dead letters of %s, %d sent back", len(found), queue.name, sent)
+        first = [{"message_id": letter.message_id, "reason": letter.reason} for letter in found[:20]]
+        return {"dead_letters": len(found), "redriven": sent, "first": first}

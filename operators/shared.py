@@ -52,6 +52,19 @@ def as_bool(value: bool | str) -> bool:
 
 
 @contextmanager
+def transfer_errors() -> Iterator[None]:
+    """Turn errors of transfers and queues into Airflow's: what cannot get better by itself is not retried."""
+    from include.transfer.errors import TransferError, TransientError
+
+    try:
+        yield
+    except TransientError as e:
+        raise AirflowException(str(e)) from e
+    except (TransferError, ValueError) as e:
+        raise AirflowFailException(str(e)) from e
+
+
+@contextmanager
 def airflow_errors() -> Iterator[None]:
     """Turn the engine's errors into Airflow's: what cannot get better by itself is not retried."""
     from aistore.sdk.errors import AISError, ErrBckNotFound, ErrRemoteBckNotFound

@@ -1,5 +1,8 @@
--- Which of these recordings are loaded, or failed for good on the way, in the version of the event or a later one.
-SELECT e.n
+-- Which of these recordings are loaded, or failed for good on the way and why, in the version of the event or later.
+SELECT
+    e.n,
+    if(loaded.key != '' AND (loaded.version = e.etag OR loaded.at > e.happened), 'loaded', 'failed') AS state,
+    if(state = 'failed', failed.reason, '')
 FROM
 (
     SELECT arrayJoin(arrayZip({numbers:Array(UInt32)}, {keys:Array(String)}, {etags:Array(String)}, {times:Array(Float64)})) AS t,
@@ -15,13 +18,13 @@ LEFT JOIN
 LEFT JOIN
 (
     -- a failure of the object itself, or of what was made of it
-    SELECT key, max(recorded_at) AS at
+    SELECT key, max(recorded_at) AS at, argMax(reason, recorded_at) AS reason
     FROM
     (
-        SELECT object AS key, recorded_at FROM storeside.objects FINAL
+        SELECT object AS key, recorded_at, reason FROM storeside.objects FINAL
         WHERE object IN {keys:Array(String)} AND status = 'failed'
         UNION ALL
-        SELECT t.object, f.recorded_at
+        SELECT t.object, f.recorded_at, f.reason
         FROM storeside.objects AS t FINAL
         INNER JOIN storeside.objects AS f FINAL ON f.source = t.destination AND f.object = t.destination_object
         WHERE t.object IN {keys:Array(String)} AND f.status = 'failed'

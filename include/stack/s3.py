@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 REGION = "us-east-1"
 BUCKET = "recordings"
-QUEUE = "recordings-events"
-DEAD_LETTERS = "recordings-events-dlq"
-MAX_RECEIVES = 5
+QUEUE = f"{BUCKET}-events"
+# Of the DAGs that load tables; each bucket's queue is named like that of the recordings.
+TABLES = "tables"
+# A kill or a restart costs a receive as well; what fails is moved to the dead letters after three failures.
+MAX_RECEIVES = 50
 
 
 def components(stack: Stack) -> list[Component]:
@@ -75,12 +77,17 @@ def prepare(stack: Stack) -> None:
 
 
 def configure(url: str, access_key: str, secret_key: str) -> None:
-    """Create the bucket, its queue with dead letters, and the notification of new objects, where missing."""
+    """Create the buckets, their queues with dead letters, and the notifications of new objects, where missing."""
     s3: S3Client = client("s3", url, access_key, secret_key)
     sqs: SQSClient = client("sqs", url, access_key, secret_key)
-    if BUCKET not in {bucket["Name"] for bucket in s3.list_buckets()["Buckets"]}:
-        s3.create_bucket(Bucket=BUCKET)
-    dead_letters = _queue(sqs, DEAD_LETTERS, {})
+    for bucket in (TABLES, BUCKET):
+        _configure(s3, sqs, bucket)
+
+
+def _configure(s3: S3Client, sqs: SQSClient, bucket: str) -> None:
+    if bucket not in {found["Name"] for found in s3.list_buckets()["Buckets"]}:
+        s3.create_bucket(Bucket=bucket)
+    dead_letters = _queue(sqs, f"{bucket}-events-dlq", {})
     redrive = {"deadLetterTargetArn": dead_letters, "maxReceiveCount": str(MAX_RECEIVES)}
     policy = {
         "Version": "2012-10-17",
@@ -91,12 +98,12 @@ def configure(url: str, access_key: str, secret_key: str) -> None:
             "Resource": "*",
         },
     }
-    queue = _queue(sqs, QUEUE, {"RedrivePolicy": json.dumps(redrive), "Policy": json.dumps(policy)})
+    queue = _queue(sqs, f"{bucket}-events", {"RedrivePolicy": json.dumps(redrive), "Policy": json.dumps(policy)})
     wanted = {"QueueArn": queue, "Events": ["s3:ObjectCreated:*"]}
-    present = s3.get_bucket_notification_configuration(Bucket=BUCKET).get("QueueConfigurations", [])
+    present = s3.get_bucket_notification_configuration(Bucket=bucket).get("QueueConfigurations", [])
     if wanted not in [{key: found.get(key) for key in wanted} for found in present]:
         s3.put_bucket_notification_configuration(
-            Bucket=BUCKET,
+            Bucket=bucket,
             NotificationConfiguration={"QueueConfigurations": [wanted]},  # type: ignore[list-item]
         )
 

@@ -11,11 +11,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from include.transfer.batch import BatchLoad, Staged, Work
+from include.transfer.batch import BatchLoad, Cancelled, Staged, Work
 from include.transfer.content import Content, s3_error
 from include.transfer.errors import ObjectError, TransferError, UsageError, classify, plain
 from include.transfer.formats import Format
@@ -24,7 +25,7 @@ from include.transfer.lock import STAGING, locked
 from include.transfer.request import Request
 from include.transfer.samples import columns_of, recognise
 from include.transfer.schema import Column, with_overrides
-from include.transfer.source import list_objects
+from include.transfer.source import Listed, list_objects
 from include.transfer.table import REST, SYSTEM_COLUMNS, Destination, ddl, existing, look_up, settle
 
 log = logging.getLogger(__name__)
@@ -71,45 +72,49 @@ class Transfer:
     """One run of a request.
 
     `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client. `run_id`
-    names the run in the ledger: the same run, started again, goes on where it was.
+    names the run in the ledger: the same run, started again, goes on where it was. An `owner` has one transfer of a
+    request at a time, under changing run ids: each sweeps what the one before has left.
     """
 
-    def __init__(self, request: Request, client: Any, s3: Any, run_id: str) -> None:
+    def __init__(self, request: Request, client: Any, s3: Any, run_id: str, owner: str = "") -> None:
         self.client = client
         self.s3 = s3
         self.run_id = run_id
         self.stop = threading.Event()
-        self.leave = threading.Event()
+        self._left = threading.Event()
         if "." not in request.table:
             database = self.client.query("SELECT currentDatabase()").first_row[0]
             request = replace(request, table=f"{database}.{request.table}")
         self.request = request
         source = request.source
-        text = "\0".join((run_id, request.table, source.bucket, source.keys))
+        text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.loads = Loads(self.client, self.id, request.table, source.bucket, run_id)
         self.started = time.time()
 
     # finding out what there is to do
 
-    def prepare(self) -> Prepared:
-        """List, plan, and make the table where it is missing.
+    def prepare(self, objects: Sequence[Listed] | None = None) -> Prepared:
+        """List, plan, and make the table where it is missing; with `objects`, of these instead of all.
 
         Raises UsageError when the request cannot be carried out.
         """
         try:
-            return self._prepare()
+            return self._prepare(objects)
         except DatabaseError as e:
             raise _usage(classify(e)) from e
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
         self.loads.create()
         self._sweep()
         destination = look_up(self.client, self.request.table)
         if destination is not None:
             self._settle(destination)
-        push = not self._pulls()
-        self._list()
+        push = not self.pulls
+        if objects is None:
+            self._list()
+        else:
+            self.loads.record_listing([objects])
         listed, planned, size = self.loads.plan(
             self.request.source,
             batch_bytes=self.request.batch_bytes,
@@ -134,8 +139,9 @@ class Transfer:
         self._complete(destination)
         return Prepared(form.name, push, listed, planned, size)
 
-    def _pulls(self) -> bool:
-        """Tell whether ClickHouse is to read the objects itself."""
+    @cached_property
+    def pulls(self) -> bool:
+        """Whether ClickHouse is to read the objects itself."""
         if self.request.loader == "push":
             return False
         try:
@@ -221,7 +227,7 @@ class Transfer:
         kept: list[tuple[BatchLoad, Staged]] = []
         done, reported = 0, time.monotonic()
         while done < len(batches):
-            if self.leave.is_set():
+            if self._left.is_set():
                 work.stop.set()
                 raise Left("left while ClickHouse goes on")
             try:
@@ -272,6 +278,10 @@ class Transfer:
         except (DatabaseError, OperationalError) as e:
             log.warning("queries of this transfer may still run: %s", plain(e))
 
+    def leave(self) -> None:
+        """Stop, from any thread, and let ClickHouse go on: this process is about to end."""
+        self._left.set()
+
     # what others left behind
 
     def _sweep(self) -> None:
@@ -309,8 +319,10 @@ def _work_through(
     outcomes: Outcomes,
 ) -> None:
     """Load batch after batch; with all-or-nothing, hand over what is staged instead of publishing it."""
-    while not work.stop.is_set():
+    while True:
         try:
+            if work.stop.is_set():
+                raise Cancelled("the transfer was stopped")
             load = BatchLoad(work, waiting.get_nowait())
         except queue.Empty:
             return

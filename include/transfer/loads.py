@@ -192,6 +192,20 @@ class Loads:
         """Return the states of those of these loads that the ledger knows, by their ids."""
         return {row[4]: row[7] for row in self._ledger("true", objects, by="load_id")}
 
+    def outcomes(self, keys: Sequence[str]) -> dict[tuple[str, str], tuple[str, str]]:
+        """Return state and reason of every version of these keys that the ledger knows, by key and version."""
+        found: dict[tuple[str, str], tuple[str, str]] = {}
+        for start in range(0, len(keys), _SLICE):
+            rows = self.client.query(
+                "SELECT key, version, toString(state), reason FROM storeside.loads FINAL"
+                " WHERE destination = {destination:String} AND bucket = {bucket:String}"
+                f" AND key IN ({', '.join(map(literal, keys[start : start + _SLICE]))})",
+                parameters=self._parameters,
+                settings={"max_query_size": LONG_STATEMENT},
+            ).result_rows
+            found |= {(key, version): (state, reason) for key, version, state, reason in rows}
+        return found
+
     def doubtful(self, objects: Sequence[Planned] | None = None) -> list[Loaded]:
         """Return the loads, of these or of all, that somebody began to publish and did not finish."""
         rows = self._ledger("state = 'publishing'", objects, by="load_id")

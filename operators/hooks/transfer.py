@@ -16,21 +16,35 @@ def clients(aws: Connection, clickhouse: Connection) -> tuple[Any, Any]:
     Connections are handed over, not their ids: threads, and the triggerer, cannot ask for them.
     """
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+
+    return clickhouse_client(clickhouse), _with(S3Hook, aws)(aws_conn_id=aws.conn_id).get_conn()
+
+
+def clickhouse_client(connection: Connection) -> Any:
+    """Return a ClickHouse client, which threads may share."""
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
-    class S3(S3Hook):
-        @classmethod
-        def get_connection(cls, conn_id: str) -> Any:
-            return aws
-
-    class ClickHouse(ClickHouseHook):
-        @classmethod
-        def get_connection(cls, conn_id: str) -> Any:
-            return clickhouse
-
     # A session is locked while a statement runs in it, even when the statement's connection was lost.
-    hook = ClickHouse(clickhouse.conn_id, client_kwargs={"autogenerate_session_id": False})
-    return hook.get_client(), S3(aws_conn_id=aws.conn_id).get_conn()
+    hook = _with(ClickHouseHook, connection)(connection.conn_id, client_kwargs={"autogenerate_session_id": False})
+    return hook.get_client()
+
+
+def sqs_client(connection: Connection) -> Any:
+    """Return an SQS client."""
+    from airflow.providers.amazon.aws.hooks.sqs import SqsHook
+
+    return _with(SqsHook, connection)(aws_conn_id=connection.conn_id).get_conn()
+
+
+def _with(hook: Any, connection: Connection) -> Any:
+    """Return the class of hooks that use this connection, and ask nobody for it."""
+
+    class Bound(hook):  # type: ignore[misc]
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            return connection
+
+    return Bound
 
 
 def source(aws: Connection, bucket: str, keys: str) -> Source:

@@ -12,11 +12,9 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.transform.jobs import Follower, Progress, abort
 from operators.hooks.aistore import cluster_of
+from operators.triggers.engine import SETTLE_SECONDS
 
 REPORT_SECONDS = 5.0
-# Airflow 3.3 fails a task that runs again before its executor has said that the deferring worker is gone
-# (scheduler_job_runner.py, "finished with state success, but the task instance's state attribute is running").
-SETTLE_SECONDS = 2.0
 
 
 class AISJobTrigger(BaseTrigger):

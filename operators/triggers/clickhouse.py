@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import Any
 
 from airflow.sdk import BaseHook
-from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from operators.hooks.transfer import clients
-from operators.triggers.aistore import SETTLE_SECONDS
+from operators.triggers.engine import EngineTrigger, in_thread
 
 
-class S3ToClickHouseTrigger(BaseTrigger):
+class S3ToClickHouseTrigger(EngineTrigger):
     """Has ClickHouse pull the planned objects of a transfer; fires once with the report, or with an error.
 
     `request` and `prepared` are the engine's `Request` and `Prepared` as dictionaries, `run_id` names the run in the
-    ledger. A user who kills or clears the deferred task stops the transfer and kills its queries. A triggerer that
-    restarts takes over the queries that still run.
+    ledger. A triggerer that restarts takes over the queries that still run.
     """
 
     def __init__(
@@ -31,57 +26,29 @@ class S3ToClickHouseTrigger(BaseTrigger):
         aws_conn_id: str,
         clickhouse_conn_id: str,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.request = request
-        self.prepared = prepared
-        self.run_id = run_id
-        self.started = started
-        self.aws_conn_id = aws_conn_id
-        self.clickhouse_conn_id = clickhouse_conn_id
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments that make this trigger again."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "request": self.request,
-                "prepared": self.prepared,
-                "run_id": self.run_id,
-                "started": self.started,
-                "aws_conn_id": self.aws_conn_id,
-                "clickhouse_conn_id": self.clickhouse_conn_id,
-            },
+        super().__init__(
+            request=request,
+            prepared=prepared,
+            run_id=run_id,
+            started=started,
+            aws_conn_id=aws_conn_id,
+            clickhouse_conn_id=clickhouse_conn_id,
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Drive the transfer in a thread: it sends statements and waits for them."""
-        from include.transfer.engine import Prepared
-        from include.transfer.errors import TransientError
-
-        await asyncio.sleep(SETTLE_SECONDS)
-        transfer = await self._transfer()
-        transfer.started = self.started
-        try:
-            report = await asyncio.to_thread(transfer.run, Prepared(**self.prepared))
-        except asyncio.CancelledError:
-            transfer.leave.set()
-            raise
-        except Exception as e:
-            self.log.exception("the transfer ended early")
-            yield TriggerEvent({"error": str(e) or repr(e), "again": isinstance(e, TransientError | OSError)})
-            return
-        yield TriggerEvent({"report": asdict(report)})
-
-    async def on_kill(self) -> None:
-        """Kill the transfer's queries: its task was killed, cleared or marked by a user."""
-        self.log.info("stopping the transfer %s", self.run_id)
-        await asyncio.to_thread((await self._transfer()).cancel)
-
-    async def _transfer(self) -> Any:
+    async def engine(self) -> Any:
+        """Return the transfer."""
         from include.transfer.engine import Transfer
         from include.transfer.request import Request
 
-        aws = await BaseHook.aget_connection(self.aws_conn_id)
-        clickhouse = await BaseHook.aget_connection(self.clickhouse_conn_id)
-        request = Request.from_dict(self.request)
-        return await asyncio.to_thread(lambda: Transfer(request, *clients(aws, clickhouse), self.run_id))
+        aws = await BaseHook.aget_connection(self.arguments["aws_conn_id"])
+        clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
+        request = Request.from_dict(self.arguments["request"])
+        transfer = await in_thread(lambda: Transfer(request, *clients(aws, clickhouse), self.arguments["run_id"]))
+        transfer.started = self.arguments["started"]
+        return transfer
+
+    def work(self, engine: Any) -> Any:
+        """Load what was planned."""
+        from include.transfer.engine import Prepared
+
+        return engine.run(Prepared(**self.arguments["prepared"]))

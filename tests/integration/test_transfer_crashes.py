@@ -152,7 +152,7 @@ def test_a_run_goes_on_with_a_query_that_outlived_its_process(
 
     def leave_when_it_reads() -> None:
         until(lambda: _reading(loading, first), 20, "query of the load")
-        first.leave.set()
+        first.leave()
 
     threading.Thread(target=leave_when_it_reads).start()
     with pytest.raises(Left):

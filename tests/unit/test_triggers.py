@@ -22,7 +22,7 @@ from operators.hooks.aistore import AIStoreHook
 from operators.triggers import aistore as triggers
 from operators.triggers.aistore import AISJobTrigger, describe
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
-from operators.triggers.sqs import SqsQueueDepthTrigger
+from operators.triggers.s3_events import S3EventsToClickHouseTrigger, S3EventsTrigger
 
 STARTED = "2026-01-02T03:04:05.123456789Z"
 ENDED = "2026-01-02T03:04:07.623456789Z"
@@ -338,7 +338,8 @@ def test_rebalance_is_waited_for(cluster: Cluster) -> None:
 
 TRIGGERS: list[BaseTrigger] = [
     AISJobTrigger("aistore_other", "etl-1", 1_700_000_000.5, 10, poll_interval=0.5, stall_seconds=7),
-    SqsQueueDepthTrigger("events", "aws_other", poll_interval=2.0, repeat_seconds=60.0),
+    S3EventsTrigger("events", 7, 8.0, 9, 0.5, "aws_other", "ch_other"),
+    S3EventsToClickHouseTrigger("url", {"table": "d.t"}, {"messages": 3}, ["b"], "dag/run", "aws_other", "ch_other"),
     S3ToClickHouseTrigger({"table": "d.t"}, {"planned": 3}, "dag/run", 1_700_000_000.5, "aws_other", "ch_other"),
 ]
 
@@ -365,7 +366,7 @@ def test_triggers_carry_no_secret(monkeypatch: pytest.MonkeyPatch, uri: str) -> 
     assert endpoint == ("https" if uri.endswith("https") else "http") + "://proxy:51080"
     assert AIStoreHook().cluster.token == "hunter2"
     assert "hunter2" not in repr(AIStoreHook().cluster)
-    for trigger in (AISJobTrigger("aistore_default", "etl-1", 0), SqsQueueDepthTrigger("events")):
+    for trigger in (AISJobTrigger("aistore_default", "etl-1", 0), S3EventsTrigger("events")):
         assert not {"hunter2", "someone"} & set(json.dumps(trigger.serialize()).replace("/", '"').split('"'))
 
 

@@ -1,0 +1,51 @@
+"""Dead letters of a queue of S3 events: listed with their reasons, and sent back when their cause is gone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param
+
+from operators.s3_events import SqsRedriveDeadLettersOperator
+
+with DAG(
+    dag_id="sqs_redrive",
+    description="Dead letters of a queue of S3 events: look at them, and try them again",
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    params={
+        "queue": Param(
+            "tables-events",
+            type="string",
+            minLength=1,
+            title="Queue",
+            description="Name or URL of the queue that the dead letters come from",
+        ),
+        "redrive": Param(
+            False, type="boolean", title="Send them back", description="Off: they are listed in the task's log"
+        ),
+        "message_ids": Param(
+            [],
+            type=["null", "array"],
+            items={"type": "string"},
+            title="Only these",
+            description="Message ids as the log lists them, one a line; empty means all",
+        ),
+    },
+    tags=["sqs"],
+    default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
+    render_template_as_native_obj=True,
+    doc_md="""
+### Redrive
+
+1. **redrive**: lists the dead letters of a queue with their reasons in its log. With *Send them back* they go to the
+   queue that they came from, where the next run processes them as if they were new.
+""",
+) as dag:
+    SqsRedriveDeadLettersOperator(
+        task_id="redrive",
+        queue="{{ params.queue }}",
+        redrive="{{ params.redrive }}",
+        message_ids="{{ params.message_ids or [] }}",
+    )

@@ -1,0 +1,113 @@
+"""Batches of leased messages that one process hands to another: a watcher to a run, one task of a run to the next."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from include.events.queue import Message
+
+_LEASES = {
+    **dict.fromkeys(("batch", "message_id", "receipt_handle", "body"), "String"),
+    "sent_at": "Float64",
+    "receives": "UInt32",
+    "message_group": "String",
+}
+_SYNCHRONOUS = {"async_insert": 0}
+
+
+class Batches:
+    """Batches of one queue, in ``storeside.event_batches`` and ``storeside.event_leases``."""
+
+    def __init__(self, client: Any, queue: str) -> None:
+        self.client = client
+        self.queue = queue
+
+    def open(self, messages: Sequence[Message], run_id: str = "") -> str:
+        """Record leased messages and return the name of their batch; it is taken if `run_id` names who has it."""
+        batch = uuid.uuid4().hex
+        rows = [[batch, m.id, m.handle, m.body, m.sent, m.receives, m.group] for m in messages]
+        if rows:
+            self.client.insert(
+                "storeside.event_leases", rows, column_names=list(_LEASES), column_type_names=list(_LEASES.values()),
+                settings=_SYNCHRONOUS,
+            )  # fmt: skip
+        self._record(batch, "taken" if run_id else "open", len(messages), run_id)
+        return batch
+
+    def take(self, batch: str, run_id: str) -> list[Message]:
+        """Return the messages of an open batch, which is this run's from now on; none when it is no longer open."""
+        if self.state(batch) not in (("open", ""), ("taken", run_id)):
+            return []
+        messages = self.messages(batch)
+        self._record(batch, "taken", len(messages), run_id)
+        return messages
+
+    def state(self, batch: str) -> tuple[str, str]:
+        """Return how far a batch is and whose it is; empty texts for an unknown one."""
+        rows = self.client.query(
+            "SELECT toString(state), run_id FROM storeside.event_batches FINAL"
+            " WHERE queue = {queue:String} AND batch = {batch:String}",
+            parameters={"queue": self.queue, "batch": batch},
+        ).result_rows
+        return (rows[0][0], rows[0][1]) if rows else ("", "")
+
+    def messages(self, batch: str) -> list[Message]:
+        """Return the messages of a batch."""
+        rows = self.client.query(
+            "SELECT message_id, receipt_handle, body, sent_at, receives, message_group"
+            " FROM storeside.event_leases WHERE batch = {batch:String}",
+            parameters={"batch": batch},
+        ).result_rows
+        return [Message(*row) for row in rows]
+
+    def settled(self, batch: str, run_id: str) -> None:
+        """Note that every message of a batch was deleted, given back or buried."""
+        self._close(batch, "settled", run_id)
+
+    def give_up(self, batch: str) -> None:
+        """Note that no run has taken a batch, and that its messages are in the queue again."""
+        self._close(batch, "given_up", "")
+
+    def unsettled(self) -> list[tuple[str, str, float]]:
+        """Return the batches that somebody has, or is to take: name, state, and seconds since that began."""
+        rows = self.client.query(
+            "SELECT batch, toString(state), toFloat64(now64(6)) - toFloat64(recorded_at)"
+            " FROM storeside.event_batches FINAL WHERE queue = {queue:String} AND state IN ('open', 'taken')",
+            parameters={"queue": self.queue},
+        ).result_rows
+        return [(batch, state, max(seconds, 0.0)) for batch, state, seconds in rows]
+
+    def of_run(self, run_id: str) -> list[str]:
+        """Return the batches that a run has taken and not settled."""
+        rows = self.client.query(
+            "SELECT batch FROM storeside.event_batches FINAL"
+            " WHERE queue = {queue:String} AND state = 'taken' AND run_id = {run_id:String}",
+            parameters={"queue": self.queue, "run_id": run_id},
+        ).result_rows
+        return [row[0] for row in rows]
+
+    def given_up_unseen(self) -> bool:
+        """Tell whether the last batch was given up, and nobody has processed an event of the queue since."""
+        row = self.client.query(
+            "SELECT maxIf(recorded_at, state = 'given_up') AS given_up, given_up > toDateTime64(0, 6)"
+            " AND given_up >= maxIf(recorded_at, state IN ('taken', 'settled'))"
+            " AND given_up > (SELECT max(recorded_at) FROM storeside.events WHERE queue = {queue:String})"
+            " FROM storeside.event_batches FINAL WHERE queue = {queue:String}",
+            parameters={"queue": self.queue},
+        ).first_row
+        return bool(row[1])
+
+    def _close(self, batch: str, state: str, run_id: str) -> None:
+        self._record(batch, state, 0, run_id)
+        # Batches are of our own naming.
+        self.client.command(f"ALTER TABLE storeside.event_leases DROP PARTITION '{uuid.UUID(batch).hex}'")
+
+    def _record(self, batch: str, state: str, messages: int, run_id: str) -> None:
+        self.client.insert(
+            "storeside.event_batches",
+            [[self.queue, batch, state, messages, run_id]],
+            column_names=["queue", "batch", "state", "messages", "run_id"],
+            settings=_SYNCHRONOUS,
+        )

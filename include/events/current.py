@@ -1,0 +1,100 @@
+"""What the objects of events are now: events are duplicated, late and out of order, the bucket is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from include.transfer.content import s3_error
+from include.transfer.errors import ObjectError, TransferError, UsageError, classify
+from include.transfer.loads import LONG_STATEMENT
+from include.transfer.source import Listed, Source, wild
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+_PARALLEL = 8
+
+# The object, why it cannot be looked at, or None where there is none.
+Found = Listed | ObjectError | None
+
+
+def look_at(source: Source, keys: Sequence[str], client: Any, s3: S3Client, *, pull: bool) -> dict[str, Found]:
+    """Return what is there for each of these keys now.
+
+    With `pull` it is ClickHouse that asks S3, but for keys that it takes for patterns. Raises UsageError when the
+    bucket is not there, TransientError when S3 does not answer.
+    """
+    found: dict[str, Found] = {}
+    pulled = [key for key in keys if pull and not wild(key)]
+    if pulled and (seen := _by_clickhouse(source, pulled, client)) is not None:
+        found.update({key: seen.get(key) for key in pulled})
+    rest = [key for key in keys if key not in found]
+    with ThreadPoolExecutor(_PARALLEL) as threads:
+        found.update(zip(rest, threads.map(lambda key: _head(s3, source.bucket, key), rest), strict=True))
+    if None in found.values():
+        _require_bucket(s3, source.bucket)
+    return found
+
+
+def _require_bucket(s3: S3Client, bucket: str) -> None:
+    """Raise where there is no bucket: S3 gives 404 for its objects as well, and they are not known to be gone."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
+    except (BotoCoreError, ClientError) as e:
+        error = s3_error(e, bucket, "")
+        raise UsageError(str(error)) if isinstance(error, ObjectError) else error from e
+
+
+def _by_clickhouse(source: Source, keys: Sequence[str], client: Any) -> dict[str, Listed] | None:
+    """Return the objects that there are; None when one of them cannot be looked at."""
+    from clickhouse_connect.driver.exceptions import DatabaseError
+
+    try:
+        rows = client.query(
+            f"SELECT _path, _etag, _size, toUnixTimestamp(_time) FROM {source.objects(keys, 'One')}",
+            settings={
+                "s3_ignore_file_doesnt_exist": 1,
+                "use_hive_partitioning": 0,
+                "max_query_size": LONG_STATEMENT,
+            },
+        ).result_rows
+    except DatabaseError as e:
+        if isinstance(error := classify(e), ObjectError):
+            return None
+        raise error from e
+    start = len(source.bucket) + 1
+    return {
+        path[start:]: Listed(path[start:], etag.strip('"'), size, _iso(datetime.fromtimestamp(seconds, UTC)))
+        for path, etag, size, seconds in rows
+    }
+
+
+def _head(s3: S3Client, bucket: str, key: str) -> Found:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        head = s3.head_object(Bucket=bucket, Key=key)
+    except ClientError as e:
+        if e.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == HTTPStatus.NOT_FOUND:
+            return None
+        return _object_error(s3_error(e, bucket, key))
+    except BotoCoreError as e:
+        return _object_error(s3_error(e, bucket, key))
+    return Listed(key, head["ETag"].strip('"'), head["ContentLength"], _iso(head["LastModified"]))
+
+
+def _object_error(error: TransferError) -> ObjectError:
+    if isinstance(error, ObjectError):
+        return error
+    raise error
+
+
+def _iso(time: datetime) -> str:
+    """Return a time as a listing of S3 has it."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")

@@ -1,0 +1,135 @@
+"""Messages with the events in them, what became of each event, and what that means for the message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from include.events.notifications import NotificationError, S3Event, parse
+from include.events.queue import Message
+
+# loaded: rows of the object, in this version or a later one, are in the table. skipped: there is nothing to do.
+# failed: for good, by the object's fault. undone: it was tried, and a retry may help. untried: it was not its turn.
+State = Literal["loaded", "skipped", "failed", "undone", "untried"]
+Verdict = Literal["delete", "bury", "release"]
+
+_LONGEST_DELAY = 900
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one event, and why."""
+
+    state: State
+    reason: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether its object needs nothing any more."""
+        return self.state in ("loaded", "skipped")
+
+
+UNTRIED = Outcome("untried")
+
+
+@dataclass
+class Delivery:
+    """A message, its events with what became of each, and how often it was given back as they failed."""
+
+    message: Message
+    events: list[S3Event] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    failures: int = 0
+    error: str = ""
+
+    @classmethod
+    def read(cls, message: Message) -> Delivery:
+        """Parse a message; one that is no S3 event notification has an `error` instead of events."""
+        try:
+            events = parse(message.body)
+        except NotificationError as e:
+            return cls(message, error=f"it is not an S3 event notification: {e}")
+        return cls(message, events, [UNTRIED] * len(events))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the objects that were created."""
+        return sum(event.size or 0 for event in self.events if event.created)
+
+    def verdict(self, most_failures: int, most_receives: int) -> Verdict:
+        """Return what is to be done with the message; it is deleted only when all of its objects are done.
+
+        After `most_receives` SQS itself would move it to the dead letters, without a reason.
+        """
+        if self.error or self._any("failed"):
+            return "release" if self._any("undone", "untried") else "bury"
+        if self._any("undone"):
+            tried_out = self.failures + 1 >= most_failures or self.message.receives >= most_receives
+            return "bury" if tried_out else "release"
+        return "release" if self._any("untried") else "delete"
+
+    @property
+    def reason(self) -> str:
+        """Why the message is not simply deleted; the first of its reasons."""
+        if self.error:
+            return self.error
+        for state in ("failed", "undone"):
+            for event, outcome in zip(self.events, self.outcomes, strict=True):
+                if outcome.state == state:
+                    return f"s3://{event.bucket}/{event.key}: {outcome.reason}"
+        return ""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether giving it back counts as a failure."""
+        return self._any("undone")
+
+    @property
+    def delay_seconds(self) -> int:
+        """How long it stays invisible when it is given back: longer after each failure."""
+        return min(15 * 2**self.failures, _LONGEST_DELAY) if self.is_failure else 0
+
+    def _any(self, *states: State) -> bool:
+        return any(outcome.state in states for outcome in self.outcomes)
+
+
+def sort_out(deliveries: Iterable[Delivery], bucket: str, regex: str) -> list[str]:
+    """Skip events that ask for nothing, and return the keys of the objects that are to be looked at."""
+    wanted: dict[str, None] = {}
+    matching = re.compile(regex)
+    for delivery in deliveries:
+        for n, event in enumerate(delivery.events):
+            if (reason := _needless(event, bucket, matching)) is not None:
+                delivery.outcomes[n] = Outcome("skipped", reason)
+            else:
+                wanted[event.key] = None
+    return list(wanted)
+
+
+def _needless(event: S3Event, bucket: str, matching: re.Pattern[str]) -> str | None:
+    if event.removed:
+        return "it tells of a removal: rows that were loaded stay"
+    if not event.created:
+        return "it tells of no new content"
+    if event.bucket != bucket:
+        return f"it is of another bucket than {bucket}"
+    if matching.match(event.key) is None:
+        return "the key does not match"
+    if event.size == 0 and event.key.endswith("/"):
+        return "it is a folder"
+    return None
+
+
+def conclude(deliveries: Iterable[Delivery], outcomes: dict[str, Outcome]) -> None:
+    """Give each event that was looked at the outcome of its key."""
+    for delivery in deliveries:
+        for n, event in enumerate(delivery.events):
+            if delivery.outcomes[n].state == "untried" and event.key in outcomes:
+                delivery.outcomes[n] = outcomes[event.key]
+
+
+def oldest(messages: Sequence[Message], now: float) -> float:
+    """Return the age of the oldest message in seconds; 0 where clocks differ so much that it is from the future."""
+    return max([now - message.sent for message in messages if message.sent] + [0.0])

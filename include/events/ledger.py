@@ -1,0 +1,97 @@
+"""What became of S3 events, in ``storeside.events``, and how deep their queues are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from include import sql
+from include.events.deliveries import Delivery
+from include.events.queue import Message, Queue
+from include.transfer.loads import LONG_STATEMENT
+from include.transfer.source import literal
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_EVENTS = {
+    "queue": "String",
+    "message_id": "String",
+    "record": "UInt32",
+    **dict.fromkeys(("event", "bucket", "key", "version"), "String"),
+    "size": "UInt64",
+    **dict.fromkeys(("happened_at", "sent_at"), "DateTime64(3)"),
+    **dict.fromkeys(("receives", "failures"), "UInt32"),
+    **dict.fromkeys(("state", "reason", "run_id"), "String"),
+}
+_TABLES = ("events", "event_batches", "event_leases", "queue_depths")
+_SYNCHRONOUS = {"async_insert": 0}
+
+
+class EventLedger:
+    """Reads and writes the ledger of one queue for one run."""
+
+    def __init__(self, client: Any, queue: str, run_id: str) -> None:
+        self.client = client
+        self.queue = queue
+        self.run_id = run_id
+
+    def create(self) -> None:
+        """Create the tables where they are missing."""
+        there = self.client.query(
+            "SELECT count() FROM system.tables WHERE database = 'storeside' AND name IN {names:Array(String)}",
+            parameters={"names": list(_TABLES)},
+        ).first_row[0]
+        if there < len(_TABLES):
+            for statement in sql.schema("events"):
+                self.client.command(statement)
+
+    def known(self, messages: Sequence[Message]) -> dict[str, tuple[bool, int]]:
+        """Return of messages that were received before whether they are done with, and how often they failed."""
+        again = [message.id for message in messages if message.receives > 1]
+        if not again:
+            return {}
+        rows = self.client.query(
+            "SELECT message_id, countIf(state = 'released') = 0, max(failures) FROM storeside.events FINAL"
+            f" WHERE queue = {{queue:String}} AND message_id IN ({', '.join(map(literal, again))})"
+            " GROUP BY message_id",
+            parameters={"queue": self.queue},
+            settings={"max_query_size": LONG_STATEMENT},
+        ).result_rows
+        return {message: (bool(done), int(failures)) for message, done, failures in rows}
+
+    def record(self, deliveries: Iterable[Delivery], state: str = "") -> None:
+        """Record what became of events; `state` is that of those that are neither loaded nor skipped."""
+        rows = [row for delivery in deliveries for row in self._rows(delivery, state)]
+        if rows:
+            self.client.insert(
+                "storeside.events", rows, column_names=list(_EVENTS), column_type_names=list(_EVENTS.values()),
+                settings=_SYNCHRONOUS,
+            )  # fmt: skip
+
+    def _rows(self, delivery: Delivery, state: str) -> list[list[Any]]:
+        message = delivery.message
+        sent = datetime.fromtimestamp(message.sent, UTC)
+        failures = delivery.failures + delivery.is_failure
+        common = [sent, message.receives, failures]
+        if not delivery.events:
+            empty = [self.queue, message.id, 0, "", "", "", "", 0, _EPOCH]
+            reason = delivery.error or "it is a test event"
+            return [[*empty, *common, state or "skipped", reason, self.run_id]]
+        return [
+            [
+                self.queue, message.id, n,
+                event.name, event.bucket, event.key, event.etag, event.size or 0, event.time,
+                *common, outcome.state if outcome.is_final else state, outcome.reason, self.run_id,
+            ]
+            for n, (event, outcome) in enumerate(zip(delivery.events, delivery.outcomes, strict=True))
+        ]  # fmt: skip
+
+    def record_depth(self, queue: Queue, oldest_seconds: float) -> None:
+        """Note how deep the queue and its dead-letter queue are now."""
+        depth, dead = queue.depth(), queue.dead_letters.depth()
+        self.client.insert(
+            "storeside.queue_depths",
+            [[self.queue, depth.visible, depth.in_flight, depth.delayed, dead.visible, oldest_seconds]],
+            column_names=["queue", "visible", "in_flight", "delayed", "dead", "oldest_seconds"],
+            settings=_SYNCHRONOUS,
+        )

@@ -1,0 +1,265 @@
+"""A queue of S3 events is drained into a ClickHouse table: receive, look, load, and only then delete."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from include.events.batches import Batches
+from include.events.current import Found, look_at
+from include.events.deliveries import Delivery, Outcome, conclude, oldest, sort_out
+from include.events.lease import Lease
+from include.events.ledger import EventLedger
+from include.events.queue import LONG_POLL, Message, Queue
+from include.events.settle import MOST_FAILURES, Settled, settle
+from include.transfer.engine import Transfer
+from include.transfer.errors import ObjectError, UsageError, classify
+from include.transfer.request import Request
+from include.transfer.source import Listed
+
+log = logging.getLogger(__name__)
+
+_DEPTH_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one run takes, and how much of it at a time.
+
+    After `seconds` no more is received; `idle_seconds` is how long it waits for messages when there are none. A batch
+    is what is held and loaded at once.
+    """
+
+    messages: int = 100_000
+    seconds: float = 600.0
+    idle_seconds: float = 0.0
+    batch_messages: int = 1000
+    batch_bytes: int = 1 << 30
+    lease_seconds: int = 120
+    most_failures: int = MOST_FAILURES
+
+    def __post_init__(self) -> None:
+        for name in ("messages", "batch_messages", "batch_bytes", "most_failures"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} {getattr(self, name)}: needs to be 1 or more")
+        if not 3 <= self.lease_seconds <= 3600:
+            raise UsageError(f"lease_seconds {self.lease_seconds}: needs to be from 3 to 3600")
+
+
+@dataclass
+class Drained:
+    """What a run did: messages, their events by what became of them, and rows; `oldest_seconds` is the worst lag."""
+
+    messages: int = 0
+    events: int = 0
+    loaded: int = 0
+    skipped: int = 0
+    deleted: int = 0
+    released: int = 0
+    dead: int = 0
+    rows: int = 0
+    bytes: int = 0
+    oldest_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, messages: int, deliveries: Sequence[Delivery], settled: Settled, lag: float) -> None:
+        """Add a batch."""
+        states = [outcome.state for delivery in deliveries for outcome in delivery.outcomes]
+        self.messages += messages
+        self.events += len(states)
+        self.loaded += states.count("loaded")
+        self.skipped += states.count("skipped")
+        self.deleted += settled.deleted
+        self.released += settled.released
+        self.dead += settled.dead
+        self.oldest_seconds = max(self.oldest_seconds, lag)
+
+
+class EventLoad:
+    """One run that drains a queue into the table of a request.
+
+    `client` is a clickhouse-connect client without a session, `s3` a boto3 client; `run_id` names the run in the
+    ledgers. The request's own listing is not used: the events say which objects, the bucket what they are now.
+    """
+
+    def __init__(
+        self, queue: Queue, request: Request, client: Any, s3: Any, run_id: str, limits: Limits | None = None
+    ) -> None:
+        if request.all_or_nothing:
+            raise UsageError("all_or_nothing: the events of a queue have no end, so there is no 'all'")
+        self.queue = queue
+        self.request = replace(request, retry_failed=True, overlap_seconds=None)
+        self.client = client
+        self.s3 = s3
+        self.run_id = run_id
+        self.limits = limits or Limits()
+        self.ledger = EventLedger(client, queue.url, run_id)
+        self.stop = threading.Event()
+        self.drained = Drained()
+        self._transfer: Transfer | None = None
+        self._depth_at = 0.0
+
+    def run(self, batches: Sequence[str] = ()) -> Drained:
+        """Process batches that were leased for this run, then what is in the queue, up to the limits.
+
+        When it is stopped, or raises, what it holds is visible again at once. Raises UsageError when no retry helps,
+        TransientError when a server stays away.
+        """
+        from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+        try:
+            return self._run(batches)
+        except (DatabaseError, OperationalError) as e:
+            error = classify(e)
+            raise UsageError(str(error)) if isinstance(error, ObjectError) else error from e
+
+    def _run(self, batches: Sequence[str]) -> Drained:
+        started = time.monotonic()
+        self.ledger.create()
+        self._warn_of_receives()
+        handed_over = Batches(self.client, self.queue.url)
+        with Lease(self.queue, self.limits.lease_seconds) as lease:
+            try:
+                for batch in batches:
+                    messages = handed_over.take(batch, self.run_id)
+                    lease.hold(messages)
+                    self._process(lease, messages)
+                    handed_over.settled(batch, self.run_id)
+                for messages in self._batches(lease, started + self.limits.seconds):
+                    self._process(lease, messages)
+            except BaseException:
+                lease.release_all()
+                raise
+        self.ledger.record_depth(self.queue, 0.0)
+        self.drained.seconds = time.monotonic() - started
+        return self.drained
+
+    @property
+    def pulls(self) -> bool:
+        """Whether ClickHouse is to read the objects itself."""
+        return self._new_transfer().pulls
+
+    def cancel(self) -> None:
+        """Stop, from any thread: nothing more is received, and queries that run are killed."""
+        self.stop.set()
+        (self._transfer or self._new_transfer()).cancel()
+
+    def leave(self) -> None:
+        """Stop, from any thread, without a word to ClickHouse: this process is about to end."""
+        self.stop.set()
+        if self._transfer is not None:
+            self._transfer.leave()
+
+    def _warn_of_receives(self) -> None:
+        dead_letters, receives = self.queue.redrive_policy
+        if receives < 10:
+            log.warning(
+                "SQS itself moves messages of %s to %s after %d receives, be it for crashes or restarts: let it be 10"
+                " or more, what fails %d times is moved there anyway",
+                self.queue.name, dead_letters, receives, self.limits.most_failures,
+            )  # fmt: skip
+
+    def _batches(self, lease: Lease, end: float) -> Iterator[list[Message]]:
+        """Yield what there is in the queue, until it is empty for long enough or a limit is reached."""
+        taken = 0
+        while taken < self.limits.messages and time.monotonic() < end:
+            most = min(self.limits.batch_messages, self.limits.messages - taken)
+            idle = min(self.limits.idle_seconds, end - time.monotonic())
+            messages = list(self._receive(lease, most, idle))
+            if self.stop.is_set() or not messages:
+                lease.release_all()
+                return
+            taken += len(messages)
+            yield messages
+
+    def _receive(self, lease: Lease, most: int, idle_seconds: float) -> Iterator[Message]:
+        """Yield messages while they come, up to so many or until their objects are large enough for a batch."""
+        count, size, deadline = 0, 0, time.monotonic() + idle_seconds
+        while count < most and size < self.limits.batch_bytes and not self.stop.is_set():
+            # An empty answer of a short poll does not mean that there is nothing, one of a long poll does.
+            wait = 0 if count else min(max(deadline - time.monotonic(), 1), LONG_POLL)
+            messages = self.queue.receive(self.limits.lease_seconds, round(wait))
+            lease.hold(messages)
+            for message in messages:
+                count += 1
+                size += Delivery.read(message).bytes
+                yield message
+            if not messages and (count or time.monotonic() >= deadline):
+                return
+
+    def _process(self, lease: Lease, messages: Sequence[Message]) -> None:
+        """Load the objects of some messages, and settle with the queue."""
+        newest = {message.id: message for message in messages}
+        known = self.ledger.known(list(newest.values()))
+        done_before = [m for m in newest.values() if known.get(m.id, (False, 0))[0]]
+        deliveries = []
+        for message in newest.values():
+            if message not in done_before:
+                deliveries.append(Delivery.read(message))
+                deliveries[-1].failures = known.get(message.id, (False, 0))[1]
+        keys = sort_out(deliveries, self.request.source.bucket, self.request.source.regex)
+        conclude(deliveries, self._load(keys))
+        lease.let_go(newest.values())
+        self.queue.delete(done_before)
+        settled = settle(self.queue, self.ledger, deliveries, self.limits.most_failures)
+        settled.deleted += len(done_before)
+        lag = oldest(messages, time.time())
+        self.drained.add(len(newest), deliveries, settled, lag)
+        log.info(
+            "%d messages: %d deleted, %d given back, %d to the dead letters; the oldest had waited %.1f s",
+            len(newest), settled.deleted, settled.released, settled.dead, lag,
+        )  # fmt: skip
+        if time.monotonic() - self._depth_at >= _DEPTH_SECONDS:
+            self._depth_at = time.monotonic()
+            self.ledger.record_depth(self.queue, lag)
+
+    def _load(self, keys: Sequence[str]) -> dict[str, Outcome]:
+        """Load what these keys hold now; returns what became of each."""
+        if not keys:
+            return {}
+        self._transfer = transfer = self._new_transfer()
+        found = look_at(self.request.source, keys, self.client, self.s3, pull=transfer.pulls)
+        outcomes = {key: _before_loading(found[key]) for key in keys}
+        objects = [o for o in found.values() if isinstance(o, Listed)]
+        if objects:
+            report = transfer.run(transfer.prepare(objects))
+            self.drained.rows += report.rows
+            self.drained.bytes += report.bytes
+            states = transfer.loads.outcomes([o.key for o in objects])
+            for o in objects:
+                outcomes[o.key] = self._after_loading(o, *states.get((o.key, version(o)), ("", "")))
+        return outcomes
+
+    def _new_transfer(self) -> Transfer:
+        run_id = f"{self.run_id}/{uuid.uuid4().hex[:8]}"
+        return Transfer(self.request, self.client, self.s3, run_id, owner=self.run_id)
+
+    def _after_loading(self, o: Listed, state: str, reason: str) -> Outcome:
+        """Return what became of an object; a failure is its own only if it still is what was to be loaded."""
+        if state == "loaded":
+            return Outcome("loaded")
+        if state != "failed":
+            return Outcome("undone", "it was not loaded, and the ledger does not say why")
+        now = look_at(self.request.source, [o.key], self.client, self.s3, pull=False)[o.key]
+        if now is None:
+            return Outcome("skipped", "it was deleted before it could be loaded")
+        if isinstance(now, Listed) and version(now) != version(o):
+            return Outcome("undone", f"it was overwritten while it was loaded: {reason}")
+        return Outcome("failed", reason)
+
+
+def _before_loading(found: Found) -> Outcome:
+    if found is None:
+        return Outcome("skipped", "it was deleted before it could be loaded")
+    return Outcome("failed", str(found)) if isinstance(found, ObjectError) else Outcome("untried")
+
+
+def version(o: Listed) -> str:
+    """Return what the ledger of loads calls the version of an object."""
+    return o.etag or f"{o.size}@{datetime.fromisoformat(o.modified).timestamp():.0f}"

@@ -1,0 +1,82 @@
+"""The end of a run of the speech pipeline, as the queue of its recordings sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from include import sql
+from include.events.batches import Batches
+from include.events.current import look_at
+from include.events.deliveries import UNTRIED, Delivery, Outcome
+from include.events.ledger import EventLedger
+from include.events.queue import Queue
+from include.events.settle import Settled, settle
+from include.transfer.source import Source
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+# Of events; keys and ETags of more would not fit into a URL.
+_SLICE = 500
+_MISSING = Outcome("undone", "the run did not load it, and has no reason why")
+_GONE = Outcome("skipped", "it was deleted before it could be loaded")
+
+
+def settle_run(queue: Queue, client: Any, s3: S3Client, run_id: str, prefix: str, *, complete: bool) -> Settled:
+    """Settle with the queue for the batches of a run, by what the speech manifest and the ledger say.
+
+    Of a `complete` run, recordings below `prefix` that are neither loaded nor failed nor deleted count as failed
+    once; of others they are given back as they are.
+    """
+    ledger, batches = EventLedger(client, queue.url, run_id), Batches(client, queue.url)
+    total = Settled()
+    for batch in batches.of_run(run_id):
+        deliveries = {message.id: Delivery.read(message) for message in batches.messages(batch)}
+        for message, (_, failures) in ledger.known([d.message for d in deliveries.values()]).items():
+            deliveries[message].failures = failures
+        _decide(list(deliveries.values()), client, s3, prefix, complete=complete)
+        total.add(settle(queue, ledger, list(deliveries.values())))
+        batches.settled(batch, run_id)
+    ledger.record_depth(queue, 0.0)
+    return total
+
+
+def _decide(deliveries: Sequence[Delivery], client: Any, s3: S3Client, prefix: str, *, complete: bool) -> None:
+    places: dict[str, list[tuple[Delivery, int]]] = {}
+    for delivery in deliveries:
+        for n, event in enumerate(delivery.events):
+            if event.created:
+                places.setdefault(event.bucket, []).append((delivery, n))
+            else:
+                delivery.outcomes[n] = Outcome("skipped", "it tells of no new content")
+    for bucket, those in places.items():
+        for start in range(0, len(those), _SLICE):
+            _decide_some(bucket, those[start : start + _SLICE], client, s3, prefix, complete=complete)
+
+
+def _decide_some(
+    bucket: str, places: Sequence[tuple[Delivery, int]], client: Any, s3: S3Client, prefix: str, *, complete: bool
+) -> None:
+    events = [delivery.events[n] for delivery, n in places]
+    rows = client.query(
+        sql.query("events_done"),
+        parameters={
+            "bucket": f"s3://{bucket}",
+            "numbers": list(range(len(events))),
+            "keys": [event.key for event in events],
+            "etags": [event.etag for event in events],
+            "times": [event.time.timestamp() for event in events],
+        },
+    ).result_rows
+    for place, state, reason in rows:
+        delivery, n = places[place]
+        delivery.outcomes[n] = Outcome(state, reason)
+    missing = [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
+    found = look_at(Source(bucket), list({d.events[n].key for d, n in missing}), client, s3, pull=False)
+    for delivery, n in missing:
+        key = delivery.events[n].key
+        if found[key] is None:
+            delivery.outcomes[n] = _GONE
+        elif complete and key.startswith(prefix):
+            delivery.outcomes[n] = _MISSING

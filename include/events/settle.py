@@ -1,0 +1,77 @@
+"""The end of a lease: messages are deleted, given back, or moved to the dead-letter queue with a reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from include.events.deliveries import Delivery, Verdict
+from include.events.ledger import EventLedger
+from include.events.queue import Queue
+
+log = logging.getLogger(__name__)
+
+MOST_FAILURES = 3
+# Attributes of a dead letter.
+REASON, ORIGIN, QUEUE = "storeside.reason", "storeside.message_id", "storeside.queue"
+_LONGEST_REASON = 1000
+
+
+@dataclass
+class Settled:
+    """Messages deleted, given back, and moved to the dead-letter queue."""
+
+    deleted: int = 0
+    released: int = 0
+    dead: int = 0
+
+    def add(self, other: Settled) -> None:
+        """Add another batch's."""
+        self.deleted += other.deleted
+        self.released += other.released
+        self.dead += other.dead
+
+
+def settle(
+    queue: Queue, ledger: EventLedger, deliveries: Sequence[Delivery], most_failures: int = MOST_FAILURES
+) -> Settled:
+    """Record what became of the events, then delete, bury or release each message.
+
+    Whoever is cut off in between repeats it with the next receipt. Only between sending a dead letter and recording
+    that could it be sent twice; `DeadLetters` takes both for one.
+    """
+    most_receives = queue.redrive_policy[1]
+    groups: dict[Verdict, list[Delivery]] = {"delete": [], "bury": [], "release": []}
+    for delivery in deliveries:
+        groups[delivery.verdict(most_failures, most_receives)].append(delivery)
+    ledger.record(groups["delete"])
+    ledger.record(groups["release"], "released")
+    for delivery in groups["bury"]:
+        _bury(queue, delivery)
+    ledger.record(groups["bury"], "dead")
+    done = [delivery.message for name in ("delete", "bury") for delivery in groups[name]]
+    queue.delete(done)
+    by_delay: dict[int, list[Delivery]] = {}
+    for delivery in groups["release"]:
+        by_delay.setdefault(delivery.delay_seconds, []).append(delivery)
+    for delay, some in by_delay.items():
+        queue.extend([delivery.message for delivery in some], delay)
+    return Settled(len(groups["delete"]), len(groups["release"]), len(groups["bury"]))
+
+
+def _bury(queue: Queue, delivery: Delivery) -> None:
+    message, reason = delivery.message, delivery.reason
+    log.warning("message %s goes to the dead letters: %s", message.id, reason)
+    queue.dead_letters.send(
+        message.body,
+        {REASON: _plain(reason), ORIGIN: message.id, QUEUE: queue.name},
+        group=message.group,
+        deduplication=message.id,
+    )
+
+
+def _plain(text: str) -> str:
+    """Return text that SQS takes as an attribute's value: no control characters, and not too long."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= _LONGEST_REASON else f"{shown[:_LONGEST_REASON]} …"

@@ -1,0 +1,126 @@
+"""Watching a queue for Airflow's event-driven scheduling: one batch of events, one run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from include.events.batches import Batches
+from include.events.deliveries import Delivery
+from include.events.lease import Lease
+from include.events.ledger import EventLedger
+from include.events.notifications import newest
+from include.events.queue import ENTRIES, Message, Queue
+
+log = logging.getLogger(__name__)
+
+_SHOWN = 50
+_WAIT_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a batch is large enough, and how long things wait.
+
+    A batch is closed after `messages`, or `seconds` after its first message. It is told of again every
+    `repeat_seconds` until a run takes it. If none does within `untaken_seconds`, as the DAG is paused, its messages
+    are given back, and from then on there is an event without a batch every `ring_seconds`, which costs the messages
+    no receives, until a run has processed some. The messages of a run's batch are held for `taken_seconds`.
+    """
+
+    messages: int = 1000
+    seconds: float = 5.0
+    repeat_seconds: float = 60.0
+    untaken_seconds: float = 600.0
+    ring_seconds: float = 300.0
+    taken_seconds: float = 21_600.0
+
+
+class Watch:
+    """Leases one batch of a queue at a time and tells of it; the next one when the run has settled with the queue."""
+
+    def __init__(self, queue: Queue, client: Any, lease: Lease, window: Window | None = None) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.window = window or Window()
+        self.batches = Batches(client, queue.url)
+        self._held: dict[str, list[Message]] = {}
+        self._due: dict[str, float] = {}
+        EventLedger(client, queue.url, "").create()
+
+    def step(self) -> dict[str, Any] | None:
+        """Do what is due, which takes some seconds at most; returns what is to be told, or None."""
+        most = {"open": self.window.untaken_seconds, "taken": self.window.taken_seconds}
+        unsettled = []
+        for batch, state, seconds in self.batches.unsettled():
+            if seconds <= most[state]:
+                unsettled.append((batch, state))
+            elif state == "open":
+                self._give_up(batch)
+        for batch in self._held.keys() - {batch for batch, _ in unsettled}:
+            self.lease.let_go(self._held.pop(batch))
+        for batch, state in unsettled:
+            if batch not in self._held:  # another task's, or of a watcher that is gone
+                self._hold(batch, self.batches.messages(batch))
+            if state == "open" and self._is_due(batch, self.window.repeat_seconds):
+                return self._told(batch)
+        if unsettled:
+            return None
+        if self.batches.given_up_unseen():
+            return self._ring()
+        self._due.clear()
+        return self._next()
+
+    def _is_due(self, what: str, interval: float) -> bool:
+        """Tell whether an interval has passed since this was done or first asked for."""
+        now = time.monotonic()
+        due = now >= self._due.setdefault(what, now + interval)
+        if due:
+            self._due[what] = now + interval
+        return due
+
+    def _hold(self, batch: str, messages: list[Message]) -> None:
+        self._held[batch] = messages
+        self.lease.hold(messages)
+
+    def _give_up(self, batch: str) -> None:
+        log.info("no run has taken batch %s: its messages are given back; is the DAG paused?", batch)
+        messages = self._held.pop(batch, None) or self.batches.messages(batch)
+        self.lease.let_go(messages)
+        self.batches.give_up(batch)
+        self.queue.extend(messages, 0)
+
+    def _ring(self) -> dict[str, Any] | None:
+        if not self._is_due("", self.window.ring_seconds) or not (visible := self.queue.depth().visible):
+            return None
+        return {"queue": self.queue.name, "batch": "", "messages": visible, "events": []}
+
+    def _next(self) -> dict[str, Any] | None:
+        messages = {m.id: m for m in self.queue.receive(self.lease.seconds, _WAIT_SECONDS)}
+        if not messages:
+            return None
+        deadline = time.monotonic() + self.window.seconds
+        while len(messages) <= self.window.messages - ENTRIES and time.monotonic() < deadline:
+            wait = max(1, min(round(deadline - time.monotonic()), _WAIT_SECONDS))
+            messages |= {m.id: m for m in self.queue.receive(self.lease.seconds, wait)}
+        batch = self.batches.open(list(messages.values()))
+        self._hold(batch, list(messages.values()))
+        return self._told(batch)
+
+    def _told(self, batch: str) -> dict[str, Any]:
+        """Return what an asset event says of a batch: of bounded size, however many messages it has."""
+        self._is_due(batch, self.window.repeat_seconds)
+        messages = self._held[batch]
+        deliveries = [Delivery.read(message) for message in messages]
+        last = newest(event for delivery in deliveries for event in delivery.events)
+        shown = [{"event": e.name, "bucket": e.bucket, "key": e.key, "bytes": e.size} for e in last[:_SHOWN]]
+        return {
+            "queue": self.queue.name,
+            "batch": batch,
+            "messages": len(messages),
+            "objects": len(last),
+            "bytes": sum(event.size or 0 for event in last if event.created),
+            "events": shown,
+        }

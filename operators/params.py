@@ -1,0 +1,92 @@
+"""Fields of the forms of DAGs that load tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from airflow.sdk import Param
+
+BUCKET: Final = Param(
+    "tables",
+    type="string",
+    pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
+    title="Bucket",
+    description="Without s3://, at the endpoint of the connection aws_default",
+)
+KEYS: Final = Param(
+    None,
+    type=["null", "string"],
+    title="Keys",
+    description="A prefix, or a pattern: trips/2026-{01..06}/**.csv.gz; empty takes the whole bucket",
+)
+ON_FAILURE: Final = Param(
+    "report",
+    type="string",
+    enum=["report", "fail"],
+    section="How",
+    values_display={"report": "Load the good objects, list the bad ones", "fail": "Fail the run"},
+    description="The good objects are loaded in either case",
+)
+TABLE: Final = {
+    "table": Param(
+        "storeside.trips",
+        type="string",
+        pattern=r"^[^.]+\.[^.]+$",
+        title="Table",
+        description="database.table; made from the columns that are found where it is missing",
+    ),
+    "format": Param(
+        "auto",
+        type="string",
+        enum=["auto", "parquet", "csv", "jsonl"],
+        section="Objects",
+        values_display={
+            "auto": "Found out from the content",
+            "parquet": "Parquet",
+            "csv": "CSV",
+            "jsonl": "JSON Lines",
+        },
+        description="Compressed with gzip, zstd, xz, bzip2 or not: found out as well",
+    ),
+    "delimiter": Param(
+        ",", type="string", minLength=1, maxLength=1, section="Objects", description="Between the fields of CSV"
+    ),
+    "order_by": Param(
+        "tuple()", type="string", section="Table", description="ORDER BY of a new table, such as (city, taken_at)"
+    ),
+    "partition_by": Param(
+        None,
+        type=["null", "string"],
+        section="Table",
+        description="PARTITION BY of a new table, such as toYYYYMM(taken_at)",
+    ),
+    "on_drift": Param(
+        "fail",
+        type="string",
+        enum=["fail", "add", "widen", "rest"],
+        section="When objects differ",
+        values_display={
+            "fail": "Fail the object",
+            "add": "Add new columns",
+            "widen": "Add new columns and widen types",
+            "rest": "Keep unknown columns in _rest",
+        },
+        description="What happens to an object whose columns are not the table's",
+    ),
+    "on_bad_rows": Param(
+        "fail",
+        type="string",
+        enum=["fail", "skip", "keep"],
+        section="When objects differ",
+        values_display={"fail": "Fail the object", "skip": "Skip and count", "keep": "Keep in <table>_rejected"},
+        description="What happens to rows that cannot be parsed",
+    ),
+    "on_overwrite": Param(
+        "append",
+        type="string",
+        enum=["append", "replace"],
+        section="When objects differ",
+        values_display={"append": "Add the new rows", "replace": "Replace the old rows"},
+        description="What happens to the rows of an object that was overwritten",
+    ),
+}

@@ -1,0 +1,152 @@
+"""S3 events in the triggerer: drained into ClickHouse, or watched for runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from operators.hooks.transfer import clickhouse_client, clients, sqs_client
+from operators.triggers.engine import EngineTrigger, in_thread
+
+
+class S3EventsToClickHouseTrigger(EngineTrigger):
+    """Drains a queue of S3 events while ClickHouse pulls the objects; fires once with the report, or with an error.
+
+    `request` and `limits` are the engine's `Request` and `Limits` as dictionaries, `batches` names what was leased
+    for this run. A triggerer that ends makes the messages that it holds visible; one that is killed, after their
+    lease. Whoever goes on receives them again.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        request: dict[str, Any],
+        limits: dict[str, Any],
+        batches: Sequence[str],
+        run_id: str,
+        aws_conn_id: str,
+        clickhouse_conn_id: str,
+    ) -> None:
+        super().__init__(
+            queue=queue,
+            request=request,
+            limits=limits,
+            batches=batches,
+            run_id=run_id,
+            aws_conn_id=aws_conn_id,
+            clickhouse_conn_id=clickhouse_conn_id,
+        )
+
+    async def engine(self) -> Any:
+        """Return the load."""
+        aws = await BaseHook.aget_connection(self.arguments["aws_conn_id"])
+        clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
+        return await in_thread(self._engine_of, aws, clickhouse)
+
+    def _engine_of(self, aws: Any, clickhouse: Any) -> Any:
+        from include.events.load import EventLoad, Limits
+        from include.events.queue import Queue
+        from include.transfer.request import Request
+
+        return EventLoad(
+            Queue(sqs_client(aws), self.arguments["queue"]),
+            Request.from_dict(self.arguments["request"]),
+            *clients(aws, clickhouse),
+            self.arguments["run_id"],
+            Limits(**self.arguments["limits"]),
+        )
+
+    def work(self, engine: Any) -> Any:
+        """Drain the queue."""
+        return engine.run(self.arguments["batches"])
+
+
+class S3EventsTrigger(BaseEventTrigger):
+    """For an `AssetWatcher`: leases a batch of S3 events and fires, once per batch.
+
+    The event tells of the batch's objects (the first of them) and its name, by which the run takes it over; the
+    messages stay invisible until that run has settled with the queue, and then comes the next batch. See
+    `include.events.watch.Window` for what happens when no run takes a batch.
+
+    :param queue: name or URL of an SQS queue with a dead-letter queue
+    :param batch_messages: messages of a batch at most
+    :param batch_seconds: how long a batch waits for more after its first message
+    :param lease_seconds: how long messages stay invisible when the triggerer is killed
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        batch_messages: int = 1000,
+        batch_seconds: float = 5.0,
+        lease_seconds: int = 120,
+        poll_interval: float = 2.0,
+        aws_conn_id: str = "aws_default",
+        clickhouse_conn_id: str = "clickhouse_default",
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.queue = queue
+        self.batch_messages = batch_messages
+        self.batch_seconds = batch_seconds
+        self.lease_seconds = lease_seconds
+        self.poll_interval = poll_interval
+        self.aws_conn_id = aws_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments that make this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "queue": self.queue,
+                "batch_messages": self.batch_messages,
+                "batch_seconds": self.batch_seconds,
+                "lease_seconds": self.lease_seconds,
+                "poll_interval": self.poll_interval,
+                "aws_conn_id": self.aws_conn_id,
+                "clickhouse_conn_id": self.clickhouse_conn_id,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Watch for ever; what does not answer, or is not there yet, is tried again."""
+        from include.events.lease import Lease
+        from include.transfer.errors import TransferError
+
+        while True:
+            try:
+                queue, client = await self._connect()
+                with Lease(queue, self.lease_seconds) as lease:
+                    watch = await in_thread(self._watch, queue, client, lease)
+                    while True:
+                        if (told := await in_thread(watch.step)) is not None:
+                            yield TriggerEvent(told)
+                        await asyncio.sleep(self.poll_interval)
+            except (TransferError, OSError, self._database_error()) as e:
+                self.log.warning("watching %s again in some seconds: %s", self.queue, e)
+                await asyncio.sleep(5 * self.poll_interval)
+
+    async def _connect(self) -> tuple[Any, Any]:
+        from include.events.queue import Queue
+
+        aws = await BaseHook.aget_connection(self.aws_conn_id)
+        clickhouse = await BaseHook.aget_connection(self.clickhouse_conn_id)
+        return (
+            await in_thread(lambda: Queue.find(sqs_client(aws), self.queue)),
+            await in_thread(clickhouse_client, clickhouse),
+        )
+
+    def _watch(self, queue: Any, client: Any, lease: Any) -> Any:
+        from include.events.watch import Watch, Window
+
+        return Watch(queue, client, lease, Window(self.batch_messages, self.batch_seconds))
+
+    @staticmethod
+    def _database_error() -> type[Exception]:
+        from clickhouse_connect.driver.exceptions import Error
+
+        return Error

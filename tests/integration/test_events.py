@@ -1,0 +1,418 @@
+"""S3 events on a real queue, drained into a real table: none lost, none twice, poison with the dead letters."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.awsrequest import AWSResponse
+
+import include.events.load as event_load
+from include.events.dead_letters import DeadLetters
+from include.events.queue import Queue
+from include.transfer.errors import TransientError, UsageError
+from tests.mailboxes import Mailbox
+from tests.transfers import jsonl
+
+pytestmark = pytest.mark.timeout(90)
+
+PUT = "ObjectCreated:Put"
+
+
+@pytest.fixture
+def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mailbox:
+    return Mailbox(stack, clickhouse, s3_client, sqs_client)
+
+
+def rows_of(n: int) -> bytes:
+    return jsonl([{"n": n}])
+
+
+def test_objects_are_loaded_once_and_their_messages_deleted(mailbox: Mailbox) -> None:
+    hostile = ["a b+c%20d.jsonl", "wy\u0144ik?*.jsonl", "{a,b}.jsonl", "'quoted`;--.jsonl"]
+    keys = [*(f"in/{n:03}.jsonl" for n in range(25)), *hostile]
+    mailbox.put({key: rows_of(n) for n, key in enumerate(keys)})
+    mailbox.arrive(len(keys))
+    found = mailbox.drain(limits={"batch_messages": 20})
+    assert (found.messages, found.loaded, found.deleted, found.rows) == (29, 29, 29, 29)
+    assert (found.released, found.dead) == (0, 0)
+    assert mailbox.rows() == [(n,) for n in range(29)]
+    assert mailbox.depth() == (0, 0)
+    assert set(mailbox.events()) == {(key, PUT) for key in keys}
+    assert {tuple(states) for states in mailbox.events().values()} == {(("loaded", ""),)}
+    assert mailbox.drain().messages == 0
+    depths = mailbox.query("SELECT visible, dead FROM storeside.queue_depths WHERE queue = {q:String}", q=mailbox.url)
+    assert depths[-1] == (0, 0)
+
+
+def test_duplicates_in_any_order_leave_each_last_version_once(mailbox: Mailbox) -> None:
+    """Ten events an object, of which the bucket has the last; every tenth event comes twice; several in a message."""
+    keys = [f"k/{n:03}.jsonl" for n in range(100)]
+    final = {key: mailbox.s3.put_object(Bucket=mailbox.bucket, Key=key, Body=rows_of(n))["ETag"].strip('"')
+             for n, key in enumerate(keys)}  # fmt: skip
+    mailbox.sqs.purge_queue(QueueUrl=mailbox.url)
+    records = [mailbox.record(key, sequencer=f"{v:04X}") for key in keys for v in range(9)]
+    records += [mailbox.record(key, etag=final[key], sequencer="000A") for key in keys]
+    records += random.Random(5).sample(records, len(records) // 10)  # noqa: S311
+    random.Random(6).shuffle(records)  # noqa: S311
+    sizes = iter(records)
+    while some := [r for _, r in zip(range(1 + len(records) % 3), sizes, strict=False)]:
+        mailbox.send(*some)
+    found = mailbox.drain(limits={"batch_messages": 150})
+    assert found.events == 1100
+    assert found.loaded == 1100
+    assert mailbox.rows() == [(n,) for n in range(100)]
+    assert mailbox.depth() == (0, 0)
+    assert mailbox.dead() == {}
+
+
+def test_an_overwritten_object_is_loaded_as_it_is_now(mailbox: Mailbox) -> None:
+    mailbox.put({"a.jsonl": rows_of(1)})
+    mailbox.put({"a.jsonl": rows_of(2)})
+    mailbox.arrive(2)
+    assert mailbox.drain().loaded == 2
+    assert mailbox.rows() == [(2,)]
+    mailbox.put({"a.jsonl": rows_of(3)})
+    mailbox.arrive(1)
+    mailbox.drain(on_overwrite="replace")
+    assert mailbox.rows() == [(3,)]
+
+
+def test_what_asks_for_nothing_is_skipped_with_its_reason(mailbox: Mailbox) -> None:
+    mailbox.put({"gone.jsonl": rows_of(1), "kept.jsonl": rows_of(2), "other.csv": b"n\n1\n"})
+    mailbox.s3.delete_object(Bucket=mailbox.bucket, Key="gone.jsonl")
+    mailbox.arrive(4)
+    mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody='{"Event": "s3:TestEvent"}')
+    mailbox.send(mailbox.record("kept.jsonl", "ObjectRestore:Completed"), mailbox.record("folder/", size=0))
+    foreign = mailbox.record("x.jsonl")
+    foreign["s3"]["bucket"]["name"] = "somebody-elses"
+    mailbox.send(foreign)
+    found = mailbox.drain(keys="**.jsonl")
+    assert (found.loaded, found.dead, found.released, found.messages) == (1, 0, 0, 7)
+    assert mailbox.rows() == [(2,)]
+    states = mailbox.events()
+    assert states["gone.jsonl", PUT] == [("skipped", "it was deleted before it could be loaded")]
+    assert states["other.csv", PUT] == [("skipped", "the key does not match")]
+    assert states["x.jsonl", PUT] == [("skipped", f"it is of another bucket than {mailbox.bucket}")]
+    assert states["kept.jsonl", "ObjectRestore:Completed"] == [("skipped", "it tells of no new content")]
+    assert {name for _, name in states if name.startswith("ObjectRemoved")}
+    assert mailbox.depth() == (0, 0)
+
+
+def test_poison_goes_to_the_dead_letters_with_its_reason_and_comes_back_when_sent_back(mailbox: Mailbox) -> None:
+    mailbox.put({"good.jsonl": rows_of(1), "bad.jsonl": b'{"n": "text"}\n', "also.jsonl": rows_of(4)})
+    mailbox.arrive(3)
+    mailbox.sqs.purge_queue(QueueUrl=mailbox.url)
+    mailbox.create("n UInt32")
+    mailbox.send(mailbox.record("good.jsonl"), mailbox.record("bad.jsonl"))
+    mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody="not an event \u202e")
+    mailbox.send(mailbox.record("also.jsonl"))
+    found = mailbox.drain()
+    assert (found.loaded, found.dead, found.deleted) == (2, 2, 1)
+    assert mailbox.rows() == [(1,), (4,)]
+    assert mailbox.depth() == (0, 0)
+    dead = mailbox.dead()
+    assert set(dead) == {"good.jsonl,bad.jsonl", "not an event \u202e"}
+    assert "bad.jsonl: column 'n'" in dead["good.jsonl,bad.jsonl"]
+    assert "it is not an S3 event notification: message is not JSON" in dead["not an event \u202e"]
+    assert mailbox.events()["good.jsonl", PUT] == [("loaded", "")]
+    assert mailbox.events()["bad.jsonl", PUT][0][0] == "dead"
+
+    mailbox.put({"bad.jsonl": rows_of(2)})  # mended
+    mailbox.arrive(1)
+    mailbox.sqs.purge_queue(QueueUrl=mailbox.url)
+    dead_letters = DeadLetters(mailbox.queue)
+    (letter,) = [letter for letter in dead_letters.listed() if letter.events]
+    assert dead_letters.redrive([letter.message_id]) == 1
+    assert set(mailbox.dead()) == {"not an event \u202e"}
+    assert mailbox.drain().loaded == 2
+    assert mailbox.rows() == [(1,), (2,), (4,)]
+    assert dead_letters.redrive() == 1
+    assert mailbox.drain().dead == 1  # as bad as before
+
+
+def test_a_dead_letter_that_was_sent_twice_is_one(mailbox: Mailbox) -> None:
+    for _ in range(2):
+        mailbox.queue.dead_letters.send("not an event", {"storeside.reason": "why", "storeside.message_id": "m"})
+    mailbox.sqs.send_message(QueueUrl=mailbox.queue.dead_letters.url, MessageBody="moved by SQS")
+    dead_letters = DeadLetters(mailbox.queue)
+    assert sorted(letter.reason.partition(":")[0] for letter in dead_letters.listed()) == [
+        "it is not an S3 event notification", "why",
+    ]  # fmt: skip
+    assert dead_letters.redrive({"m"}) == 1
+    assert mailbox.depth() == (1, 0)
+    assert len(dead_letters.listed()) == 1
+
+
+def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
+    """Do something after the bucket was asked what its objects are, and before they are loaded."""
+    look_at = event_load.look_at
+
+    def looked(*arguments: Any, pull: bool) -> Any:
+        found = look_at(*arguments, pull=pull)
+        if pull:
+            action()
+        return found
+
+    monkeypatch.setattr(event_load, "look_at", looked)
+
+
+def test_what_changes_while_it_is_loaded_is_given_back_and_at_last_a_dead_letter(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.put({"busy.jsonl": rows_of(0), "gone.jsonl": rows_of(-1)})
+    mailbox.arrive(2)
+    mailbox.sqs.purge_queue(QueueUrl=mailbox.url)
+    mailbox.send(mailbox.record("busy.jsonl"))
+    mailbox.send(mailbox.record("gone.jsonl"))
+    count = iter(range(1, 100))
+
+    def change() -> None:
+        mailbox.s3.put_object(Bucket=mailbox.bucket, Key="busy.jsonl", Body=rows_of(next(count)))
+        mailbox.s3.delete_object(Bucket=mailbox.bucket, Key="gone.jsonl")
+        for message in mailbox.queue.receive(1):
+            mailbox.queue.delete([message])  # the events of that
+
+    between_look_and_load(monkeypatch, change)
+    mailbox.create("n Int32")
+    found = mailbox.drain(limits={"most_failures": 2})
+    assert (found.released, found.dead, found.skipped) == (1, 0, 1)
+    ((state, reason),) = mailbox.events()["busy.jsonl", PUT]
+    assert (state, reason.partition(":")[0]) == ("released", "it was overwritten while it was loaded")
+    assert mailbox.depth() == (0, 1)  # for 15 s
+    (failures,) = mailbox.query(
+        "SELECT max(failures) FROM storeside.events FINAL WHERE queue = {q:String}", q=mailbox.url
+    )
+    assert failures == (1,)
+    mailbox.sqs.purge_queue(QueueUrl=mailbox.url)
+    assert mailbox.rows() == []
+
+
+class Impatient:
+    """The queue whose messages that were given back can be received at once."""
+
+    def __init__(self, sqs: Any) -> None:
+        self._sqs = sqs
+
+    def change_message_visibility_batch(self, **arguments: Any) -> Any:
+        for entry in arguments["Entries"]:
+            entry["VisibilityTimeout"] = min(entry["VisibilityTimeout"], 1)
+        return self._sqs.change_message_visibility_batch(**arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sqs, name)
+
+
+def test_after_so_many_failures_a_message_is_a_dead_letter(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox.put({"busy.jsonl": rows_of(0)})
+    mailbox.arrive(1)
+    mailbox.create("n Int32")
+    count = iter(range(1, 100))
+
+    def change() -> None:
+        mailbox.s3.put_object(Bucket=mailbox.bucket, Key="busy.jsonl", Body=rows_of(next(count)))
+        for message in mailbox.queue.receive(1):
+            mailbox.queue.delete([message])
+
+    between_look_and_load(monkeypatch, change)
+    found = mailbox.drain(Impatient(mailbox.sqs), {"idle_seconds": 3, "most_failures": 3})
+    assert (found.released, found.dead) == (2, 1)
+    assert "overwritten while it was loaded" in mailbox.dead()["busy.jsonl"]
+    assert mailbox.depth() == (0, 0)
+
+
+def test_messages_are_held_for_as_long_as_it_takes(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox.put({"slow.jsonl": rows_of(1)})
+    mailbox.arrive(1)
+    seen: list[int] = []
+
+    def wait() -> None:
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            seen.append(len(mailbox.queue.receive(1)))
+            time.sleep(0.3)
+
+    between_look_and_load(monkeypatch, wait)
+    assert mailbox.drain(limits={"lease_seconds": 3}).deleted == 1
+    assert len(seen) > 10
+    assert set(seen) == {0}
+    assert mailbox.rows() == [(1,)]
+
+
+def test_a_lease_that_ends_in_the_middle_costs_work_and_no_rows(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is held up for longer than its lease; another one loads meanwhile."""
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(5)})
+    mailbox.arrive(5)
+    monkeypatch.setattr("include.events.lease.Lease._beat", lambda self: None)
+    first = mailbox.events_load(limits={"lease_seconds": 3})
+    others: list[Any] = []
+    look_at = event_load.look_at
+
+    def overtake() -> None:
+        monkeypatch.setattr(event_load, "look_at", look_at)
+        mailbox.arrive(5)
+        others.append(mailbox.drain())
+
+    between_look_and_load(monkeypatch, overtake)
+    held_up = threading.Thread(target=first.run)
+    held_up.start()
+    held_up.join()
+    assert others[0].loaded == 5
+    assert first.drained.loaded == 5  # it finds them loaded
+    assert mailbox.rows() == [(n,) for n in range(5)]
+    assert mailbox.depth() == (0, 0)
+
+
+def test_two_at_once_share_the_queue(mailbox: Mailbox) -> None:
+    mailbox.put({f"{n:02}.jsonl": rows_of(n) for n in range(60)})
+    mailbox.arrive(60)
+    mailbox.create("n UInt32")
+    loads = [mailbox.events_load(limits={"batch_messages": 15}) for _ in range(2)]
+    threads = [threading.Thread(target=load.run) for load in loads]
+    for thread in threads:
+        thread.start()
+    mailbox.load(format="jsonl")  # and one that polls
+    for thread in threads:
+        thread.join()
+    assert sum(load.drained.deleted for load in loads) == 60
+    assert mailbox.rows() == [(n,) for n in range(60)]
+    assert mailbox.depth() == (0, 0)
+
+
+def test_limits_bound_a_run(mailbox: Mailbox) -> None:
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(25)})
+    mailbox.arrive(25)
+    assert mailbox.drain(limits={"messages": 10}).messages == 10
+    assert mailbox.depth() == (15, 0)
+    assert mailbox.drain(limits={"seconds": 0}).messages == 0
+    small = mailbox.drain(limits={"batch_bytes": 1, "batch_messages": 1000})  # ten at a time
+    assert (small.messages, small.loaded) == (15, 15)
+
+
+def test_a_stopped_run_gives_everything_back_at_once(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(5)})
+    mailbox.arrive(5)
+    load = mailbox.events_load()
+    between_look_and_load(monkeypatch, load.cancel)
+    with pytest.raises(Exception, match="stopped"):
+        load.run()
+    assert mailbox.depth() == (5, 0)
+    monkeypatch.undo()
+    assert mailbox.drain().loaded == 5
+
+
+def test_a_queue_that_is_deleted_and_made_again(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox.put({"a.jsonl": rows_of(1)})
+    mailbox.arrive(1)
+
+    def delete() -> None:
+        mailbox.sqs.delete_queue(QueueUrl=mailbox.url)
+
+    between_look_and_load(monkeypatch, delete)
+    with pytest.raises(UsageError, match=f"there is no queue {mailbox.name}: create it"):
+        mailbox.drain()
+    assert mailbox.rows() == [(1,)]
+    monkeypatch.undo()
+    mailbox.make_queue()
+    mailbox.put({"b.jsonl": rows_of(2)})
+    mailbox.arrive(1)
+    assert mailbox.drain().loaded == 1
+    assert mailbox.rows() == [(1,), (2,)]
+
+
+def test_credentials_that_expire_in_the_middle(mailbox: Mailbox) -> None:
+    from include.stack import s3
+
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(30)})
+    mailbox.arrive(30)
+    sqs = s3.client("sqs", mailbox.stack.url("s3"), *s3.keys(mailbox.stack))
+    expired: list[str] = []
+
+    class Body:
+        def stream(self, **_: Any) -> Any:
+            yield b'{"__type": "com.amazonaws.sqs#ExpiredToken", "message": "The security token is expired"}'
+
+    def answer(request: Any, **_: Any) -> Any:
+        expired.append(request.headers["X-Amz-Target"].decode())
+        return AWSResponse(request.url, 403, {"content-type": "application/x-amz-json-1.0"}, Body())
+
+    def expire() -> None:
+        sqs.meta.events.register("before-send.sqs", answer)
+
+    sqs.meta.events.register("before-call.sqs.DeleteMessageBatch", lambda **_: expire() if not expired else None)
+    with pytest.raises(TransientError, match="ExpiredToken"):
+        mailbox.drain(sqs, {"batch_messages": 10, "lease_seconds": 3})
+    assert expired
+    assert len(mailbox.rows()) == 10
+    mailbox.arrive(30)  # none was deleted; they come again when the lease is over
+    assert mailbox.drain().deleted == 30
+    assert mailbox.rows() == [(n,) for n in range(30)]
+
+
+def test_a_clickhouse_that_does_not_answer_costs_no_message_a_try(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.put({"a.jsonl": rows_of(1)})
+    mailbox.arrive(1)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise TransientError("ClickHouse does not answer")
+
+    monkeypatch.setattr("include.transfer.engine.Transfer.run", fail)
+    for _ in range(4):
+        with pytest.raises(TransientError):
+            mailbox.drain()
+        assert mailbox.depth() == (1, 0)
+    monkeypatch.undo()
+    assert mailbox.drain().loaded == 1
+
+
+def test_a_bucket_that_is_gone_is_no_reason_to_forget_its_events(mailbox: Mailbox) -> None:
+    mailbox.create("n UInt32")
+    mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody="{}")
+    mailbox.send(mailbox.record("a.jsonl"))
+    mailbox.s3.delete_bucket(Bucket=mailbox.bucket)
+    with pytest.raises(UsageError, match="there is no bucket"):
+        mailbox.drain()
+    assert mailbox.depth() == (2, 0)
+
+
+def test_fifo(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> None:
+    mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client, fifo=True)
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(6)})
+    for n in range(6):
+        mailbox.send(mailbox.record(f"{n}.jsonl"), group=f"g{n % 2}")
+    mailbox.sqs.send_message(
+        QueueUrl=mailbox.url, MessageBody="poison", MessageGroupId="g0", MessageDeduplicationId="p"
+    )
+    mailbox.send(mailbox.record("5.jsonl"), group="g0")
+    found = mailbox.drain()
+    assert (found.deleted, found.dead) == (7, 1)
+    assert mailbox.rows() == [(n,) for n in range(6)]
+    assert set(mailbox.dead()) == {"poison"}
+    dead_letters = DeadLetters(mailbox.queue)
+    assert dead_letters.redrive() == 1
+    assert mailbox.drain().dead == 1
+    assert len(dead_letters.listed()) == 1
+
+
+def test_wrong_queues_are_refused_before_anything_is_received(mailbox: Mailbox) -> None:
+    with pytest.raises(UsageError, match="there is no queue no-such-queue: create it, or correct its name or region"):
+        Queue.find(mailbox.sqs, "no-such-queue")
+    url, _ = mailbox._queue(f"plain-{mailbox.name}", {})
+    mailbox.sqs.send_message(QueueUrl=url, MessageBody="{}")
+    mailbox.url = url
+    with pytest.raises(UsageError, match=r"has no dead-letter queue.* give it a RedrivePolicy"):
+        mailbox.drain()
+    assert mailbox.depth() == (1, 0)
+    with pytest.raises(UsageError, match="all_or_nothing"):
+        mailbox.drain(all_or_nothing=True)
+    for wrong in ({"messages": 0}, {"lease_seconds": 1}, {"batch_bytes": 0}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            mailbox.drain(limits=wrong)
