@@ -64,7 +64,7 @@ What became of each event: `SELECT key, event, state, reason FROM storeside.even
 ) as dag:
     S3EventsToClickHouseOperator(
         task_id="load_events",
-        queue="{{ params.queue }}",
+        sqs_queue="{{ params.queue }}",
         bucket="{{ params.bucket }}",
         keys="{{ params['keys'] or '' }}",
         table="{{ params.table }}",

@@ -55,7 +55,7 @@ For queues that are seldom empty, where starting a run for every batch would cos
 ) as dag:
     S3EventsToClickHouseOperator(
         task_id="follow_events",
-        queue="{{ params.queue }}",
+        sqs_queue="{{ params.queue }}",
         bucket="{{ params.bucket }}",
         keys="{{ params['keys'] or '' }}",
         table="{{ params.table }}",

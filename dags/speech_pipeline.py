@@ -125,7 +125,7 @@ or changed is processed. What failed, and why:
 `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,
 ) as dag:
-    lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", queue=QUEUE)
+    lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
     ingest = AISCopyBucketOperator(
         task_id="ingest",
         source="{{ params.source }}",
@@ -179,7 +179,7 @@ or changed is processed. What failed, and why:
     )
     settle_events = SqsSettleS3EventsOperator(
         task_id="settle_events",
-        queue=QUEUE,
+        sqs_queue=QUEUE,
         prefix="{{ params.prefix or '' }}",
         complete="{{ ti.xcom_pull('publish') is not none }}",
     )

@@ -45,7 +45,7 @@ with DAG(
 ) as dag:
     SqsRedriveDeadLettersOperator(
         task_id="redrive",
-        queue="{{ params.queue }}",
+        sqs_queue="{{ params.queue }}",
         redrive="{{ params.redrive }}",
         message_ids="{{ params.message_ids or [] }}",
     )

@@ -32,7 +32,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
 
     Besides those of `S3ToClickHouseOperator`, where `keys` says which events are wanted:
 
-    :param queue: name or URL of an SQS queue with a dead-letter queue
+    :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
     :param max_messages: after so many the rest is left to the next run
     :param max_seconds: after so many seconds no more is received
     :param idle_seconds: how long to wait for messages when there are none; 0 ends when the queue is empty
@@ -43,7 +43,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
 
     template_fields = (
         *S3ToClickHouseOperator.template_fields,
-        "queue",
+        "sqs_queue",
         "max_messages",
         "max_seconds",
         "idle_seconds",
@@ -54,7 +54,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
     def __init__(
         self,
         *,
-        queue: str,
+        sqs_queue: str,
         max_messages: int | str = 100_000,
         max_seconds: float | str = 600,
         idle_seconds: float | str = 0,
@@ -63,7 +63,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue = queue
+        self.sqs_queue = sqs_queue
         self.max_messages = max_messages
         self.max_seconds = max_seconds
         self.idle_seconds = idle_seconds
@@ -83,7 +83,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
                 int(self.max_messages), float(self.max_seconds), float(self.idle_seconds), int(self.batch_messages),
                 self.batch_bytes, self.lease_seconds,
             )  # fmt: skip
-            queue = Queue.find(sqs_client(aws), self.queue)
+            queue = Queue.find(sqs_client(aws), self.sqs_queue)
             load = EventLoad(queue, request, *clients(aws, clickhouse), run_key(context), limits)
             batches = batches_of(context, queue)
             if self.deferrable and load.pulls:
@@ -124,7 +124,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
         )  # fmt: skip
         if report["dead"] and self.on_failed_objects == "fail":
             raise AirflowFailException(
-                f"{report['dead']} messages went to the dead letters of {self.queue}; the reasons stand in"
+                f"{report['dead']} messages went to the dead letters of {self.sqs_queue}; the reasons stand in"
                 " storeside.events and in the messages' attributes: redrive them when their cause is gone"
             )
         return report
@@ -144,22 +144,22 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
 class _QueueOperator(BaseOperator):
     """What operators of one queue share.
 
-    :param queue: name or URL of an SQS queue with a dead-letter queue
+    :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
     """
 
-    template_fields: Sequence[str] = ("queue",)
+    template_fields: Sequence[str] = ("sqs_queue",)
     ui_color = "#f7e1d7"
 
     def __init__(
         self,
         *,
-        queue: str,
+        sqs_queue: str,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue = queue
+        self.sqs_queue = sqs_queue
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
 
@@ -168,7 +168,7 @@ class _QueueOperator(BaseOperator):
         from include.events.queue import Queue
 
         client = clickhouse_client(BaseHook.get_connection(self.clickhouse_conn_id))
-        return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.queue), client
+        return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
 
 
 class SqsLeaseS3EventsOperator(_QueueOperator):

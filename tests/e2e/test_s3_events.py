@@ -62,20 +62,20 @@ def arrivals(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
 
 
 def test_a_burst_is_one_run_and_every_object_a_row(arrivals: Arrivals) -> None:
-    before = len(arrivals.started())
     prefix = unique("burst")
     arrivals.put(prefix, 40)
     until(lambda: arrivals.rows(prefix) == (40, 40), 90, "rows of the burst", interval=0.5)
     until(lambda: not arrivals.messages(), 30, "empty queue", interval=0.5)
-    runs = arrivals.started()[before:]
-    assert len(runs) <= 2  # the window may end in the middle of it
+    runs = arrivals.started()
+    assert 1 <= len(runs) <= 3  # one for S3's test event, and the window may end in the middle of the burst
     assert {arrivals.api.wait(DAG, run["dag_run_id"], 60)["state"] for run in runs} == {"success"}
     extras = [event["extra"]["payload"] for event in arrivals.api.get("assets/events")["asset_events"]]
-    told = next(extra for extra in extras if extra.get("events") and prefix in extra["events"][0]["key"])
-    assert len(json.dumps(told)) < 16_000
-    assert told["queue"] == QUEUE
+    told = [extra for extra in extras if extra["queue"] == QUEUE]
+    assert all(len(json.dumps(extra)) < 16_000 and extra["batch"] for extra in told)
+    assert len(told) >= len(runs)
 
 
+@pytest.mark.chaos
 def test_a_killed_triggerer_neither_loses_nor_repeats_events(arrivals: Arrivals) -> None:
     prefix = unique("kill")
     triggerer = process(arrivals.stack, "triggerer")
@@ -94,6 +94,7 @@ def _visible(arrivals: Arrivals) -> str:
 
 
 def test_dead_letters_are_listed_and_sent_back_from_the_form(arrivals: Arrivals) -> None:
+    arrivals.api.request("PATCH", "dags/sqs_redrive", json={"is_paused": False})
     key = unique("late") + ".csv"
     arrivals.sqs.send_message(QueueUrl=arrivals.url, MessageBody=json.dumps({"what": key}))
 

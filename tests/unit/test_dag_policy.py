@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
 
 from include.stack.settings import CHECKOUT
 from include.storage.buckets import PROVIDERS
@@ -34,6 +35,11 @@ def dag(bag: DagBag, request: pytest.FixtureRequest) -> Any:
 def test_every_dag_can_be_read(bag: DagBag) -> None:
     assert bag.import_errors == {}
     assert sorted(bag.dags) == sorted(DAGS)
+
+
+def test_dag_can_be_stored(dag: Any) -> None:
+    """As the DAG processor does; it finds, for one, arguments that are BaseOperator's own."""
+    DagSerialization.to_dict(dag)
 
 
 def test_dag_says_what_it_is(dag: Any) -> None:

@@ -1,0 +1,240 @@
+"""Batches of events that go from a watcher to a run, and from one task of a run to another."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from include.events.batches import Batches
+from include.events.lease import Lease, take_or_receive
+from include.events.load import EventLoad
+from include.events.recordings import settle_run
+from include.events.settle import Settled
+from include.events.watch import Watch, Window
+from include.transform.ledger import Ledger
+from tests.mailboxes import Mailbox
+from tests.support import unique, until
+from tests.transfers import jsonl
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mailbox:
+    return Mailbox(stack, clickhouse, s3_client, sqs_client)
+
+
+# --- a watcher and the run that it starts
+
+
+@pytest.fixture
+def lease(mailbox: Mailbox) -> Iterator[Lease]:
+    with Lease(mailbox.queue, 3) as lease:
+        yield lease
+
+
+def watch(mailbox: Mailbox, lease: Lease, **window: float) -> Watch:
+    settings = {"messages": 10, "seconds": 0.0, "repeat_seconds": 1.0, **window}
+    return Watch(mailbox.queue, mailbox.client(), lease, Window(**settings))  # type: ignore[arg-type]
+
+
+def run_of(mailbox: Mailbox, told: dict[str, Any], **limits: Any) -> EventLoad:
+    load = mailbox.events_load(limits=limits)
+    load.run([told["batch"]])
+    return load
+
+
+def test_one_batch_at_a_time_and_the_next_when_the_run_is_done(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.put({f"{n:02}.jsonl": jsonl([{"n": n}]) for n in range(25)})
+    mailbox.arrive(25)
+    watcher = watch(mailbox, lease, repeat_seconds=60)
+    told = watcher.step()
+    assert told
+    assert (told["queue"], told["messages"], told["objects"], told["bytes"]) == (mailbox.name, 10, 10, 90)
+    assert told["events"][0] == {
+        "event": "ObjectCreated:Put", "bucket": mailbox.bucket, "key": "00.jsonl", "bytes": 9,
+    }  # fmt: skip
+    assert watcher.step() is None
+    time.sleep(4)  # longer than the lease
+    assert mailbox.depth() == (15, 10)
+    assert run_of(mailbox, told, messages=1).drained.messages == 20  # its batch, and ten of the queue
+    assert mailbox.depth() == (5, 0)
+    second = watcher.step()
+    assert second
+    assert second["messages"] == 5
+    assert run_of(mailbox, second).drained.loaded == 5
+    assert mailbox.rows() == [(n,) for n in range(25)]
+    assert watcher.step() is None
+
+
+def test_what_an_event_says_is_bounded(mailbox: Mailbox, lease: Lease) -> None:
+    records = [mailbox.record("k" * 200 + str(n)) for n in range(200)]
+    mailbox.send(*records[:100])
+    mailbox.send(*records[100:])
+    told = watch(mailbox, lease).step()
+    assert told
+    assert (told["messages"], told["objects"], len(told["events"])) == (2, 200, 50)
+    assert len(json.dumps(told)) < 32_000
+
+
+def test_a_batch_is_told_of_again_until_a_run_takes_it(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.send(mailbox.record("gone.jsonl"))
+    watcher = watch(mailbox, lease)
+    told = watcher.step()
+    assert told
+    assert watcher.step() is None
+    assert until(watcher.step, 5, "repetition") == told
+    run_of(mailbox, told)
+    mailbox.arrive(0)
+    assert watcher.step() is None
+
+
+def test_a_paused_dag_costs_its_messages_one_receive(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    watcher = watch(mailbox, lease, repeat_seconds=60, untaken_seconds=1, ring_seconds=1)
+    told = watcher.step()
+    assert told
+    time.sleep(1.1)
+    for _ in range(3):
+        rung = until(watcher.step, 5, "event without a batch")
+        assert (rung["batch"], rung["messages"]) == ("", 1)
+    assert mailbox.depth() == (1, 0)
+    (message,) = mailbox.queue.receive(1)
+    assert message.receives == 2  # the watcher's and this one
+    mailbox.queue.extend([message], 0)
+    assert run_of(mailbox, told).drained.loaded == 1  # resumed: its batch is gone, so it takes what is there
+    mailbox.put({"b.jsonl": jsonl([{"n": 2}])})
+    assert until(watcher.step, 5, "next batch")["messages"] == 1
+
+
+def test_another_watcher_goes_on_with_the_batch_of_one_that_was_killed(mailbox: Mailbox) -> None:
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    with Lease(mailbox.queue, 3) as killed:
+        told = watch(mailbox, killed).step()
+    with Lease(mailbox.queue, 3) as lease:
+        watcher = watch(mailbox, lease)
+        assert watcher.step() is None
+        time.sleep(4)
+        assert mailbox.depth() == (0, 1)
+        assert until(watcher.step, 5, "repetition") == told
+
+
+def test_a_batch_belongs_to_one_run(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.send(mailbox.record("a.jsonl"))
+    told = watch(mailbox, lease).step()
+    assert told
+    batches = Batches(mailbox.client(), mailbox.url)
+    assert len(batches.take(told["batch"], "one")) == 1
+    assert len(batches.take(told["batch"], "one")) == 1  # a retry
+    assert batches.take(told["batch"], "another") == []
+    assert batches.take("unknown", "one") == []
+    batches.settled(told["batch"], "one")
+    assert batches.take(told["batch"], "one") == []
+    assert batches.messages(told["batch"]) == []
+
+
+# --- the first and the last task of a run of the speech pipeline
+
+
+class Run:
+    """A run that leases recordings' events at its start, and settles at its end."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.mailbox = mailbox
+        self.client = mailbox.client()
+        self.id = unique("run")
+        Ledger(self.client).create()
+
+    def lease(self, batches: tuple[str, ...] = ()) -> int:
+        return take_or_receive(self.mailbox.queue, self.client, self.id, batches, 100, 60)
+
+    def settle(self, prefix: str = "", *, complete: bool = True) -> Settled:
+        return settle_run(self.mailbox.queue, self.client, self.mailbox.s3, self.id, prefix, complete=complete)
+
+    def loaded(self, key: str, etag: str) -> None:
+        """Note that a recording is in the manifest."""
+        self.client.insert(
+            "storeside.speech",
+            [["ais://speech", f"{self.mailbox.bucket}/{key}", f"s3://{self.mailbox.bucket}", key, etag, self.id]],
+            column_names=["bucket", "object", "source_bucket", "source_object", "source_version", "run_id"],
+            settings={"async_insert": 0},
+        )
+
+    def ledger_row(self, source: str, destination: str, key: str, result: str, status: str) -> None:
+        self.client.insert(
+            "storeside.objects",
+            [[source, destination, key, "v", result, status, "broken" if status == "failed" else ""]],
+            column_names=["source", "destination", "object", "version", "destination_object", "status", "reason"],
+            settings={"async_insert": 0},
+        )
+
+
+@pytest.fixture
+def run(mailbox: Mailbox) -> Run:
+    return Run(mailbox)
+
+
+def put(mailbox: Mailbox, *keys: str) -> dict[str, str]:
+    """Put objects and return their ETags, once their events are in the queue."""
+    before = mailbox.depth()[0]
+    etags = {
+        key: mailbox.s3.put_object(Bucket=mailbox.bucket, Key=key, Body=key.encode())["ETag"].strip('"')
+        for key in keys
+    }
+    mailbox.arrive(before + len(keys))
+    return etags
+
+
+def test_recordings_that_are_done_failed_and_not_there_yet(mailbox: Mailbox, run: Run) -> None:
+    name = "wy\u0144ik/a b+c%20d.flac"  # URL-encoded in the event
+    etags = put(mailbox, name, "copy-failed.flac", "transcode-failed.flac", "unknown.flac", "gone.flac")
+    mailbox.s3.delete_object(Bucket=mailbox.bucket, Key="gone.flac")
+    mailbox.arrive(6)
+    assert run.lease() == 6
+    assert run.lease() == 6  # a retry keeps what it has
+    assert mailbox.depth() == (0, 6)
+    run.loaded(name, etags[name])
+    run.ledger_row(f"s3://{mailbox.bucket}", "ais://recordings", "copy-failed.flac", "", "failed")
+    results = f"ais://{mailbox.bucket}"
+    run.ledger_row(f"s3://{mailbox.bucket}", results, "transcode-failed.flac", "transcode-failed.flac", "done")
+    run.ledger_row(results, "ais://speech", "transcode-failed.flac", "transcode-failed.wav", "failed")
+    assert run.settle() == Settled(deleted=3, released=1, dead=2)
+    assert mailbox.dead() == {
+        "copy-failed.flac": f"s3://{mailbox.bucket}/copy-failed.flac: broken",
+        "transcode-failed.flac": f"s3://{mailbox.bucket}/transcode-failed.flac: broken",
+    }
+    assert mailbox.depth() == (0, 1)  # given back with a delay
+    assert mailbox.events()["unknown.flac", "ObjectCreated:Put"][0][0] == "released"
+    assert run.settle() == Settled()
+
+
+def test_what_a_run_did_not_get_to_is_not_to_blame(mailbox: Mailbox, run: Run) -> None:
+    put(mailbox, "in/a.flac", "other/b.flac")
+    assert run.lease() == 2
+    assert run.settle("in/") == Settled(released=2)
+    assert mailbox.depth() == (1, 1)  # the one of the other prefix is visible at once
+    failures = mailbox.query(
+        "SELECT key, failures FROM storeside.events FINAL WHERE queue = {q:String}", q=mailbox.url
+    )
+    assert sorted(failures) == [("in/a.flac", 1), ("other/b.flac", 0)]
+    broken_off = Run(mailbox)
+    assert broken_off.lease() == 1
+    assert broken_off.settle(complete=False) == Settled(released=1)
+    assert mailbox.depth() == (1, 1)
+
+
+def test_an_object_that_was_overwritten_after_its_event(mailbox: Mailbox, run: Run) -> None:
+    put(mailbox, "late.flac")
+    put(mailbox, "late.flac")
+    newest = mailbox.s3.put_object(Bucket=mailbox.bucket, Key="late.flac", Body=b"new")["ETag"].strip('"')
+    mailbox.arrive(3)
+    assert run.lease() == 3
+    run.loaded("late.flac", newest)
+    assert run.settle() == Settled(deleted=3)
+    assert mailbox.depth() == (0, 0)
