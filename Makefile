@@ -90,8 +90,12 @@ bench-reconcile: $(STAMP) ## comparing the listings of a bucket of 10 million ob
 bench-transfer: $(STAMP) ## S3 into ClickHouse against the engine itself, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
 	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
 
+.PHONY: bench-events
+bench-events: $(STAMP) ## S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"
+	@$(PYTHON) -m tests.benchmarks.events $(ARGS)
+
 .PHONY: bench
-bench: bench-transform bench-matrix bench-reconcile bench-transfer ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-events ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

@@ -13,6 +13,7 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from include.transfer.engine import Transfer
@@ -25,7 +26,27 @@ from include.transfer.table import SYSTEM_COLUMNS, Layout
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one transfer; returns 1 when objects failed and 2 when it could not be carried out."""
-    parser = argparse.ArgumentParser(prog="python -m include.transfer", description=(__doc__ or "").split("\n")[0])
+    parser = transfer_arguments("include.transfer", __doc__ or "")
+    parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
+    parser.add_argument("--retry-failed", action="store_true", help="also objects that failed for good before")
+    given = parser.parse_args(arguments)
+    quiet_logging()
+    try:
+        wanted = replace(request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed)
+        transfer = Transfer(wanted, clickhouse(), aws("s3"), given.run_id or f"cli/{uuid.uuid4().hex}")
+        report = transfer.run(transfer.prepare())
+    except TransferError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    print(report)
+    for key, reason in report.failures:
+        print(f"failed: {key}: {reason}", file=sys.stderr)
+    return 1 if report.failed else 0
+
+
+def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser of what all transfers need, whatever tells them of objects."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description.split("\n", maxsplit=1)[0])
     parser.add_argument("source", help="s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz")
     parser.add_argument("table", help="database.table; it is made where it is missing")
     for name, choices in CHOICES.items():
@@ -41,50 +62,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS))
     parser.add_argument("--batch-objects", type=int, default=1000, help="published at once; default: %(default)s")
-    parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
-    parser.add_argument("--retry-failed", action="store_true", help="also objects that failed for good before")
     parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def quiet_logging() -> None:
+    """Show what the engine says, and of the client only errors."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
-    try:
-        transfer = Transfer(_request(given), _client(), _s3(), given.run_id or f"cli/{uuid.uuid4().hex}")
-        report = transfer.run(transfer.prepare())
-    except TransferError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    print(report)
-    for key, reason in report.failures:
-        print(f"failed: {key}: {reason}", file=sys.stderr)
-    return 1 if report.failed else 0
 
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _request(given: argparse.Namespace) -> Request:
+def request(given: argparse.Namespace) -> Request:
+    """Return the request of parsed arguments. Raises TransferError for arguments that make none."""
     scheme, _, path = given.source.partition("://")
     bucket, _, keys = path.partition("/")
-    s3 = _s3()
     if scheme != "s3":
         raise TransferError(f"source {given.source!r}: write s3://bucket/prefix")
     columns = dict(column.partition("=")[::2] for column in given.column)
     return Request(
-        Source(bucket, keys, given.collection, s3.meta.endpoint_url),
+        Source(bucket, keys, given.collection, aws("s3").meta.endpoint_url),
         given.table,
         csv=Csv(given.delimiter, names=tuple(filter(None, given.names.split(",")))),
         layout=Layout(order_by=given.order_by, partition_by=given.partition_by),
         columns=columns,
         system_columns=tuple(given.system_column),
         batch_objects=given.batch_objects,
-        all_or_nothing=given.all_or_nothing,
-        retry_failed=given.retry_failed,
         **{name: getattr(given, name) for name in CHOICES},
     )
 
 
-def _client() -> Any:
+def clickhouse() -> Any:
+    """Return a client of the ClickHouse that the environment names."""
     import clickhouse_connect
 
     return clickhouse_connect.get_client(
@@ -97,10 +109,11 @@ def _client() -> Any:
     )
 
 
-def _s3() -> Any:
+def aws(service: Any) -> Any:
+    """Return boto3's client of a service, as the environment says."""
     import boto3
 
-    return boto3.client("s3")
+    return boto3.client(service)
 
 
 if __name__ == "__main__":

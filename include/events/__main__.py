@@ -1,0 +1,48 @@
+"""``python -m include.events --queue NAME s3://bucket/prefix table``: drain S3 events into a table without Airflow.
+
+The environment names ClickHouse, S3 and SQS as for ``python -m include.transfer``; AWS_ENDPOINT_URL is for both of
+the latter.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Sequence
+
+from include.events.load import EventLoad, Limits
+from include.events.queue import Queue
+from include.transfer.__main__ import aws, clickhouse, quiet_logging, request, transfer_arguments
+from include.transfer.errors import TransferError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Drain a queue once; returns 1 when messages went to the dead letters and 2 when it could not be carried out."""
+    parser = transfer_arguments("include.events", __doc__ or "")
+    parser.add_argument("--queue", required=True, help="name or URL; it needs a dead-letter queue")
+    parser.add_argument("--seconds", type=float, default=600.0, help="receive for so long; default: %(default)s")
+    parser.add_argument("--idle-seconds", type=float, default=0.0, help="wait so long for messages")
+    parser.add_argument("--batch-messages", type=int, default=1000, help="held at once; default: %(default)s")
+    parser.add_argument("--lease-seconds", type=int, default=120, help="when killed; default: %(default)s")
+    given = parser.parse_args(arguments)
+    quiet_logging()
+    limits = {name: getattr(given, name) for name in ("seconds", "idle_seconds", "batch_messages", "lease_seconds")}
+    try:
+        load = EventLoad(
+            Queue.find(aws("sqs"), given.queue),
+            request(given),
+            clickhouse(),
+            aws("s3"),
+            given.run_id or f"cli/{uuid.uuid4().hex}",
+            Limits(**limits),
+        )
+        drained = load.run()
+    except TransferError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    print(drained)
+    return 1 if drained.dead else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Whoever drains a queue, and what it talks to, killed at random: every object once, and the queue empty."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from include.stack.settings import CHECKOUT, Stack
+from tests.integration.test_transfer_crashes import _environment, _kill_engine
+from tests.mailboxes import Mailbox
+from tests.support import process, unique, until
+from tests.transfers import jsonl
+
+LEASE_SECONDS = 6
+
+
+def _kill_queue(mailbox: Mailbox) -> None:
+    """Kill S3 and SQS, which lose the last second of what they were told."""
+    old = process(mailbox.stack, "s3").pid
+    os.kill(old, signal.SIGKILL)
+
+    def answers() -> bool:
+        try:
+            return process(mailbox.stack, "s3").pid != old and mailbox.depth() is not None
+        except Exception:
+            return False
+
+    until(answers, 60, "new S3 and SQS server")
+
+
+@pytest.mark.parametrize(
+    ("objects", "kills"),
+    [
+        pytest.param(60, 3, marks=pytest.mark.timeout(120)),
+        pytest.param(1500, 30, marks=[pytest.mark.chaos, pytest.mark.timeout(1500)]),
+    ],
+)
+def test_kill_9_at_random(
+    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, objects: int, kills: int
+) -> None:
+    """Every fifth event comes twice; two messages and an object are poison; the long form kills S3 and SQS too."""
+    mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client, receives=1000)
+    mailbox.create("n UInt32")
+    mailbox.put({f"{n:05}.jsonl": jsonl([{"n": n}]) for n in range(objects)} | {"bad.jsonl": b'{"n": "x"}\n'})
+    for n in range(0, objects, 5):
+        mailbox.send(mailbox.record(f"{n:05}.jsonl"))
+    for poison in ("poison", "{}"):
+        mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody=poison)
+    time.sleep(2)  # what a killed server keeps
+    chance = random.Random(11)  # noqa: S311
+    killed = 0
+    while True:
+        command = [
+            *(sys.executable, "-m", "include.events", "--queue", mailbox.url, f"s3://{mailbox.bucket}/"),
+            *(f"storeside.{mailbox.table}", "--format", "jsonl", "--collection", "storeside_s3"),
+            *("--run-id", unique("run"), "--batch-messages", str(max(10, objects // 50))),
+            *("--lease-seconds", str(LEASE_SECONDS), "--idle-seconds", str(LEASE_SECONDS + 2)),
+        ]
+        variables = {**_environment(stack), "AWS_ENDPOINT_URL": stack.url("s3")}
+        worker = subprocess.Popen(command, cwd=CHECKOUT, env=variables, stderr=subprocess.DEVNULL)
+        if killed < kills:
+            time.sleep(chance.uniform(1.5, 4))  # a second of it is Python's start
+            killed += 1
+            victim = chance.random()
+            if victim < 0.25:
+                _kill_engine(stack)
+            elif victim < 0.35 and objects > 100:
+                _kill_queue(mailbox)
+            else:
+                worker.kill()
+        if worker.wait(timeout=600) in (0, 1) and killed >= kills:
+            break
+    assert mailbox.query(f"SELECT count(), uniqExact(n) FROM {mailbox.table}") == [(objects, objects)]
+    assert set(mailbox.dead()) == {"poison", "{}", "bad.jsonl"}
+    assert mailbox.depth() == (0, 0)
