@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from include.transfer import queries
 from include.transfer.content import Content
 from include.transfer.errors import (
+    Cancelled,
     DriftError,
     ObjectError,
     StaleError,
@@ -38,16 +40,11 @@ from include.transfer.table import LOAD_ID, Destination, existing, publish
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-_POLL_SECONDS = 0.5
 # Bytes from which an object has a statement of its own.
 _LARGE = 8 << 20
 
 # How some objects are read, the objects, and the rows of each by its footer, or -1.
 _Reading = tuple[Reading, list[Planned], list[int]]
-
-
-class Cancelled(TransferError):
-    """The user has stopped the transfer."""
 
 
 @dataclass
@@ -122,7 +119,7 @@ class BatchLoad:
         for attempt in range(_ATTEMPTS):
             try:
                 publish(
-                    self.destination, self.loads, f"{self.work.token}", staged.table, staged.loaded,
+                    self.destination, self.loads, self.work.token, staged.table, staged.loaded,
                     replace_older=self.request.on_overwrite == "replace",
                 )  # fmt: skip
                 break
@@ -136,7 +133,8 @@ class BatchLoad:
         self.drop(staged.table)
 
     def _with_retries(self, objects: Sequence[Planned], **how: Any) -> Staged:
-        for attempt in range(_ATTEMPTS):
+        attempt = 0
+        while True:
             try:
                 return self._stage(objects, **how)
             except (DatabaseError, OperationalError, TransientError) as e:
@@ -149,7 +147,7 @@ class BatchLoad:
                     raise error from e
                 log.info("batch %d: %s: once more", self.batch.number, error)
                 self._wait(attempt)
-        raise AssertionError
+                attempt += 1
 
     def _wait(self, attempt: int) -> None:
         if self.work.stop.wait(min(0.5 * 2**attempt, 10)):
@@ -162,36 +160,41 @@ class BatchLoad:
         readings = self._readings(objects, **how)
         pushed = self.pushed or how.get("push", False)
         is_one = len(readings) == 1 and len(_statements(objects)) == 1 and not pushed
-        table = self._new_table([o.load_id for o in objects] if is_one else [])
+
+        def fill(table: str) -> list[Loaded]:
+            if pushed:
+                return self._push(table, readings)
+            loaded = self._pull(table, readings, **how)
+            self._check_unchanged(objects)
+            return loaded
+
+        return self._filled(fill, [o.load_id for o in objects] if is_one else [])
+
+    def _filled(self, fill: Callable[[str], list[Loaded]], load_ids: Sequence[int] = ()) -> Staged:
+        """Create a staging table, have it filled, and check what is in it then.
+
+        With `load_ids` it is filled by one statement, which another process may adopt.
+        """
+        self._count += 1
+        table = f"{self._tables}{self.work.token}_{self._count}"
+        self.destination.stage(table, json.dumps(list(load_ids)) if load_ids else "")
         try:
-            staged = Staged(table, (self._push if pushed else self._pull)(table, readings, **how))
-            if not pushed:
-                self._check_unchanged(objects)
+            staged = Staged(table, fill(table))
             self._check(staged)
         except BaseException:
             self._drop_quietly(table)
             raise
         return staged
 
-    def _new_table(self, load_ids: Sequence[int] = ()) -> str:
-        """Create a staging table; with `load_ids`, it is filled by one statement, which another process may adopt."""
-        self._count += 1
-        table = f"{self._tables}{self.work.token}_{self._count}"
-        self.destination.stage(table, json.dumps(list(load_ids)) if load_ids else "")
-        return table
-
     @property
     def _tables(self) -> str:
-        return f"load_{self.work.transfer}_{self.batch.number}_"
+        return queries.tables_of(self.work.transfer, self.batch.number)
 
     def _adopt(self, objects: Sequence[Planned]) -> Staged | None:
         """Return what a process that is gone has had ClickHouse read, once it is; None when there is nothing."""
-        running = self.client.query(
-            "SELECT query_id FROM system.processes WHERE startsWith(query_id, {prefix:String})",
-            parameters={"prefix": f"storeside-{self._tables}"},
-        ).result_rows
-        for (query_id,) in running:
-            table = query_id.removeprefix("storeside-").partition("-")[0]
+        running = queries.running(self.client, self._tables)
+        for query_id in running:
+            table = queries.table_of(query_id)
             notes = self.client.query(
                 f"SELECT comment FROM system.tables WHERE database = '{STAGING}' AND name = {{table:String}}",
                 parameters={"table": table},
@@ -202,7 +205,7 @@ class BatchLoad:
             ids = set(json.loads(notes[0][0]))
             some = [o for o in objects if o.load_id in ids]
             try:
-                follow(self.client, query_id, self.work.stop)
+                queries.follow(self.client, query_id, self.work.stop)
                 self._check_unchanged(some)
                 rows = [count for _, _, counts in self._readings(some) for count in counts]
                 staged = Staged(table, [Loaded(o, count) for o, count in zip(some, rows, strict=True)])
@@ -212,10 +215,7 @@ class BatchLoad:
                 continue
             return staged
         if running:
-            self.client.command(
-                "KILL QUERY WHERE startsWith(query_id, {prefix:String}) SYNC",
-                parameters={"prefix": f"storeside-{self._tables}"},
-            )
+            queries.kill(self.client, self._tables, wait=True)
         return None
 
     def _check(self, staged: Staged) -> None:
@@ -318,13 +318,13 @@ class BatchLoad:
         except OperationalError as e:
             if code_of(e):
                 raise
-            follow(self.client, query_id, self.work.stop)
+            queries.follow(self.client, query_id, self.work.stop)
 
     def _query_id(self, table: str) -> str:
         self._count += 1
-        return f"storeside-{table}-{self._count}"
+        return queries.query_id(table, self._count)
 
-    def _push(self, table: str, readings: Sequence[_Reading], **how: Any) -> list[Loaded]:
+    def _push(self, table: str, readings: Sequence[_Reading]) -> list[Loaded]:
         staged = []
         for reading, some, counts in readings:
             for o, rows in zip(some, counts, strict=True):
@@ -332,14 +332,9 @@ class BatchLoad:
                     raise Cancelled("the transfer was stopped")
                 try:
                     read = push(
-                        self.client,
-                        self._content(o),
-                        reading,
-                        o,
-                        table,
-                        self.request.system_columns,
+                        self.client, self._content(o), reading, o, table, self.request.system_columns,
                         self._query_id(table),
-                    )
+                    )  # fmt: skip
                 except DatabaseError as e:
                     raise about(classify(e), o) from e
                 except ObjectError as e:
@@ -371,7 +366,7 @@ class BatchLoad:
         """Read an object whose name speaks of another compression than its content has."""
         if self.pushed or not self.work.form.is_text:
             return None
-        actual = self._content(o).compression()
+        actual = self._content(o).compression
         if actual in BY_WORKER:
             return self._with_retries([o], push=True)
         if actual.removeprefix("hadoop-") == compression_by_name(o.key):
@@ -407,22 +402,18 @@ class BatchLoad:
         rejected = RejectedRows(
             self.destination, o, self.request.source.bucket, keep=keep, limit=self.request.max_bad_rows
         )
-        self._count += 1
-        table = f"load_{self.work.transfer}_{self.batch.number}_{self.work.token}_{self._count}"
-        self.destination.stage(table)
         reading = text_reading(self.work.form, self.destination)
-        try:
+
+        def fill(table: str) -> list[Loaded]:
             rows = salvage(
                 self.client, self._content(o), reading, o, table, self.request.system_columns, self._query_id(table),
                 rejected,
             )  # fmt: skip
             rejected.flush()
-            staged = Staged(table, [Loaded(o, rows, rejected.count)])
-            self._check(staged)
-        except BaseException:
-            self._drop_quietly(table)
-            raise
-        log.info("%s: %d rows loaded, %d rejected", o.key, rows, rejected.count)
+            return [Loaded(o, rows, rejected.count)]
+
+        staged = self._filled(fill)
+        log.info("%s: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
         return staged
 
     def _columns(self, o: Planned) -> list[Column]:
@@ -473,29 +464,6 @@ class Staged:
 
     table: str
     loaded: list[Loaded]
-
-
-def follow(client: Any, query_id: str, stop: threading.Event) -> None:
-    """Wait for a query whose connection was lost; returns when it has succeeded.
-
-    Raises TransientError when it failed, or when ClickHouse does not know: then it has to be run again.
-    """
-    while client.query(
-        "SELECT 1 FROM system.processes WHERE query_id = {id:String}", parameters={"id": query_id}
-    ).result_rows:
-        if stop.wait(_POLL_SECONDS):
-            raise Cancelled("the transfer was stopped")
-    try:
-        client.command("SYSTEM FLUSH LOGS")
-        rows = client.query(
-            "SELECT toString(type), exception FROM system.query_log WHERE query_id = {id:String}"
-            " AND type != 'QueryStart' AND event_date >= today() - 1",
-            parameters={"id": query_id},
-        ).result_rows
-    except DatabaseError:  # no log, or no right to read it
-        rows = []
-    if not rows or rows[0][0] != "QueryFinish":
-        raise TransientError(f"query {query_id} was lost{f': {rows[0][1]}' if rows else ''}")
 
 
 def _statements(objects: Sequence[Planned]) -> list[list[Planned]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from include.transfer import queries
 from include.transfer.batch import BatchLoad, Staged, Work
 from include.transfer.content import Content, s3_error
 from include.transfer.errors import ObjectError, TransferError, UsageError, classify, plain
@@ -255,20 +256,14 @@ class Transfer:
     def progress(self, prepared: Prepared) -> str:
         """Return one line: done of total, rate and time to go."""
         totals = self.loads.totals()
-        row = self.client.query(
-            "SELECT sum(read_rows) FROM system.processes WHERE startsWith(query_id, {prefix:String})",
-            parameters={"prefix": f"storeside-load_{self.id}_"},
-        ).first_row
-        return describe(totals, int(row[0]), prepared, time.time() - self.started)
+        reading = sum(queries.running(self.client, queries.tables_of(self.id)).values())
+        return describe(totals, reading, prepared, time.time() - self.started)
 
     def cancel(self) -> None:
         """Stop, from any thread: queries are killed, and nothing of unfinished batches becomes visible."""
         self.stop.set()
         try:
-            self.client.command(
-                "KILL QUERY WHERE startsWith(query_id, {prefix:String}) ASYNC",
-                parameters={"prefix": f"storeside-load_{self.id}_"},
-            )
+            queries.kill(self.client, queries.tables_of(self.id), wait=False)
         except (DatabaseError, OperationalError) as e:
             log.warning("queries of this transfer may still run: %s", plain(e))
 
@@ -276,20 +271,15 @@ class Transfer:
 
     def _sweep(self) -> None:
         """End what an earlier attempt of this run has left, and drop what is a week old."""
-        mine = f"load_{self.id}_"
-        names, running = self.client.query(
-            "SELECT groupArray(name),"
-            " (SELECT count() FROM system.processes WHERE startsWith(query_id, {queries:String}))"
-            f" FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
+        mine = queries.tables_of(self.id)
+        if queries.running(self.client, mine):
+            queries.kill(self.client, mine, wait=True)
+        names = self.client.query(
+            f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
             f" OR metadata_modification_time < now() - INTERVAL {_STALE_DAYS} DAY)",
-            parameters={"mine": mine, "queries": f"storeside-{mine}"},
-        ).first_row
-        if running:
-            self.client.command(
-                "KILL QUERY WHERE startsWith(query_id, {queries:String}) SYNC",
-                parameters={"queries": f"storeside-{mine}"},
-            )
-        for name in names:
+            parameters={"mine": mine},
+        ).result_rows
+        for (name,) in names:
             self.client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
 
     def _settle(self, destination: Destination) -> None:
