@@ -104,13 +104,11 @@ class Transfer:
             raise _usage(classify(e)) from e
 
     def _prepare(self) -> Prepared:
-        self.loads.create()
-        self._sweep()
-        destination = look_up(self.client, self.request.table)
-        if destination is not None:
-            self._settle(destination)
-        push = not self._pulls()
-        self._list()
+        destination, *_ = queries.at_once(
+            lambda: look_up(self.client, self.request.table), self.loads.create, self._sweep
+        )
+        is_whole, pulls, _ = queries.at_once(self._list, self._pulls, lambda: self._settle(destination))
+        push = not pulls
         listed, planned, size = self.loads.plan(
             self.request.source,
             batch_bytes=self.request.batch_bytes,
@@ -118,6 +116,8 @@ class Transfer:
             push=push,
             retry_failed=self.request.retry_failed,
         )
+        if not is_whole:
+            self.loads.forget("load_listings")
         log.info(
             "s3://%s/%s: %d objects listed, %d to load (%.1f MB), by %s",
             self.request.source.bucket, self.request.source.keys, listed, planned, size / 1e6,
@@ -151,7 +151,8 @@ class Transfer:
             return False
         return True
 
-    def _list(self) -> None:
+    def _list(self) -> bool:
+        """Keep a listing; returns whether it is of all objects below the prefix."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         source = self.request.source
@@ -161,6 +162,7 @@ class Transfer:
             self.loads.record_listing(list_objects(self.s3, source.bucket, source.prefix, after))
         except (BotoCoreError, ClientError) as e:
             raise _usage(s3_error(e, source.bucket, source.prefix)) from e
+        return not after
 
     def _content(self, o: Planned) -> Content:
         return Content(self.s3, self.request.source.bucket, o.key, o.size)
@@ -201,9 +203,10 @@ class Transfer:
             except BaseException:
                 self.cancel()
                 raise
-        totals = self.loads.totals()
+        totals, *_ = queries.at_once(
+            self.loads.totals, lambda: self.loads.forget("load_plan"), lambda: self.loads.forget("load_listings")
+        )
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
-        self.loads.forget("load_plan")
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
@@ -282,9 +285,9 @@ class Transfer:
         for (name,) in names:
             self.client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
 
-    def _settle(self, destination: Destination) -> None:
+    def _settle(self, destination: Destination | None) -> None:
         """Find out what became of loads that somebody was publishing when he was cut off."""
-        if not self.loads.doubtful():
+        if destination is None or not self.loads.doubtful():
             return
         with locked(self.client, destination.name, uuid.uuid4().hex[:8], "nothing"):
             settle(

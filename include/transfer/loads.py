@@ -120,6 +120,16 @@ class Loads:
                 column_type_names=("String", "String", "String", "UInt64", "String"), settings=_SYNCHRONOUS,
             )  # fmt: skip
 
+    def listed_below(self, prefix: str) -> int:
+        """Return how many objects the listing has below a prefix."""
+        return int(
+            self.client.query(
+                "SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}"
+                " AND startsWith(key, {prefix:String})",
+                parameters={**self._parameters, "prefix": prefix},
+            ).first_row[0]
+        )
+
     def start_after(self, overlap_seconds: float) -> str:
         """Return the key after which new ones are to be looked for, where keys only ever grow.
 
@@ -157,7 +167,6 @@ class Loads:
             " count(), sum(size) FROM storeside.load_plan WHERE transfer = {transfer:String}",
             parameters=self._parameters,
         ).first_row
-        self.forget("load_listings")
         return int(row[0]), int(row[1]), int(row[2])
 
     def batches(self) -> list[Batch]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -66,3 +69,10 @@ def follow(client: Any, query: str, stop: threading.Event) -> None:
         rows = []
     if not rows or rows[0][0] != "QueryFinish":
         raise TransientError(f"query {query} was lost{f': {rows[0][1]}' if rows else ''}")
+
+
+def at_once(first: Callable[[], Any], *others: Callable[[], Any]) -> tuple[Any, ...]:
+    """Call all at the same time, and return what they return; the first is called in this thread."""
+    with ThreadPoolExecutor(len(others)) as pool:
+        futures = [pool.submit(contextvars.copy_context().run, call) for call in others]
+        return (first(), *(future.result() for future in futures))
