@@ -343,7 +343,7 @@ class BatchLoad:
         now = dict(
             self.client.query(
                 f"SELECT _path, {pulled_version(has_etag=objects[0].has_etag)} FROM {source}",
-                settings={"max_query_size": LONG_STATEMENT, "use_hive_partitioning": 0},
+                settings={"max_query_size": LONG_STATEMENT, "use_hive_partitioning": 0, "s3_skip_empty_files": 0},
             ).result_rows
         )
         for o in objects:
