@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from include.stack.clickhouse_server import USER
-from include.stack.settings import HOST, Stack
+from include.stack import demo
+from include.stack.settings import Stack
 from include.transfer.engine import Prepared, Report, Transfer
 from include.transfer.lock import STAGING
 from include.transfer.request import Request
@@ -34,12 +34,7 @@ class Loading:
         self.clickhouse.command(f"CREATE TABLE {self.table} ({columns}) ENGINE = MergeTree ORDER BY {order_by}")
 
     def client(self) -> Any:
-        import clickhouse_connect
-
-        return clickhouse_connect.get_client(
-            host=HOST, port=self.stack.ports["clickhouse_http"], username=USER,
-            password=self.stack.secrets["clickhouse"], autogenerate_session_id=False,
-        )  # fmt: skip
+        return demo.clickhouse_client(self.stack)
 
     def transfer(
         self, keys: str = "", *, s3: Any = None, run_id: str = "", collection: str = "storeside_s3", **request: Any

@@ -70,12 +70,13 @@ class Outcome:
 
 
 def clickhouse_client(stack: Stack) -> Any:
-    """Return a clickhouse-connect client of the stack's server."""
+    """Return a clickhouse-connect client of the stack's server, which threads may share."""
     import clickhouse_connect
 
     return clickhouse_connect.get_client(
-        host=HOST, port=stack.ports["clickhouse_http"], username=USER, password=stack.secrets["clickhouse"]
-    )
+        host=HOST, port=stack.ports["clickhouse_http"], username=USER, password=stack.secrets["clickhouse"],
+        autogenerate_session_id=False,
+    )  # fmt: skip
 
 
 def bytes_sent_to_clients(stack: Stack) -> int:

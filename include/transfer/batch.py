@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from include.transfer import queries
 from include.transfer.content import Content
 from include.transfer.errors import (
+    DELETED,
+    OBJECT_CHANGED,
+    Cancelled,
     DriftError,
     ObjectError,
     StaleError,
@@ -32,22 +36,28 @@ from include.transfer.request import Request
 from include.transfer.salvage import RejectedRows, salvage
 from include.transfer.samples import sample_columns, whole_columns
 from include.transfer.schema import Column, structure, wider
-from include.transfer.statement import Reading, parquet_reading, pulled_columns, settings, text_reading
+from include.transfer.source import common, wild
+from include.transfer.statement import (
+    Reading,
+    parquet_reading,
+    pulled_columns,
+    pulled_version,
+    settings,
+    text_reading,
+)
 from include.transfer.table import LOAD_ID, Destination, existing, publish
 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-_POLL_SECONDS = 0.5
 # Bytes from which an object has a statement of its own.
 _LARGE = 8 << 20
+# So many objects are listed once more, which also tells their ETags and sizes, instead of asked for one by one,
+# unless the listing would have this many times as many objects.
+_MANY, _LISTED = 20, 4
 
 # How some objects are read, the objects, and the rows of each by its footer, or -1.
 _Reading = tuple[Reading, list[Planned], list[int]]
-
-
-class Cancelled(TransferError):
-    """The user has stopped the transfer."""
 
 
 @dataclass
@@ -65,6 +75,7 @@ class Work:
     stop: threading.Event = field(default_factory=threading.Event)
     shapes: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     alters: threading.Lock = field(default_factory=threading.Lock)
+    relists: bool = True
 
 
 class BatchLoad:
@@ -75,10 +86,10 @@ class BatchLoad:
         self.batch = batch
         self.request = work.request
         self.client = work.client
-        self.destination = self._destination()
-        self.loads = Loads(self.client, work.transfer, self.destination.name, self.request.source.bucket, work.run_id)
+        self.loads = Loads(self.client, work.transfer, self.request.table, self.request.source.bucket, work.run_id)
         self.pushed = work.push_all or batch.pushed
         self._count = 0
+        self.destination: Destination
 
     def _destination(self) -> Destination:
         return existing(self.client, self.request.table)
@@ -91,15 +102,18 @@ class BatchLoad:
                     self.publish(staged)
             except StaleError as e:
                 log.info("batch %d: %s: its objects are read again", self.batch.number, e)
-                self.destination = self._destination()
             else:
                 return
         raise TransientError(f"batch {self.batch.number} was overtaken {_ATTEMPTS} times: do others load it as well?")
 
     def staged(self) -> Iterator[Staged]:
         """Yield staging tables with the objects that can be loaded, in as few as possible."""
-        objects = self.loads.objects(self.batch.number)
-        if (adopted := self._adopt(objects)) is not None:
+        objects, self.destination, running = queries.at_once(
+            lambda: self.loads.objects(self.batch.number),
+            self._destination,
+            lambda: queries.running(self.client, self._tables),
+        )
+        if (adopted := self._adopt(objects, running)) is not None:
             yield adopted
             taken = {o.planned.load_id for o in adopted.loaded}
             objects = [o for o in objects if o.load_id not in taken]
@@ -122,7 +136,7 @@ class BatchLoad:
         for attempt in range(_ATTEMPTS):
             try:
                 publish(
-                    self.destination, self.loads, f"{self.work.token}", staged.table, staged.loaded,
+                    self.destination, self.loads, self.work.token, staged.table, staged.loaded,
                     replace_older=self.request.on_overwrite == "replace",
                 )  # fmt: skip
                 break
@@ -136,10 +150,14 @@ class BatchLoad:
         self.drop(staged.table)
 
     def _with_retries(self, objects: Sequence[Planned], **how: Any) -> Staged:
-        for attempt in range(_ATTEMPTS):
+        attempt = 0
+        while True:
             try:
                 return self._stage(objects, **how)
             except (DatabaseError, OperationalError, TransientError) as e:
+                if code_of(e) == OBJECT_CHANGED and self.work.relists:
+                    self.work.relists = False  # some endpoints write ETags otherwise in listings than in answers
+                    continue
                 error = classify(e)
                 if not isinstance(error, TransientError):
                     raise error from e
@@ -149,7 +167,7 @@ class BatchLoad:
                     raise error from e
                 log.info("batch %d: %s: once more", self.batch.number, error)
                 self._wait(attempt)
-        raise AssertionError
+                attempt += 1
 
     def _wait(self, attempt: int) -> None:
         if self.work.stop.wait(min(0.5 * 2**attempt, 10)):
@@ -162,36 +180,40 @@ class BatchLoad:
         readings = self._readings(objects, **how)
         pushed = self.pushed or how.get("push", False)
         is_one = len(readings) == 1 and len(_statements(objects)) == 1 and not pushed
-        table = self._new_table([o.load_id for o in objects] if is_one else [])
+
+        def fill(table: str) -> list[Loaded]:
+            if pushed:
+                return self._push(table, readings)
+            loaded = self._pull(table, readings, **how)
+            self._check_unchanged([o for o in objects if not o.has_etag])
+            return loaded
+
+        return self._filled(fill, [o.load_id for o in objects] if is_one else [])
+
+    def _filled(self, fill: Callable[[str], list[Loaded]], load_ids: Sequence[int] = ()) -> Staged:
+        """Create a staging table, have it filled, and check what is in it then.
+
+        With `load_ids` it is filled by one statement, which another process may adopt.
+        """
+        self._count += 1
+        table = f"{self._tables}{self.work.token}_{self._count}"
+        self.destination.stage(table, json.dumps(list(load_ids)) if load_ids else "")
         try:
-            staged = Staged(table, (self._push if pushed else self._pull)(table, readings, **how))
-            if not pushed:
-                self._check_unchanged(objects)
+            staged = Staged(table, fill(table))
             self._check(staged)
         except BaseException:
             self._drop_quietly(table)
             raise
         return staged
 
-    def _new_table(self, load_ids: Sequence[int] = ()) -> str:
-        """Create a staging table; with `load_ids`, it is filled by one statement, which another process may adopt."""
-        self._count += 1
-        table = f"{self._tables}{self.work.token}_{self._count}"
-        self.destination.stage(table, json.dumps(list(load_ids)) if load_ids else "")
-        return table
-
     @property
     def _tables(self) -> str:
-        return f"load_{self.work.transfer}_{self.batch.number}_"
+        return queries.tables_of(self.work.transfer, self.batch.number)
 
-    def _adopt(self, objects: Sequence[Planned]) -> Staged | None:
+    def _adopt(self, objects: Sequence[Planned], running: Iterable[str]) -> Staged | None:
         """Return what a process that is gone has had ClickHouse read, once it is; None when there is nothing."""
-        running = self.client.query(
-            "SELECT query_id FROM system.processes WHERE startsWith(query_id, {prefix:String})",
-            parameters={"prefix": f"storeside-{self._tables}"},
-        ).result_rows
-        for (query_id,) in running:
-            table = query_id.removeprefix("storeside-").partition("-")[0]
+        for query_id in running:
+            table = queries.table_of(query_id)
             notes = self.client.query(
                 f"SELECT comment FROM system.tables WHERE database = '{STAGING}' AND name = {{table:String}}",
                 parameters={"table": table},
@@ -202,8 +224,8 @@ class BatchLoad:
             ids = set(json.loads(notes[0][0]))
             some = [o for o in objects if o.load_id in ids]
             try:
-                follow(self.client, query_id, self.work.stop)
-                self._check_unchanged(some)
+                queries.follow(self.client, query_id, self.work.stop)
+                self._check_unchanged([o for o in some if not o.has_etag])
                 rows = [count for _, _, counts in self._readings(some) for count in counts]
                 staged = Staged(table, [Loaded(o, count) for o, count in zip(some, rows, strict=True)])
                 self._check(staged)
@@ -212,10 +234,7 @@ class BatchLoad:
                 continue
             return staged
         if running:
-            self.client.command(
-                "KILL QUERY WHERE startsWith(query_id, {prefix:String}) SYNC",
-                parameters={"prefix": f"storeside-{self._tables}"},
-            )
+            queries.kill(self.client, self._tables, wait=True)
         return None
 
     def _check(self, staged: Staged) -> None:
@@ -228,6 +247,8 @@ class BatchLoad:
         strange = sum(count for load_id, count in found.items() if load_id not in ids)
         if strange:
             raise ObjectError(f"{strange} rows came from another version: it was overwritten after it was listed")
+        # Where objects are listed, one that is gone looks like one without rows.
+        self._check_unchanged([o.planned for o in staged.loaded if o.rows < 0 and o.planned.load_id not in found])
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
             if o.rows >= 0 and there != o.rows:
@@ -254,7 +275,7 @@ class BatchLoad:
 
     def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[tuple[Column, ...], int]]:
         """Yield columns and rows of Parquet objects, from their footers."""
-        if self.pushed:
+        if self.pushed or len(objects) == 1:
             for o in objects:
                 try:
                     columns, rows_in_footer = parquet_facts(self._content(o))
@@ -262,50 +283,69 @@ class BatchLoad:
                     raise about(e, o) from e
                 yield tuple(columns), rows_in_footer
             return
-        source = self.request.source.objects([o.key for o in objects], "ParquetMetadata")
+        source, only = self._source(objects, "ParquetMetadata")
         rows = self.client.query(
             "SELECT _path, num_rows, toString(cityHash64(arrayMap(c -> (c.path, c.physical_type, c.logical_type,"
-            f" c.max_definition_level, c.max_repetition_level), columns))) FROM {source}",
+            " c.max_definition_level, c.max_repetition_level), columns)))"
+            f" FROM {source}{f' WHERE {only}' if only else ''}",
             settings={"use_hive_partitioning": 0, "max_query_size": LONG_STATEMENT, "s3_retry_attempts": 10},
         ).result_rows
         found = {path: (count, shape) for path, count, shape in rows}
         for o in objects:
             path = f"{self.request.source.bucket}/{o.key}"
             if path not in found:
-                raise ObjectError("it was deleted after it was listed")
+                raise about(ObjectError(DELETED), o)
             count, shape = found[path]
             if shape not in self.work.shapes:
                 self.work.shapes[shape] = tuple(parquet_facts(self._content(o))[0])
             yield self.work.shapes[shape], count
 
+    def _source(
+        self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"
+    ) -> tuple[str, str]:
+        """Return the table function of objects, and the condition that keeps others out; empty where there are none.
+
+        With the condition, objects that are gone are missing without an error.
+        """
+        source, keys = self.request.source, [o.key for o in objects]
+        prefix = common(keys)
+        if (
+            self.work.relists
+            and len(keys) >= _MANY
+            and objects[0].has_etag
+            and not source.cluster
+            and not wild(prefix)
+            # a listing that was forgotten, or is not of all objects, has too few
+            and len(keys) <= self.loads.listed_below(prefix) <= _LISTED * len(keys)
+        ):
+            return source.among(keys, form, columns, compression), source.only(keys)
+        return source.objects(keys, form, columns, compression), ""
+
     def _pull(self, table: str, readings: Sequence[_Reading], **how: Any) -> list[Loaded]:
         compression = how.get("compression", "auto")
         for reading, some, _ in readings:
             for few in _statements(some):
-                source = self.request.source.objects(
-                    [o.key for o in few], reading.form.clickhouse, structure(reading.columns), compression
-                )
+                columns = structure(reading.columns)
+                source, only = self._source(few, reading.form.clickhouse, columns, compression)
                 extra = pulled_columns(
                     self.destination.name, self.request.source.bucket, few, self.request.system_columns
                 )
                 more = {} if few[0].has_etag else {"s3_validate_etag_on_read": 0}
-                self._execute(
-                    table, f"INSERT INTO {reading.insert(table, extra, source)}", settings(reading.form, **more)
-                )
+                statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
+                self._execute(table, statement, settings(reading.form, **more))
         return [Loaded(o, rows) for _, some, counts in readings for o, rows in zip(some, counts, strict=True)]
 
     def _check_unchanged(self, objects: Sequence[Planned]) -> None:
-        """Compare size and time of objects that have no ETag with those at the listing."""
-        if not objects or objects[0].has_etag:
+        """Compare the versions of objects with those at the listing."""
+        if not objects:
             return
         source = self.request.source.objects([o.key for o in objects], "One")
-        now = {
-            path: f"{size}@{seconds}"
-            for path, size, seconds in self.client.query(
-                f"SELECT _path, _size, toUnixTimestamp(_time) FROM {source}",
-                settings={"max_query_size": LONG_STATEMENT},
+        now = dict(
+            self.client.query(
+                f"SELECT _path, {pulled_version(has_etag=objects[0].has_etag)} FROM {source}",
+                settings={"max_query_size": LONG_STATEMENT, "use_hive_partitioning": 0, "s3_skip_empty_files": 0},
             ).result_rows
-        }
+        )
         for o in objects:
             if now.get(f"{self.request.source.bucket}/{o.key}") != o.version:
                 raise about(ObjectError("it was overwritten or deleted after it was listed"), o)
@@ -318,13 +358,13 @@ class BatchLoad:
         except OperationalError as e:
             if code_of(e):
                 raise
-            follow(self.client, query_id, self.work.stop)
+            queries.follow(self.client, query_id, self.work.stop)
 
     def _query_id(self, table: str) -> str:
         self._count += 1
-        return f"storeside-{table}-{self._count}"
+        return queries.query_id(table, self._count)
 
-    def _push(self, table: str, readings: Sequence[_Reading], **how: Any) -> list[Loaded]:
+    def _push(self, table: str, readings: Sequence[_Reading]) -> list[Loaded]:
         staged = []
         for reading, some, counts in readings:
             for o, rows in zip(some, counts, strict=True):
@@ -332,14 +372,9 @@ class BatchLoad:
                     raise Cancelled("the transfer was stopped")
                 try:
                     read = push(
-                        self.client,
-                        self._content(o),
-                        reading,
-                        o,
-                        table,
-                        self.request.system_columns,
+                        self.client, self._content(o), reading, o, table, self.request.system_columns,
                         self._query_id(table),
-                    )
+                    )  # fmt: skip
                 except DatabaseError as e:
                     raise about(classify(e), o) from e
                 except ObjectError as e:
@@ -371,7 +406,7 @@ class BatchLoad:
         """Read an object whose name speaks of another compression than its content has."""
         if self.pushed or not self.work.form.is_text:
             return None
-        actual = self._content(o).compression()
+        actual = self._content(o).compression
         if actual in BY_WORKER:
             return self._with_retries([o], push=True)
         if actual.removeprefix("hadoop-") == compression_by_name(o.key):
@@ -407,22 +442,18 @@ class BatchLoad:
         rejected = RejectedRows(
             self.destination, o, self.request.source.bucket, keep=keep, limit=self.request.max_bad_rows
         )
-        self._count += 1
-        table = f"load_{self.work.transfer}_{self.batch.number}_{self.work.token}_{self._count}"
-        self.destination.stage(table)
         reading = text_reading(self.work.form, self.destination)
-        try:
+
+        def fill(table: str) -> list[Loaded]:
             rows = salvage(
                 self.client, self._content(o), reading, o, table, self.request.system_columns, self._query_id(table),
                 rejected,
             )  # fmt: skip
             rejected.flush()
-            staged = Staged(table, [Loaded(o, rows, rejected.count)])
-            self._check(staged)
-        except BaseException:
-            self._drop_quietly(table)
-            raise
-        log.info("%s: %d rows loaded, %d rejected", o.key, rows, rejected.count)
+            return [Loaded(o, rows, rejected.count)]
+
+        staged = self._filled(fill)
+        log.info("%s: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
         return staged
 
     def _columns(self, o: Planned) -> list[Column]:
@@ -473,29 +504,6 @@ class Staged:
 
     table: str
     loaded: list[Loaded]
-
-
-def follow(client: Any, query_id: str, stop: threading.Event) -> None:
-    """Wait for a query whose connection was lost; returns when it has succeeded.
-
-    Raises TransientError when it failed, or when ClickHouse does not know: then it has to be run again.
-    """
-    while client.query(
-        "SELECT 1 FROM system.processes WHERE query_id = {id:String}", parameters={"id": query_id}
-    ).result_rows:
-        if stop.wait(_POLL_SECONDS):
-            raise Cancelled("the transfer was stopped")
-    try:
-        client.command("SYSTEM FLUSH LOGS")
-        rows = client.query(
-            "SELECT toString(type), exception FROM system.query_log WHERE query_id = {id:String}"
-            " AND type != 'QueryStart' AND event_date >= today() - 1",
-            parameters={"id": query_id},
-        ).result_rows
-    except DatabaseError:  # no log, or no right to read it
-        rows = []
-    if not rows or rows[0][0] != "QueryFinish":
-        raise TransientError(f"query {query_id} was lost{f': {rows[0][1]}' if rows else ''}")
 
 
 def _statements(objects: Sequence[Planned]) -> list[list[Planned]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import io
 import lzma
 from collections.abc import Iterator
@@ -90,8 +91,9 @@ class Content(io.RawIOBase):
         except (BotoCoreError, ClientError) as e:
             raise s3_error(e, self.bucket, self.key) from e
 
+    @functools.cached_property
     def compression(self) -> str:
-        """Return what the content is compressed with; empty when it is not."""
+        """What the content is compressed with; empty when it is not."""
         head = self.range(0, 10)
         return compression_of(head) or ("hadoop-snappy" if is_hadoop_snappy(self.key, head) else "")
 
@@ -109,7 +111,7 @@ class Content(io.RawIOBase):
         """Return the content as a file that is read once, decompressed by what it is compressed with."""
         from botocore.exceptions import BotoCoreError, ClientError
 
-        kind = self.compression()
+        kind = self.compression
         try:
             body = self.client.get_object(Bucket=self.bucket, Key=self.key, **self._condition)["Body"]
         except (BotoCoreError, ClientError) as e:
@@ -118,7 +120,7 @@ class Content(io.RawIOBase):
 
     def sample(self, most: int) -> bytes:
         """Return the first bytes, decompressed; of text, up to the last whole line where there is more."""
-        kind = self.compression()
+        kind = self.compression
         for reach in (most, CHUNK, _LONGEST_BLOCK):
             raw = self.range(0, max(reach, most))
             content, error = _beginning(raw, kind, most)

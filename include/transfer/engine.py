@@ -16,9 +16,10 @@ from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from include.transfer.batch import BatchLoad, Cancelled, Staged, Work
+from include.transfer import queries
+from include.transfer.batch import BatchLoad, Staged, Work
 from include.transfer.content import Content, s3_error
-from include.transfer.errors import ObjectError, TransferError, UsageError, classify, plain
+from include.transfer.errors import Cancelled, ObjectError, TransferError, UsageError, classify, plain
 from include.transfer.formats import Format
 from include.transfer.loads import Batch, Loads, Planned, Totals
 from include.transfer.lock import STAGING, locked
@@ -105,16 +106,13 @@ class Transfer:
             raise _usage(classify(e)) from e
 
     def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
-        self.loads.create()
-        self._sweep()
-        destination = look_up(self.client, self.request.table)
-        if destination is not None:
-            self._settle(destination)
-        push = not self.pulls
-        if objects is None:
-            self._list()
-        else:
-            self.loads.record_listing([objects])
+        destination, *_ = queries.at_once(
+            lambda: look_up(self.client, self.request.table), self.loads.create, self._sweep
+        )
+        is_whole, pulls, _ = queries.at_once(
+            lambda: self._list(objects), lambda: self.pulls, lambda: self._settle(destination)
+        )
+        push = not pulls
         listed, planned, size = self.loads.plan(
             self.request.source,
             batch_bytes=self.request.batch_bytes,
@@ -122,6 +120,8 @@ class Transfer:
             push=push,
             retry_failed=self.request.retry_failed,
         )
+        if not is_whole:
+            self.loads.forget("load_listings")
         log.info(
             "s3://%s/%s: %d objects listed, %d to load (%.1f MB), by %s",
             self.request.source.bucket, self.request.source.keys, listed, planned, size / 1e6,
@@ -156,7 +156,11 @@ class Transfer:
             return False
         return True
 
-    def _list(self) -> None:
+    def _list(self, objects: Sequence[Listed] | None) -> bool:
+        """Keep a listing, these objects or what the bucket has; returns whether it is of all below the prefix."""
+        if objects is not None:
+            self.loads.record_listing([objects])
+            return False
         from botocore.exceptions import BotoCoreError, ClientError
 
         source = self.request.source
@@ -166,6 +170,7 @@ class Transfer:
             self.loads.record_listing(list_objects(self.s3, source.bucket, source.prefix, after))
         except (BotoCoreError, ClientError) as e:
             raise _usage(s3_error(e, source.bucket, source.prefix)) from e
+        return not after
 
     def _content(self, o: Planned) -> Content:
         return Content(self.s3, self.request.source.bucket, o.key, o.size)
@@ -206,9 +211,10 @@ class Transfer:
             except BaseException:
                 self.cancel()
                 raise
-        totals = self.loads.totals()
+        totals, *_ = queries.at_once(
+            self.loads.totals, lambda: self.loads.forget("load_plan"), lambda: self.loads.forget("load_listings")
+        )
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
-        self.loads.forget("load_plan")
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
@@ -261,20 +267,14 @@ class Transfer:
     def progress(self, prepared: Prepared) -> str:
         """Return one line: done of total, rate and time to go."""
         totals = self.loads.totals()
-        row = self.client.query(
-            "SELECT sum(read_rows) FROM system.processes WHERE startsWith(query_id, {prefix:String})",
-            parameters={"prefix": f"storeside-load_{self.id}_"},
-        ).first_row
-        return describe(totals, int(row[0]), prepared, time.time() - self.started)
+        reading = sum(queries.running(self.client, queries.tables_of(self.id)).values())
+        return describe(totals, reading, prepared, time.time() - self.started)
 
     def cancel(self) -> None:
         """Stop, from any thread: queries are killed, and nothing of unfinished batches becomes visible."""
         self.stop.set()
         try:
-            self.client.command(
-                "KILL QUERY WHERE startsWith(query_id, {prefix:String}) ASYNC",
-                parameters={"prefix": f"storeside-load_{self.id}_"},
-            )
+            queries.kill(self.client, queries.tables_of(self.id), wait=False)
         except (DatabaseError, OperationalError) as e:
             log.warning("queries of this transfer may still run: %s", plain(e))
 
@@ -286,25 +286,20 @@ class Transfer:
 
     def _sweep(self) -> None:
         """End what an earlier attempt of this run has left, and drop what is a week old."""
-        mine = f"load_{self.id}_"
-        names, running = self.client.query(
-            "SELECT groupArray(name),"
-            " (SELECT count() FROM system.processes WHERE startsWith(query_id, {queries:String}))"
-            f" FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
+        mine = queries.tables_of(self.id)
+        if queries.running(self.client, mine):
+            queries.kill(self.client, mine, wait=True)
+        names = self.client.query(
+            f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
             f" OR metadata_modification_time < now() - INTERVAL {_STALE_DAYS} DAY)",
-            parameters={"mine": mine, "queries": f"storeside-{mine}"},
-        ).first_row
-        if running:
-            self.client.command(
-                "KILL QUERY WHERE startsWith(query_id, {queries:String}) SYNC",
-                parameters={"queries": f"storeside-{mine}"},
-            )
-        for name in names:
+            parameters={"mine": mine},
+        ).result_rows
+        for (name,) in names:
             self.client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
 
-    def _settle(self, destination: Destination) -> None:
+    def _settle(self, destination: Destination | None) -> None:
         """Find out what became of loads that somebody was publishing when he was cut off."""
-        if not self.loads.doubtful():
+        if destination is None or not self.loads.doubtful():
             return
         with locked(self.client, destination.name, uuid.uuid4().hex[:8], "nothing"):
             settle(

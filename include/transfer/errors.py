@@ -1,6 +1,7 @@
 """What can go wrong in a transfer, and what is done about it.
 
 TransferError
+├── Cancelled         the user has stopped it
 ├── UsageError        the request cannot be carried out; no retry helps
 ├── ObjectError       one object cannot be loaded; the others are
 │   └── DriftError    its columns are not the table's
@@ -16,6 +17,10 @@ from typing import Any
 
 class TransferError(Exception):
     """A transfer, or a part of it, cannot go on; the message names what and why."""
+
+
+class Cancelled(TransferError):
+    """The user has stopped the transfer."""
 
 
 class UsageError(TransferError):
@@ -47,9 +52,9 @@ TABLE_EXISTS = 57
 DIFFERENT_STRUCTURE = 122
 ACCESS_DENIED = 497
 _S3_ERROR = 499
+OBJECT_CHANGED = 1009
 # timeouts, memory, too many queries or parts, network, a session in use, lost or killed queries, lack of space
 _TRANSIENT = frozenset({159, 202, 203, 209, 210, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000})
-# an ETag that is another than at the listing (UNEXPECTED_FILE..., "was replaced during read")
 _UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
 # Of an answer of S3, those that come and go. The code of S3_ERROR is one for all of them.
 _S3_BUSY = re.compile(

@@ -25,6 +25,12 @@ _LEDGER = {
     "modified": "DateTime64(3)",
     **dict.fromkeys(("reason", "run_id"), "String"),
 }
+# Of planned objects, those that this run has still to load.
+_UNFINISHED = (
+    "(key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
+    " WHERE destination = {destination:String} AND bucket = {bucket:String}"
+    " AND (state = 'loaded' OR state = 'failed' AND run_id = {run_id:String}))"
+)
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,16 @@ class Loads:
                 column_type_names=("String", "String", "String", "UInt64", "String"), settings=_SYNCHRONOUS,
             )  # fmt: skip
 
+    def listed_below(self, prefix: str) -> int:
+        """Return how many objects the listing has below a prefix."""
+        return int(
+            self.client.query(
+                "SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}"
+                " AND startsWith(key, {prefix:String})",
+                parameters={**self._parameters, "prefix": prefix},
+            ).first_row[0]
+        )
+
     def start_after(self, overlap_seconds: float) -> str:
         """Return the key after which new ones are to be looked for, where keys only ever grow.
 
@@ -151,7 +167,6 @@ class Loads:
             " count(), sum(size) FROM storeside.load_plan WHERE transfer = {transfer:String}",
             parameters=self._parameters,
         ).first_row
-        self.forget("load_listings")
         return int(row[0]), int(row[1]), int(row[2])
 
     def batches(self) -> list[Batch]:
@@ -159,21 +174,14 @@ class Loads:
         rows = self.client.query(
             "SELECT batch, any(pushed), count(), sum(size) FROM storeside.load_plan"
             " WHERE transfer = {transfer:String}"
-            " AND (key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
-            " WHERE destination = {destination:String} AND bucket = {bucket:String}"
-            " AND (state = 'loaded' OR state = 'failed' AND run_id = {run_id:String})) GROUP BY batch ORDER BY batch",
+            f" AND {_UNFINISHED} GROUP BY batch ORDER BY batch",
             parameters=self._parameters,
         ).result_rows
         return [Batch(int(n), bool(pushed), int(count), int(size)) for n, pushed, count, size in rows]
 
     def objects(self, batch: int) -> list[Planned]:
         """Return the objects of a batch that are not finished."""
-        return self._planned(
-            "batch = {batch:UInt32} AND (key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
-            " WHERE destination = {destination:String} AND bucket = {bucket:String}"
-            " AND (state = 'loaded' OR state = 'failed' AND run_id = {run_id:String})) ORDER BY key",
-            batch=batch,
-        )
+        return self._planned(f"batch = {{batch:UInt32}} AND {_UNFINISHED} ORDER BY key", batch=batch)
 
     def sample(self, count: int) -> list[Planned]:
         """Return some objects of the plan: the first, and others spread over it."""

@@ -47,7 +47,7 @@ def push(
     encoding: str | None = None
     body: Iterator[bytes] = content.stream()
     if form.is_text:
-        kind = content.compression()
+        kind = content.compression
         if kind in _ENCODINGS:
             encoding = _ENCODINGS[kind]
         else:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer.content import CHUNK, Content
@@ -48,6 +49,8 @@ def salvage(
     records = _records(content.plain(), reading.form)
     if reading.form.clickhouse == "CSVWithNames":
         header = next(records, (0, b""))[1]
+    # Of the first lines, those to be left out are gone.
+    reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))
     shift = 1 if header else 0
     accepted = 0
     count = 0
@@ -59,7 +62,7 @@ def salvage(
         count += 1
         try:
             insert(
-                client, body, reading.form.clickhouse, _without_skipping(reading), planned, staging, system,
+                client, body, reading.form.clickhouse, reading, planned, staging, system,
                 f"{query_id}-{count}", first_row=first,
             )  # fmt: skip
         except DatabaseError as e:
@@ -75,12 +78,6 @@ def salvage(
     for block in _blocks(records):
         accepted += send(block)
     return accepted
-
-
-def _without_skipping(reading: Reading) -> Reading:
-    from dataclasses import replace
-
-    return replace(reading, form=Format(reading.form.name, replace(reading.form.csv, skip_rows=0)))
 
 
 def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -194,8 +191,6 @@ class RejectedRows:
         """Write what was kept; the same row twice is one."""
         if not self._rows:
             return
-        from clickhouse_connect.driver.binding import quote_identifier
-
         database, table = self._table
         client = self.destination.client
         client.command(

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from clickhouse_connect.driver.binding import quote_identifier
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer.errors import UsageError
 from include.transfer.formats import Format
+from include.transfer.source import literal
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,8 +31,8 @@ _MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
 # An integer within a nested type; the name of a tuple's element has its type behind it.
 _NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
 _MICROSECONDS = 6
-# A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
 _NO_TYPE = "column {!r}: ClickHouse has no type for Parquet's {}: write it as another"
+# A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
 _ENOUGH_ROWS, _DISTINCT = 1000, 0.05
 
 
@@ -129,9 +131,7 @@ def _nested_type(kind: pyarrow.DataType, name: str) -> str:
     if of.is_struct(kind):
         parts = (f"{quote_identifier(part.name)} {_nullable_arrow(part)}" for part in kind)
         return f"Tuple({', '.join(parts)})"
-    raise UsageError(
-        f"column {name!r}: ClickHouse has no type for Parquet's {kind}: leave it out or write it otherwise"
-    )
+    raise UsageError(_NO_TYPE.format(name, kind))
 
 
 def text_columns(client: Any, form: Format, sample: bytes, nested: Nested) -> list[Column]:
@@ -205,8 +205,6 @@ def merge(client: Any, samples: Sequence[Sequence[Column]]) -> list[Column]:
 
 def wider(client: Any, one: str, other: str) -> str:
     """Return a type that takes the values of both: ClickHouse's common supertype, else Float64 or String."""
-    from clickhouse_connect.driver.exceptions import DatabaseError
-
     if one.replace("`", "") == other.replace("`", ""):
         return one
     wants_null = is_nullable(one) or is_nullable(other)
@@ -269,7 +267,7 @@ def whole(name: str, source: str, target: str) -> str:
     a, b = bare(source), bare(target)
     kept = ""
     if a == "String" and b in ("Date", "Date32"):  # days that a month has not become the next one's first
-        day, date = f"substring({column}, -2)", f"CAST({column}, {_text(nullable(b))})"
+        day, date = f"substring({column}, -2)", f"CAST({column}, {literal(nullable(b))})"
         kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
     elif a == "String" and (scale := _scale(b)) is not None:
         kept = (
@@ -277,7 +275,7 @@ def whole(name: str, source: str, target: str) -> str:
             f" OR length(trim(TRAILING '0' FROM {column})) - position({column}, '.') <= {scale}"
         )
     elif _is_cut(a, b):
-        kept = f"CAST({conversion(name, source, nullable(b))}, {_text(nullable(a))}) = {column}"
+        kept = f"CAST({conversion(name, source, nullable(b))}, {literal(nullable(a))}) = {column}"
     return f"ifNull({kept}, 1)" if kept else ""
 
 
@@ -311,16 +309,12 @@ def conversion(name: str, source: str, target: str) -> str:
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):
         return column
     if a.startswith("Decimal") and b.startswith("Decimal"):  # which accurateCast does not check
-        return f"CAST(toString({column}), {_text(target)})"
+        return f"CAST(toString({column}), {literal(target)})"
     if b == "String" and a != b:
-        return f"CAST(toString({column}), {_text(target)})"
+        return f"CAST(toString({column}), {literal(target)})"
     if a == "String":
-        return f"CAST({column}, {_text(target)})"
-    return f"accurateCast({column}, {_text(target)})"
-
-
-def _text(kind: str) -> str:
-    return "'" + kind.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return f"CAST({column}, {literal(target)})"
+    return f"accurateCast({column}, {literal(target)})"
 
 
 def fits(source: str, target: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,17 @@ class Source:
             path = "{" + ",".join(quote(key, safe="/") for key in keys) + "}"
         return self._function(path, form, structure, compression)
 
+    def among(self, keys: Sequence[str], form: str, structure: str = "", compression: str = "auto") -> str:
+        """Return the table function of all objects below what these keys have in common; see `only`."""
+        return self._function(f"{quote(common(keys), safe='/')}**", form, structure, compression)
+
+    def only(self, keys: Sequence[str]) -> str:
+        """Return the condition by which of all objects these are read, and the others are not even opened.
+
+        ClickHouse would ask for each of them again if the condition were on the bare `_path`.
+        """
+        return f"substring(_path, {len(self.bucket.encode()) + 2}) IN ({', '.join(map(literal, keys))})"
+
     def probe(self) -> str:
         """Return the table function of all objects below the prefix; to see whether ClickHouse reaches them."""
         prefix = "" if wild(self.prefix) else quote(self.prefix, safe="/")
@@ -91,6 +103,11 @@ class Source:
 
     def _call(self, arguments: str) -> str:
         return f"s3Cluster({literal(self.cluster)}, {arguments})" if self.cluster else f"s3({arguments})"
+
+
+def common(keys: Sequence[str]) -> str:
+    """Return what all keys begin with."""
+    return os.path.commonprefix(list(keys))  # noqa: RUF071 - letters, not folders, are meant
 
 
 def wild(key: str) -> bool:

@@ -26,12 +26,13 @@ class Reading:
     expressions: tuple[tuple[str, str], ...]
     condition: str = ""
 
-    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str) -> str:
-        """Return INSERT … SELECT … FROM `source`; `extra` are further columns with their expressions."""
+    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "") -> str:
+        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions."""
         pairs = [*self.expressions, *extra]
         names = ", ".join(quote_identifier(name) for name, _ in pairs)
         values = ", ".join(value for _, value in pairs)
-        where = f" WHERE {self.condition}" if self.condition else ""
+        conditions = " AND ".join(filter(None, (only, self.condition)))
+        where = f" WHERE {conditions}" if conditions else ""
         return f"{STAGING}.{quote_identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
 
 
@@ -128,9 +129,7 @@ def pulled_columns(
             f"if(_path = {path} AND _etag IN ({version}, {quoted}), toUInt64({objects[0].load_id}), toUInt64(0))"
         )
     else:  # as the plan computes it
-        version = "trim(BOTH '\"' FROM _etag)"
-        if not objects[0].has_etag:
-            version = "format('{}@{}', toString(_size), toString(toUnixTimestamp(_time)))"
+        version = pulled_version(has_etag=objects[0].has_etag)
         load_id = f"sipHash64({literal(destination)}, {literal(bucket)}, {key}, {version})"
     values = {
         "_object": key,
@@ -139,6 +138,13 @@ def pulled_columns(
         "_loaded_at": "now64(3)",
     }
     return [(LOAD_ID, load_id), *((name, values[name]) for name in system)]
+
+
+def pulled_version(*, has_etag: bool) -> str:
+    """Return the version of the object that ClickHouse reads, as the plan has it."""
+    if has_etag:
+        return "trim(BOTH '\"' FROM _etag)"
+    return "format('{}@{}', toString(_size), toString(toUnixTimestamp(_time)))"
 
 
 def pushed_columns(planned: Planned, system: Sequence[str], first_row: int = 0) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ SYSTEM_COLUMNS = {
 REST = "_rest"
 # The destination merges what it is given; until then it would only take time from reading.
 _NO_MERGES = (
-    ", max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
+    "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
     ", parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
 )
 _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
@@ -92,7 +92,7 @@ class Destination:
             if now is None:
                 actions.append(f"ADD COLUMN IF NOT EXISTS {quote_identifier(column.name)} {nullable(column.type)}")
             elif now != column.type:
-                if re.search(rf"\b{re.escape(column.name)}\b", key):
+                if _names(key, column.name):
                     raise UsageError(f"column {column.name!r} of {self.name} is part of its key and stays {now}")
                 actions.append(f"MODIFY COLUMN {column.definition}")
         return self.alter(actions) if actions else self
@@ -106,7 +106,7 @@ class Destination:
         clauses.append(f"ORDER BY ({self.sorting_key})")
         if self.primary_key != self.sorting_key:
             clauses.append(f"PRIMARY KEY ({self.primary_key})")
-        clauses.append(f"SETTINGS storage_policy = '{self.storage_policy}', allow_nullable_key = 1{_NO_MERGES}")
+        clauses.append(f"SETTINGS storage_policy = '{self.storage_policy}', allow_nullable_key = 1, {_NO_MERGES}")
         if note:
             clauses.append(f"COMMENT {literal(note)}")
         self.client.command(" ".join(clauses), settings={"max_query_size": LONG_STATEMENT})
@@ -188,10 +188,9 @@ def ddl(name: str, columns: Sequence[Column], layout: Layout) -> str:
     key = f"{layout.order_by} {layout.partition_by}"
     parts = []
     for column in columns:
-        keyed = re.search(rf"(?<![\w]){re.escape(column.name)}(?![\w])", key)
         low = column.type.startswith("LowCardinality(")
         plain = f"LowCardinality({bare(column.type)})" if low else bare(column.type)
-        parts.append(replace(column, type=plain if keyed else column.type).definition)
+        parts.append(replace(column, type=plain if _names(key, column.name) else column.type).definition)
     parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
     clauses = [
         f"CREATE TABLE IF NOT EXISTS {quote_identifier(database)}.{quote_identifier(table)} (\n    "
@@ -205,6 +204,11 @@ def ddl(name: str, columns: Sequence[Column], layout: Layout) -> str:
     if layout.ttl:
         clauses.append(f"TTL {layout.ttl}")
     return "\n".join(clauses)
+
+
+def _names(key: str, column: str) -> bool:
+    """Tell whether the expressions of a table's keys name a column."""
+    return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", key) is not None
 
 
 def publish(

@@ -152,13 +152,12 @@ class Server:
         single = len(objects.keys) == 1
         name = f"{BUCKET}/{objects.keys[0] if single else f'{objects.prefix}**.{objects.form}'}"
         source = f"s3({COLLECTION}, filename = '{name}', format = '{FORMATS[objects.format]}')"
-        began = time.monotonic()
-        self.client.command(f"INSERT INTO {table} SELECT * FROM {source}")
-        return Run(time.monotonic() - began, 0, objects.rows, 0)
+        text = f"INSERT INTO {table} SELECT * FROM {source}"
+        return self.ours(do="statement", text=text, rows=objects.rows, table=table)
 
     @contextlib.contextmanager
     def _table(self) -> Iterator[str]:
-        table = f"trips_{next(self._numbers)}"
+        table = f"{DATABASE}.trips_{next(self._numbers)}"
         columns = []
         for column in SCHEMA:
             kind = TYPES[str(column.type)]
@@ -271,16 +270,17 @@ def peers(gateway: Gateway, bucket: taxi.Bucket, cache: Path, only: Sequence[str
 
 def planning(server: Server, listing: S3, count: int) -> Case:
     """Return the planning of many listed objects against a ledger of as many."""
+    planned = f"{DATABASE}.planned"
 
     def run(check: bool) -> Load:
         before = server.begin()
-        done = server.ours(listing, do="plan", prefix="trips/", table="planned")
+        done = server.ours(listing, do="plan", prefix="trips/", table=planned)
         cpu, peak = server.end(before)
         if done.rows != to_plan(count):
             sys.exit(f"error: {done.rows} objects are planned instead of {to_plan(count)}")
         return Load(replace(done, rows=count), cpu, peak)
 
-    server.ours(do="remember", count=count, table="planned")
+    server.ours(do="remember", count=count, table=planned)
     return Case("plan", run, warm=False)
 
 

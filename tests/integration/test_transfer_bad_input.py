@@ -371,6 +371,39 @@ def test_objects_that_are_deleted_or_overwritten_after_the_listing(loading: Load
     assert loading.rows() == [(0,), (3,), (22,)]
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_many_objects_are_listed_again_instead_of_asked_for(loading: Loading, form: str) -> None:
+    """One request per object, and none for others; those that the listing has no more are noticed, and empty ones."""
+
+    def write(*numbers: int) -> bytes:
+        if form == "csv":
+            return b"n\n" + b"".join(b"%d\n" % n for n in numbers)
+        return parquet({"n": pa.array(numbers, pa.int64())})
+
+    objects = {f"ü/{n:02} +.{form}": write(1) for n in range(60)} | {f"ü/empty.{form}": write()}
+    if form == "csv":
+        objects["ü/zipped.csv.gz"] = gzip.compress(write(1))
+    loading.put(objects)
+    loading.create("n Int64")
+    transfer = loading.transfer("ü/", loader="pull", format=form)
+    prepared = transfer.prepare()
+    loading.s3.delete_object(Bucket=loading.bucket, Key=f"ü/07 +.{form}")
+    loading.put({f"ü/08 +.{form}": write(2), f"ü/later.{form}": write(2)})
+    report = transfer.run(prepared)
+    loading.check(report)
+    wrong = {f"ü/07 +.{form}": "deleted", f"ü/08 +.{form}": "overwritten"}
+    expect(loading, wrong, {key: 0 if "empty" in key else 1 for key in objects if key not in wrong})
+    loading.clickhouse.command("SYSTEM FLUSH LOGS")
+    gets, heads = loading.query(
+        "SELECT max(get), argMax(head, get) FROM (SELECT ProfileEvents['S3GetObject'] AS get,"
+        " ProfileEvents['S3HeadObject'] AS head FROM system.query_log"
+        " WHERE startsWith(query_id, {prefix:String}) AND type = 'QueryFinish')",
+        prefix=f"storeside-load_{transfer.id}_",
+    )[0]
+    assert gets > 20  # of the statement that read most of them
+    assert heads == 0
+
+
 @dataclass
 class Faults:
     """What an S3 server answers instead of objects: by key, a status and how often."""
@@ -378,6 +411,8 @@ class Faults:
     denied: set[str] = field(default_factory=set)
     slow: dict[str, int] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
+    bare_etags: bool = False
+    refused: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -399,7 +434,10 @@ class FaultyHandler(BaseHTTPRequestHandler):
             self.faults.slow[key] = busy - 1
             cut = self.command == "GET" and self.faults.cut.get(key, 0) > 0
             self.faults.cut[key] = self.faults.cut.get(key, 0) - cut
-        if key in self.faults.denied:
+        if self.faults.bare_etags and not self.headers.get("If-Match", '"').startswith('"'):
+            self.faults.refused += 1
+            self._fail(412, "PreconditionFailed")
+        elif key in self.faults.denied:
             self._fail(403, "AccessDenied")
         elif busy > 0:
             self._fail(503, "SlowDown")
@@ -428,6 +466,8 @@ class FaultyHandler(BaseHTTPRequestHandler):
         connection.request(self.command, self.path, headers=headers)
         answer = connection.getresponse()
         body = answer.read()
+        if self.faults.bare_etags and body.startswith(b"<") and b"<ListBucketResult" in body:
+            body = body.replace(b"&quot;", b"").replace(b'<ETag>"', b"<ETag>").replace(b'"</ETag>', b"</ETag>")
         self.send_response(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "date", "server", "content-length"):
@@ -453,6 +493,22 @@ def faulty(stack: Stack, faults: Faults) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_etags_that_are_others_in_listings_than_in_answers(loading: Loading, stack: Stack, form: str) -> None:
+    """As those of AIStore: what is listed is refused then, so objects are asked for one by one."""
+    loading.create("n Int64")
+    loading.put({f"{n}.{form}": b"n\n%d\n" % n if form == "csv" else parquet({"n": [n]}) for n in range(30)})
+    faults = Faults(bare_etags=True)
+    with faulty(stack, faults) as url:
+        client = s3.client("s3", url, *s3.keys(stack))
+        request = Request(Source(loading.bucket, endpoint=url), loading.table, loader="pull", format=form)
+        transfer = Transfer(request, loading.client(), client, loading.table)
+        report = transfer.run(transfer.prepare())
+    assert faults.refused
+    assert (report.loaded, report.failed) == (30, 0)
+    assert loading.rows("n", "n") == [(n,) for n in range(30)]
 
 
 @pytest.mark.parametrize("loader", LOADERS)
