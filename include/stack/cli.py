@@ -11,14 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from include.stack import airflow, clickhouse, s3
+from include.stack import airflow, clickhouse, hsds, s3
 from include.stack.component import Component
 from include.stack.processes import marked
 from include.stack.settings import CHECKOUT, Stack, StackError, default_folder
 from include.stack.supervisor import Status, Supervisor
 
-STAGES = (("s3", "clickhouse", "podrunner"), ("aistore",), ("airflow",))
-PARTS = tuple(part for stage in STAGES for part in stage)
+STAGES = (("s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
+# What is started when nothing else is said.
+PARTS = tuple(part for stage in STAGES for part in stage if part not in hsds.PARTS)
+ALL_PARTS = (*PARTS, *hsds.PARTS)
 TARGETS = 2
 FREE_BYTES = 2_000_000_000
 # What the pod runner runs in place of images.
@@ -155,6 +157,8 @@ def _components(stack: Stack, part: str) -> list[Component]:
         return s3.components(stack)
     if part == "clickhouse":
         return clickhouse.components(stack)
+    if part in hsds.PARTS:
+        return hsds.components(stack, part, _tell)
     if part == "podrunner":
         from include.stack.podrunner import component as podrunner
 
@@ -170,6 +174,8 @@ def _part(name: str) -> str:
     """Return the part that a component belongs to."""
     if name in PARTS:
         return name
+    if name.startswith("hsds"):
+        return name.rpartition("-")[0]
     return "aistore" if name.startswith("ais-") else "airflow"
 
 
@@ -210,9 +216,9 @@ def _tell(text: str) -> None:
 
 def _selection(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    unknown = sorted(set(names) - set(PARTS))
+    unknown = sorted(set(names) - set(ALL_PARTS))
     if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(ALL_PARTS)}")
     return names
 
 
@@ -237,7 +243,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("up", help="start what does not run and wait until it is healthy")
     command.add_argument("--targets", type=_count, help=f"AIStore targets of a new stack (default: {TARGETS})")
     command.add_argument(
-        "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(PARTS)}"
+        "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(ALL_PARTS)}"
     )
     command.set_defaults(run=_up)
     command = commands.add_parser("build", help="build AIStore, which the first start does otherwise")
