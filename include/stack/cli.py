@@ -79,6 +79,9 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) 
     if "airflow" in only:
         airflow.prepare(stack, _tell)
     Supervisor(stack).start(stages(stack, only), _tell)
+    for part in hsds.PARTS:
+        if part in only:
+            hsds.prepare(stack, part)
     return stack
 
 

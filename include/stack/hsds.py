@@ -17,9 +17,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,25 @@ def components(stack: Stack, part: str, tell: Callable[[str], object] = lambda t
     ]
 
 
+def prepare(stack: Stack, part: str = "hsds") -> None:
+    """Create the folder ``/home`` of the running server, and one in it that belongs to `storeside`.
+
+    Raises:
+        StackError: the server refuses it.
+    """
+    admin = login(stack, "admin", part)
+    authorization = "Basic " + b64encode(f"{admin.username}:{admin.password}".encode()).decode()
+    headers = {"Authorization": authorization, "Content-Type": "application/json"}
+    for folder, owner in (("/home", "admin"), ("/home/storeside", "storeside")):
+        node = _Connection(_socket(stack, part, "sn"), 30)
+        body = json.dumps({"folder": True, "owner": owner})
+        node.request("PUT", f"/?domain={folder}", body, headers)
+        with node.getresponse() as answer:
+            if answer.status not in (HTTPStatus.CREATED, HTTPStatus.CONFLICT):
+                raise StackError(f"HSDS does not create {folder}: {answer.status} {answer.reason}")
+        node.close()
+
+
 def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
     """Return the interpreter of HSDS's environment below `cache`; makes it first when it is absent.
 
@@ -124,9 +145,20 @@ def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> P
     tell("installing HSDS, once (half a minute)")
     cache.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix="hsds-", dir=cache))
-    sync = ("pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes", "--python", str(new / "bin" / "python"))
+    sync = (
+        "pip",
+        "sync",
+        "--quiet",
+        "--compile-bytecode",
+        "--require-hashes",
+        "--python",
+        str(new / "bin" / "python"),
+    )
     try:
-        for step in (("venv", "--quiet", "--clear", "--python", sys.executable, str(new)), (*sync, str(REQUIREMENTS))):
+        for step in (
+            ("venv", "--quiet", "--clear", "--python", sys.executable, str(new)),
+            (*sync, str(REQUIREMENTS)),
+        ):
             done = subprocess.run([command, *step], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise StackError(f"HSDS cannot be installed: {' '.join(done.stderr.split())[-500:]}")
@@ -182,7 +214,9 @@ def _passwords(stack: Stack, part: str) -> Path:
 def _socket(stack: Stack, part: str, node: str) -> Path:
     path = _home(stack, part) / f"{node}.sock"
     if len(os.fsencode(path)) > _MOST_PATH:
-        raise StackError(f"{path} is too long for a socket ({_MOST_PATH} bytes): set STORESIDE_HOME to a shorter path")
+        raise StackError(
+            f"{path} is too long for a socket ({_MOST_PATH} bytes): set STORESIDE_HOME to a shorter path"
+        )
     return path
 
 
@@ -191,10 +225,10 @@ def _url(path: Path) -> str:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to a unix socket that is given up after a second."""
+    """A connection to a unix socket."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=1)
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
         self._path = str(path)
 
     def connect(self) -> None:
@@ -207,9 +241,8 @@ class _Connection(http.client.HTTPConnection):
 def _healthy(path: Path) -> bool:
     """Tell whether a node answers that it is ready."""
     try:
-        node = _Connection(path)
+        node = _Connection(path, 1)
         node.request("GET", "/info")
         return bool(json.load(node.getresponse())["node"]["state"] == "READY")
     except (OSError, ValueError, KeyError, http.client.HTTPException):
         return False
-
