@@ -86,12 +86,13 @@ def plan(
     Raises:
         RequestError: a row, or an element, is larger than `most_bytes`.
     """
-    rest = [max(len(d) * d.step, 1) for d in selection[1:]]
+    rest = [max(d.stop, 1) for d in selection[1:]]
     block = [*chunks[:1], *(rest if whole_rows else map(min, chunks[1:], rest))]
 
     def size() -> int:
         selected = [-(-extent // d.step) for extent, d in zip(block, selection, strict=True)]
-        return int(math.prod(selected) * element_bytes)
+        inner = [min(count, len(d)) for count, d in zip(selected[1:], selection[1:], strict=True)]
+        return int(math.prod([*selected[:1], *inner]) * element_bytes)
 
     for n in range(1 if whole_rows else len(block)):
         while size() > most_bytes and block[n] > 1:

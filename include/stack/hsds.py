@@ -109,11 +109,15 @@ def components(stack: Stack, part: str, tell: Callable[[str], object] = lambda t
 
 
 def prepare(stack: Stack, part: str = "hsds") -> None:
-    """Create the folder ``/home`` of the running server, and one in it that belongs to `storeside`.
+    """Create the folder ``/home`` of the running server, and one in it of `storeside`; with S3, the bucket first.
 
     Raises:
         StackError: the server refuses it.
     """
+    if part == "hsds-s3":
+        client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+        if BUCKET not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
+            client.create_bucket(Bucket=BUCKET)
     admin = login(stack, "admin", part)
     authorization = "Basic " + b64encode(f"{admin.username}:{admin.password}".encode()).decode()
     headers = {"Authorization": authorization, "Content-Type": "application/json"}
@@ -142,14 +146,13 @@ def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> P
     command = str(uv) if uv.exists() else shutil.which("uv")
     if command is None:
         raise StackError(f"uv is needed to install HSDS and is not at {uv}: run 'make install'")
-    tell("installing HSDS, once (half a minute)")
+    tell("installing HSDS, once")
     cache.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix="hsds-", dir=cache))
     sync = (
         "pip",
         "sync",
         "--quiet",
-        "--compile-bytecode",
         "--require-hashes",
         "--python",
         str(new / "bin" / "python"),

@@ -16,7 +16,7 @@ from include.storage.buckets import PROVIDERS
 from include.transform.etl import COMMUNICATION_TYPES
 from include.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
 
-DAGS = ("s3_to_clickhouse", "speech_pipeline")
+DAGS = ("hsds_export", "s3_to_clickhouse", "speech_pipeline")
 PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
 BANNED = set(PYPROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-module-level-imports"])
 
