@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from include.hsds.client import Client, Dataset, OversizeError
 from include.hsds.errors import RequestError, TransientError
+from include.hsds.mapping import LAYOUTS
 from include.hsds.mapping import Mapping as Columns
 from include.hsds.plan import Plan, Slab, plan
 from include.hsds.selection import parse
@@ -65,6 +66,8 @@ class Export:
                 f"slab_bytes {self.slab_bytes}: choose from {LEAST_SLAB_BYTES} to {MOST_SLAB_BYTES}, as servers and"
                 " workers hold several slabs at once"
             )
+        if self.layout not in LAYOUTS:
+            raise RequestError(f"layout {self.layout!r}: choose one of {', '.join(LAYOUTS)}")
         if not 1 <= self.workers <= 32:
             raise RequestError(f"workers {self.workers}: choose from 1 to 32")
         if self.compression not in ("zstd", "lz4", "snappy", "gzip", "none"):
@@ -113,7 +116,8 @@ class Exporter:
         begin = time.monotonic()
         dataset = self.client.dataset(self.export.domain, self.export.path)
         selection = parse(self.export.selection, dataset.shape)
-        columns = Columns(dataset.dtype, len(dataset.shape), self.export.layout, (*selection, range(0), range(0))[1])
+        second = selection[1] if len(selection) > 1 else range(0)
+        columns = Columns(dataset.dtype, len(dataset.shape), self.export.layout, second)
         slabs = plan(
             selection, dataset.chunks, columns.element_bytes, self.export.slab_bytes, whole_rows=columns.whole_rows
         )

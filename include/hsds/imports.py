@@ -116,9 +116,9 @@ class Importer:
             # Threads work on a few slabs at a time, so that what is done is a number.
             while together := list(islice(slabs, _TOGETHER)):
                 written += sum(pool.map(lambda slab: self._one(dataset, source, slab), together))
-                done += len(together)
                 if self.stop.is_set():
-                    break
+                    break  # some of these were left out
+                done += len(together)
                 if time.monotonic() - noted > CHECKPOINT_SECONDS:
                     self._note(dataset, mark, done)
                     noted = time.monotonic()

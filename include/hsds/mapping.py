@@ -50,8 +50,6 @@ class Mapping:
     columns: range
 
     def __post_init__(self) -> None:
-        if self.layout not in LAYOUTS:
-            raise RequestError(f"layout {self.layout!r}: choose one of {', '.join(LAYOUTS)}")
         if self.layout == "array" and self.rank < 2:
             raise RequestError(f"layout 'array': needs two dimensions, the dataset has {self.rank}: choose 'long'")
         if self.layout == "wide" and (self.rank != 2 or len(self.leaves) > 1):

@@ -49,7 +49,7 @@ class Hdf5Source:
         """Return a slab's elements. Raises RequestError where the file is damaged."""
         selection = tuple(slice(d.start, d.stop, d.step) for d in slab.dimensions)
         try:
-            return np.asarray(self._dataset[selection], self.dtype)
+            return np.asarray(self._dataset[selection], self.dtype.base)
         except OSError as e:
             raise RequestError(f"{self._dataset.file.filename}, {slab.select}: cannot be read: {e}") from e
 
@@ -86,14 +86,14 @@ class ParquetSource:
             table = pa.concat_tables(list(self._rows(rows.start, rows.stop)))
         if self.layout == "array":
             return self._lists(table)
-        found = np.empty(len(rows), self.dtype) if self.layout == "table" else np.empty(slab.shape, self.dtype)
-        for n, name in enumerate(self._columns):
-            target = found[name] if self.layout == "table" and self.dtype.names else found[:, n : n + 1].reshape(-1)
-            values = self._plain(table.column(name), name, self._kinds[n])
-            if self.layout == "table":
-                target[...] = values
-            else:
-                found[:, n] = values
+        plain = [self._plain(table.column(name), name, self._kinds[n]) for n, name in enumerate(self._columns)]
+        if self.layout == "wide":
+            return np.column_stack(plain).astype(self.dtype, copy=False)
+        if self.dtype.names is None:
+            return plain[0]
+        found = np.empty(len(rows), self.dtype)
+        for name, values in zip(self._columns, plain, strict=True):
+            found[name] = values
         return found
 
     def _look(self) -> tuple[int, pa.Schema]:

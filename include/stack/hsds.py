@@ -122,13 +122,12 @@ def prepare(stack: Stack, part: str = "hsds") -> None:
     authorization = "Basic " + b64encode(f"{admin.username}:{admin.password}".encode()).decode()
     headers = {"Authorization": authorization, "Content-Type": "application/json"}
     for folder, owner in (("/home", "admin"), ("/home/storeside", "storeside")):
-        node = _Connection(_socket(stack, part, "sn"), 30)
         body = json.dumps({"folder": True, "owner": owner})
-        node.request("PUT", f"/?domain={folder}", body, headers)
-        with node.getresponse() as answer:
-            if answer.status not in (HTTPStatus.CREATED, HTTPStatus.CONFLICT):
-                raise StackError(f"HSDS does not create {folder}: {answer.status} {answer.reason}")
-        node.close()
+        with contextlib.closing(_Connection(_socket(stack, part, "sn"), 30)) as node:
+            node.request("PUT", f"/?domain={folder}", body, headers)
+            answer = node.getresponse()
+        if answer.status not in (HTTPStatus.CREATED, HTTPStatus.CONFLICT):
+            raise StackError(f"HSDS does not create {folder}: {answer.status} {answer.reason}")
 
 
 def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
@@ -196,10 +195,13 @@ def _configure(stack: Stack, part: str) -> None:
 
 
 def _environment(stack: Stack, part: str) -> dict[str, str]:
+    # Buffers of megabytes go back to the system once they are free, and threads do not keep some of their own.
+    memory = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
     if part == "hsds":
-        return {}
+        return memory
     access, secret = s3.keys(stack)
     return {
+        **memory,
         "AWS_S3_GATEWAY": stack.url("s3"),
         "AWS_ACCESS_KEY_ID": access,
         "AWS_SECRET_ACCESS_KEY": secret,
@@ -244,8 +246,8 @@ class _Connection(http.client.HTTPConnection):
 def _healthy(path: Path) -> bool:
     """Tell whether a node answers that it is ready."""
     try:
-        node = _Connection(path, 1)
-        node.request("GET", "/info")
-        return bool(json.load(node.getresponse())["node"]["state"] == "READY")
+        with contextlib.closing(_Connection(path, 1)) as node:
+            node.request("GET", "/info")
+            return bool(json.load(node.getresponse())["node"]["state"] == "READY")
     except (OSError, ValueError, KeyError, http.client.HTTPException):
         return False
