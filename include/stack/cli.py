@@ -94,10 +94,15 @@ def _up(options: argparse.Namespace) -> int:
             ("ClickHouse", stack.url("clickhouse_http"), "user storeside"),
             ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
             ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
+            *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
         ]
     )
     print(f"passwords: {stack.state / 'stack.json'}; logs: {stack.state / 'logs'}")
     return code
+
+
+def _running(options: argparse.Namespace) -> list[str]:
+    return [part for part in hsds.PARTS if part in options.only]
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -122,6 +127,20 @@ def _demo(options: argparse.Namespace) -> int:
     finally:
         if not keep and (stack := Stack.load(options.folder)):
             _tell("taking the stack down; 'make up' keeps it up")
+            Supervisor(stack).stop()
+    return 0
+
+
+def _demo_hsds(options: argparse.Namespace) -> int:
+    from include.stack import hsds_demo
+
+    stack = Stack.load(options.folder)
+    keep = bool(stack and Supervisor(stack).running())
+    try:
+        stack = up(options.folder, only=("s3", "clickhouse", "hsds"))
+        _print_table(hsds_demo.run(stack))
+    finally:
+        if not keep and (stack := Stack.load(options.folder)):
             Supervisor(stack).stop()
     return 0
 
@@ -255,6 +274,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--input", type=Path, help="folder of your own audio (default: recordings from LibriVox)")
     command.add_argument("--count", type=_objects, default=300, help="recordings to make (default: %(default)s)")
     command.set_defaults(run=_demo)
+    command = commands.add_parser("demo-hsds", help="an array through HSDS, Parquet on S3 and ClickHouse")
+    command.set_defaults(run=_demo_hsds)
     command = commands.add_parser("down", help="stop everything")
     command.set_defaults(run=_down)
     command = commands.add_parser("status", help="show components; exit status 0 healthy, 1 not healthy, 3 down")

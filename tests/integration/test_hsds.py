@@ -583,3 +583,13 @@ def test_domains_can_lie_in_s3(stack: Stack, loading: Loading) -> None:
     exports = Exports(client, loading, domain)
     exports.run()
     assert (np.array(exports.read()["value"].to_pylist()) == TABLE).all()
+
+
+def test_parts_can_lie_in_aistore(client: Client, loading: Loading, with_hsds: Stack, table: str) -> None:
+    loading.s3 = s3.client("s3", with_hsds.url("ais_proxy"), "storeside", "storeside")
+    loading.s3.create_bucket(Bucket=loading.bucket)
+    exports = Exports(client, loading, table)
+    exports.run("one")
+    assert exports.run("one").present == 3
+    assert loading.transfer("out/part-", collection="storeside_aistore", format="parquet").prepare().planned == 3
+    assert (np.array(exports.read()["value"].to_pylist()) == TABLE).all()
