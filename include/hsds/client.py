@@ -278,12 +278,13 @@ class Client:
     def _patiently(self, action: Callable[[], _T]) -> _T:
         """Do something again while that may help."""
         import requests
+        import urllib3
 
         for wait in (*_WAITS, None):
             try:
                 try:
                     return action()
-                except (requests.RequestException, OSError) as e:
+                except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as e:
                     raise self._lost(e, "a response") from e
             except TransientError as e:
                 if wait is None:

@@ -505,15 +505,18 @@ def test_a_request_that_is_too_large(client: Client) -> None:
         client.write(client.dataset(domain, "/s"), Slab((range(1),)), bytes(101 << 20))
 
 
-def test_a_killed_node_is_waited_for(client: Client, loading: Loading, with_hsds: Stack, table: str) -> None:
-    node = process(with_hsds, "hsds-dn0")
+@pytest.mark.parametrize("name", ["hsds-dn0", "hsds-sn"])
+def test_a_killed_node_is_waited_for(
+    client: Client, loading: Loading, with_hsds: Stack, table: str, name: str
+) -> None:
+    node = process(with_hsds, name)
     exports = Exports(client, loading, table, slab_bytes=3400)
     with ThreadPoolExecutor(1) as pool:
         export = pool.submit(exports.run)
         until(exports.objects, 10, "part", 0.01)
         node.kill()
         assert export.result().parts == 102
-    assert process(with_hsds, "hsds-dn0").pid != node.pid
+    assert process(with_hsds, name).pid != node.pid
     assert (np.array(exports.read()["value"].to_pylist()) == TABLE).all()
 
 
