@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 180
 _READ_BYTES = 1 << 18
 # Waits after a failed request: a node that was killed and is started again is back by then.
-_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)
+_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _BUSY = frozenset({429, 500, 502, 503, 504})
 _T = TypeVar("_T")
 
