@@ -116,7 +116,7 @@ class Mapping:
             if self.layout == "long":
                 inner = math.prod(slab.shape[n + 1 :])
                 numbers = np.tile(np.repeat(numbers, inner), math.prod(slab.shape[:n]))
-            found.append(pa.array(numbers))
+            found.append(_numbers(numbers, _INDEX))
         return found
 
 
@@ -160,8 +160,13 @@ def _column(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str) -> pa
         return _text(pa.array(values.astype(object), pa.binary()), name)
     if dtype.kind == "V":
         return pa.array([bytes(v) for v in values], pa.binary())
-    plain = np.ascontiguousarray(values, np.float32 if dtype.itemsize == 2 and dtype.kind == "f" else None)
-    return pa.array(plain.astype(dtype.newbyteorder("="), copy=False) if plain.dtype == dtype else plain, kind)
+    return _numbers(np.ascontiguousarray(values, kind.to_pandas_dtype()), kind)
+
+
+def _numbers(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
+    """Return numbers as a column that shares their memory; `pa.array` would load pandas, which takes 60 MB."""
+    content = np.packbits(values, bitorder="little") if values.dtype == bool else values
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(content)])
 
 
 def _from_objects(values: np.ndarray[Any, Any], dtype: np.dtype[Any], kind: pa.DataType, name: str) -> pa.Array:
@@ -175,7 +180,7 @@ def _from_objects(values: np.ndarray[Any, Any], dtype: np.dtype[Any], kind: pa.D
     np.cumsum([len(v) for v in arrays], out=offsets[1:])
     base = np.dtype(_variable(dtype))
     flat = _column(np.concatenate(arrays).astype(base) if arrays else np.zeros(0, base), base, name)
-    return pa.ListArray.from_arrays(pa.array(offsets), flat, type=kind)
+    return pa.ListArray.from_arrays(_numbers(offsets, pa.int32()), flat, type=kind)
 
 
 def _text(column: pa.Array, name: str) -> pa.Array:
@@ -192,7 +197,7 @@ def _nested(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
     for n in range(len(shape) - 1, 0, -1):
         offsets = np.arange(0, math.prod(shape[:n]) * shape[n] + 1, shape[n], dtype=np.int32)
         kind = pa.list_(pa.field("item", column.type, nullable=False))
-        column = pa.ListArray.from_arrays(pa.array(offsets), column, type=kind)
+        column = pa.ListArray.from_arrays(_numbers(offsets, pa.int32()), column, type=kind)
     return column
 
 

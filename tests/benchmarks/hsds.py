@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -139,14 +140,15 @@ def export(stack: Stack, folder: Path, rounds: int, gigabytes: float) -> int:
             assert read["checksum"] == total
             restart(stack)
             (folder / "objects" / f"round{n}").mkdir(parents=True)
-            done = worker(
-                "export",
-                {
-                    "server": server,
-                    "export": vars(Export(domain, "/values", f"round{n}", "values", layout="array")),
-                    "s3": [gateway.endpoint, gateway.keys.access, gateway.keys.secret],
-                },
-            )
+            with Memory([process(stack, name).pid for name in NODES]) as memory:
+                done = worker(
+                    "export",
+                    {
+                        "server": server,
+                        "export": vars(Export(domain, "/values", f"round{n}", "values", layout="array")),
+                        "s3": [gateway.endpoint, gateway.keys.access, gateway.keys.secret],
+                    },
+                )
             peaks = {name: peak_mb(process(stack, name).pid) for name in NODES}
             assert checksum(folder / "objects" / f"round{n}") == total
             shutil.rmtree(folder / "objects" / f"round{n}")
@@ -154,10 +156,10 @@ def export(stack: Stack, folder: Path, rounds: int, gigabytes: float) -> int:
             exports.append(size / 1e6 / done["seconds"])
             ratios.append(read["seconds"] / done["seconds"])
             workers.append(done["peak_mb"])
-            servers.append(sum(peaks.values()))
+            servers.append(memory.peak_mb)
             print(
                 f"round {n + 1}: h5pyd reads {reads[-1]:.0f} MB/s with {read['peak_mb']:.0f} MB; export"
-                f" {exports[-1]:.0f} MB/s with {workers[-1]:.0f} MB, nodes "
+                f" {exports[-1]:.0f} MB/s with {workers[-1]:.0f} MB, nodes {servers[-1]:.0f} MB, resident "
                 + ", ".join(f"{name} {mb:.0f} MB" for name, mb in peaks.items()),
                 flush=True,
             )
@@ -231,6 +233,30 @@ def export_it(server: dict[str, str], export: dict[str, Any], s3: list[str]) -> 
 
     report = Exporter(Client(Server(**server)), client("s3", *s3), Export(**export), "bench").run()
     return {"seconds": report.seconds, "peak_mb": peak_mb("self")}
+
+
+class Memory:
+    """Watches what processes take together: shared libraries are counted once (PSS)."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self.peak_mb = 0.0
+        self._paths = [Path(f"/proc/{pid}/smaps_rollup") for pid in pids]
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.05):
+            lines = [line for path in self._paths for line in path.read_text().splitlines()]
+            taken = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            self.peak_mb = max(self.peak_mb, taken * 1024 / 1e6)
 
 
 def peak_mb(pid: int | str) -> float:

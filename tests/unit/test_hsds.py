@@ -25,7 +25,7 @@ from include.hsds.mapping import Mapping
 from include.hsds.plan import Slab
 from include.hsds.sources import chunks_of
 from include.stack import cli, hsds
-from include.stack.settings import Stack, StackError
+from include.stack.settings import CHECKOUT, Stack, StackError
 from operators.hooks.hsds import server_of
 from operators.hsds import SLAB_BYTES, HSDSExportDatasetOperator, HSDSImportDatasetOperator, hsds_errors
 
@@ -193,3 +193,17 @@ def test_hsds_is_not_started_unless_asked_for(tmp_path: Path) -> None:
 def test_a_path_that_no_socket_can_have(tmp_path: Path) -> None:
     with pytest.raises(StackError, match=r"is too long for a socket .*set STORESIDE_HOME to a shorter path"):
         hsds._socket(Stack.create(tmp_path / ("x" * 90), 1), "hsds", "sn")
+
+
+@pytest.mark.parametrize("prefix", ["out/values", "out/values/"])
+def test_the_dag_loads_what_it_exports(prefix: str) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(CHECKOUT / "dags" / "hsds_export.py").dags["hsds_export"]
+    given = {name: dag.params[name] for name in dag.params} | {"prefix": prefix, "selection": None}
+    for task in dag.tasks:
+        task.render_template_fields({"params": given})
+    export, load = (dag.get_task(name) for name in ("export", "load"))
+    made = Export(export.domain, export.dataset, export.bucket, export.prefix, export.selection, export.layout)
+    assert (load.bucket, load.keys) == (made.bucket, made.keys) == ("tables", "out/values/part-")
+    assert load.on_overwrite == "replace"
