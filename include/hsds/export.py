@@ -265,13 +265,12 @@ class Exporter:
         return found
 
     def _key(self, slabs: Plan, slab: Slab) -> str:
-        told = [d for n, d in enumerate(slab.dimensions) if self._tells(slabs, slab, n)]
-        starts = [f"{dimension.start:012d}" for dimension in told]
-        return f"{self.export.keys}{'-'.join(starts) or '0'}.parquet"
-
-    def _tells(self, slabs: Plan, slab: Slab, n: int) -> bool:
-        """Tell whether a dimension is in the keys: where slabs are cut, by plan or as they were too large."""
-        return n in slabs.split or slab.dimensions[n].start != slabs.selection[n].start
+        """Return the key of a slab's part: where the slab begins, in all dimensions that tell slabs apart."""
+        starts = [dimension.start for dimension in slab.dimensions]
+        rest = [n for n in range(len(starts)) if n not in slabs.split]
+        if all(starts[n] == slabs.selection[n].start for n in rest):  # else it is a piece of one that was too large
+            starts = [starts[n] for n in slabs.split]
+        return f"{self.export.keys}{'-'.join(f'{start:012d}' for start in starts) or '0'}.parquet"
 
     def _delete(self, keys: list[str]) -> None:
         """Delete parts of this export that the dataset has nothing for any more."""

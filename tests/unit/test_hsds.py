@@ -19,10 +19,10 @@ from hypothesis.extra import numpy as numpys
 
 from include.hsds.client import Server
 from include.hsds.errors import RequestError, TransientError
-from include.hsds.export import Export
+from include.hsds.export import Export, Exporter
 from include.hsds.imports import Import
 from include.hsds.mapping import Mapping
-from include.hsds.plan import Slab
+from include.hsds.plan import Slab, plan
 from include.hsds.sources import chunks_of
 from include.stack import cli, hsds
 from include.stack.settings import CHECKOUT, Stack, StackError
@@ -131,6 +131,22 @@ def test_exports_that_make_no_sense(arguments: dict[str, Any]) -> None:
 def test_imports_that_make_no_sense(arguments: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
         Import(**{"source": "a.h5", "domain": "/d", "path": "/p", **arguments})
+
+
+@given(st.data())
+def test_pieces_of_slabs_have_keys_of_their_own(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    slabs = plan(tuple(map(range, shape)), [2] * len(shape), 100, data.draw(st.sampled_from([100, 400, 10_000])))
+    exporter = Exporter(None, None, Export("/d", "/p", "b", "p"), "one")  # type: ignore[arg-type]
+    waiting, keys = list(slabs), []
+    while waiting:
+        piece = waiting.pop()
+        halves = piece.halves() if data.draw(st.booleans()) else None
+        if halves:
+            waiting += halves
+        else:
+            keys.append(exporter._key(slabs, piece))
+    assert len(set(keys)) == len(keys)
 
 
 # --- connections
