@@ -43,6 +43,10 @@ $(STAMP): requirements.lock include/transformers/native/pcm.c | $(UV)
 demo: $(STAMP) ## transcode speech in a real storage cluster and load it; INPUT=folder takes your own audio
 	@$(STACK) demo $(if $(INPUT),--input "$(INPUT)") $(if $(COUNT),--count $(COUNT))
 
+.PHONY: demo-hsds
+demo-hsds: $(STAMP) ## a 200 MB array through HSDS, Parquet on S3 and ClickHouse
+	@$(STACK) demo-hsds
+
 .PHONY: up
 up: $(STAMP) ## start the whole stack and keep it up; TARGETS=n AIStore targets
 	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS))
@@ -94,8 +98,12 @@ bench-transfer: $(STAMP) ## S3 into ClickHouse against the engine itself, Airbyt
 bench-events: $(STAMP) ## S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"
 	@$(PYTHON) -m tests.benchmarks.events $(ARGS)
 
+.PHONY: bench-hsds
+bench-hsds: $(STAMP) ## HSDS against h5py as in the article, exports against h5pyd; ARGS="--only export"
+	@$(PYTHON) -m tests.benchmarks.hsds $(ARGS)
+
 .PHONY: bench
-bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-events ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-events bench-hsds ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from include.stack import hsds
 from include.stack.clickhouse_server import DATABASE, USER
 from include.stack.component import Component
 from include.stack.podrunner.component import NAMESPACE, kube_config
@@ -88,7 +89,9 @@ def _fernet_key(stack: Stack) -> str:
 def connections(stack: Stack) -> dict[str, dict[str, Any]]:
     """Return the Airflow connections to the other components, by upper-case id."""
     access_key, secret_key = keys(stack)
+    to_hsds = hsds.connection(stack)
     return {
+        **({"HSDS_DEFAULT": to_hsds} if to_hsds else {}),
         "AWS_DEFAULT": {
             "conn_type": "aws",
             "login": access_key,

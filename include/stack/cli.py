@@ -11,14 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from include.stack import airflow, clickhouse, s3
+from include.stack import airflow, clickhouse, hsds, s3
 from include.stack.component import Component
 from include.stack.processes import marked
 from include.stack.settings import CHECKOUT, Stack, StackError, default_folder
 from include.stack.supervisor import Status, Supervisor
 
-STAGES = (("s3", "clickhouse", "podrunner"), ("aistore",), ("airflow",))
-PARTS = tuple(part for stage in STAGES for part in stage)
+STAGES = (("s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
+# What is started when nothing else is said.
+PARTS = tuple(part for stage in STAGES for part in stage if part not in hsds.PARTS)
+ALL_PARTS = (*PARTS, *hsds.PARTS)
 TARGETS = 2
 FREE_BYTES = 2_000_000_000
 # What the pod runner runs in place of images.
@@ -77,6 +79,9 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) 
     if "airflow" in only:
         airflow.prepare(stack, _tell)
     Supervisor(stack).start(stages(stack, only), _tell)
+    for part in hsds.PARTS:
+        if part in only:
+            hsds.prepare(stack, part)
     return stack
 
 
@@ -89,10 +94,15 @@ def _up(options: argparse.Namespace) -> int:
             ("ClickHouse", stack.url("clickhouse_http"), "user storeside"),
             ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
             ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
+            *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
         ]
     )
     print(f"passwords: {stack.state / 'stack.json'}; logs: {stack.state / 'logs'}")
     return code
+
+
+def _running(options: argparse.Namespace) -> list[str]:
+    return [part for part in hsds.PARTS if part in options.only]
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -117,6 +127,20 @@ def _demo(options: argparse.Namespace) -> int:
     finally:
         if not keep and (stack := Stack.load(options.folder)):
             _tell("taking the stack down; 'make up' keeps it up")
+            Supervisor(stack).stop()
+    return 0
+
+
+def _demo_hsds(options: argparse.Namespace) -> int:
+    from include.stack import hsds_demo
+
+    stack = Stack.load(options.folder)
+    keep = bool(stack and Supervisor(stack).running())
+    try:
+        stack = up(options.folder, only=("s3", "clickhouse", "hsds"))
+        _print_table(hsds_demo.run(stack))
+    finally:
+        if not keep and (stack := Stack.load(options.folder)):
             Supervisor(stack).stop()
     return 0
 
@@ -155,6 +179,8 @@ def _components(stack: Stack, part: str) -> list[Component]:
         return s3.components(stack)
     if part == "clickhouse":
         return clickhouse.components(stack)
+    if part in hsds.PARTS:
+        return hsds.components(stack, part, _tell)
     if part == "podrunner":
         from include.stack.podrunner import component as podrunner
 
@@ -170,6 +196,8 @@ def _part(name: str) -> str:
     """Return the part that a component belongs to."""
     if name in PARTS:
         return name
+    if name.startswith("hsds"):
+        return name.rpartition("-")[0]
     return "aistore" if name.startswith("ais-") else "airflow"
 
 
@@ -210,9 +238,9 @@ def _tell(text: str) -> None:
 
 def _selection(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    unknown = sorted(set(names) - set(PARTS))
+    unknown = sorted(set(names) - set(ALL_PARTS))
     if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(ALL_PARTS)}")
     return names
 
 
@@ -237,7 +265,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("up", help="start what does not run and wait until it is healthy")
     command.add_argument("--targets", type=_count, help=f"AIStore targets of a new stack (default: {TARGETS})")
     command.add_argument(
-        "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(PARTS)}"
+        "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(ALL_PARTS)}"
     )
     command.set_defaults(run=_up)
     command = commands.add_parser("build", help="build AIStore, which the first start does otherwise")
@@ -246,6 +274,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--input", type=Path, help="folder of your own audio (default: recordings from LibriVox)")
     command.add_argument("--count", type=_objects, default=300, help="recordings to make (default: %(default)s)")
     command.set_defaults(run=_demo)
+    command = commands.add_parser("demo-hsds", help="an array through HSDS, Parquet on S3 and ClickHouse")
+    command.set_defaults(run=_demo_hsds)
     command = commands.add_parser("down", help="stop everything")
     command.set_defaults(run=_down)
     command = commands.add_parser("status", help="show components; exit status 0 healthy, 1 not healthy, 3 down")

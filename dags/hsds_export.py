@@ -1,0 +1,109 @@
+"""A dataset of HSDS becomes Parquet on S3 and rows of a ClickHouse table, each slab once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param
+
+from operators.clickhouse import S3ToClickHouseOperator
+from operators.hsds import HSDSExportDatasetOperator
+
+PARAMS = {
+    "domain": Param(
+        "/home/storeside/demo.h5",
+        type="string",
+        pattern=r"^/.+",
+        title="Domain",
+        description="Domain of HSDS, at the endpoint of the connection hsds_default",
+    ),
+    "dataset": Param(
+        "/values", type="string", pattern=r"^/.+", title="Dataset", description="Its path in the domain"
+    ),
+    "selection": Param(
+        None,
+        type=["null", "string"],
+        title="Selection",
+        description="A hyperslab such as 0:1000, :, ::2 as in Python; empty takes the whole dataset",
+    ),
+    "layout": Param(
+        "array",
+        type="string",
+        enum=["long", "wide", "array"],
+        values_display={
+            "long": "A row for each element, with its indexes",
+            "wide": "A row for each first index, a column for each second one",
+            "array": "A row for each first index, with arrays",
+        },
+        title="Layout",
+        description="What the elements become",
+    ),
+    "bucket": Param(
+        "tables",
+        type="string",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
+        section="Where to",
+        title="Bucket",
+        description="Without s3://, at the endpoint of the connection aws_default",
+    ),
+    "prefix": Param(
+        "hsds/values",
+        type="string",
+        pattern=r"^[^/].*",
+        section="Where to",
+        title="Prefix",
+        description="One for each dataset, selection and layout: nothing else may be below it",
+    ),
+    "table": Param(
+        "storeside.hsds_values",
+        type="string",
+        pattern=r"^[^.]+\.[^.]+$",
+        section="Where to",
+        title="Table",
+        description="database.table; made from the dataset's type where it is missing",
+    ),
+    "order_by": Param(
+        "i0", type="string", section="Where to", description="ORDER BY of a new table, such as (i0, i1)"
+    ),
+}
+
+with DAG(
+    dag_id="hsds_export",
+    description="A dataset of HSDS, or a hyperslab of it, to Parquet on S3 and into a ClickHouse table",
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,  # two runs would write the same objects
+    params=PARAMS,
+    tags=["hsds", "s3", "clickhouse"],
+    default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
+    doc_md="""
+### HSDS to ClickHouse
+
+1. **export**: the dataset is read in slabs of whole chunks and at most 8 MB, and each becomes a Parquet object.
+   A task that is killed goes on behind the slabs that it has written.
+2. **load**: ClickHouse reads the objects that are new or have changed, each once; rows of a slab that has changed
+   take the place of the old ones.
+
+Run it again when the dataset has grown or changed: objects of slabs that are the same are the same, and are not
+loaded again.
+""",
+) as dag:
+    export = HSDSExportDatasetOperator(
+        task_id="export",
+        domain="{{ params.domain }}",
+        dataset="{{ params.dataset }}",
+        selection="{{ params.selection or '' }}",
+        layout="{{ params.layout }}",
+        bucket="{{ params.bucket }}",
+        prefix="{{ params.prefix }}",
+    )
+    load = S3ToClickHouseOperator(
+        task_id="load",
+        bucket="{{ params.bucket }}",
+        keys="{{ params.prefix.strip('/') }}/part-",
+        table="{{ params.table }}",
+        format="parquet",
+        order_by="{{ params.order_by }}",
+        on_overwrite="replace",
+    )
+    export >> load

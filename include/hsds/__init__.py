@@ -1,0 +1,1 @@
+"""Datasets of HSDS to Parquet and back, in slabs of bounded size."""

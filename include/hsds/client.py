@@ -1,0 +1,325 @@
+"""HSDS's REST API over connections that stay open.
+
+h5pyd reads a response in pieces of 4 KiB and copies it twice; here it goes into a buffer that is used again. Types
+and the format of variable-length values are those of h5json, which h5pyd and HSDS use as well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from include.hsds.errors import RequestError, TransientError
+from include.hsds.plan import Slab
+
+if TYPE_CHECKING:
+    import numpy as np
+    import requests
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 180
+_READ_BYTES = 1 << 18
+# Waits after a failed request: a node that was killed and is started again is back by then.
+_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+_BUSY = frozenset({429, 500, 502, 503, 504})
+_T = TypeVar("_T")
+
+
+class OversizeError(Exception):
+    """A response has more bytes than there is room for."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where HSDS is, as whom it is used, and the bucket of its domains where that is not its own default."""
+
+    endpoint: str
+    username: str = ""
+    password: str = field(default="", repr=False)
+    bucket: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.endpoint.startswith(("http://", "https://", "http+unix://")):
+            raise RequestError(f"HSDS endpoint {self.endpoint!r}: begins with http://, https:// or http+unix://")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset as HSDS describes it."""
+
+    domain: str
+    path: str
+    id: str
+    type: Mapping[str, Any]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    most_bytes: int = 100 << 20
+
+    def __str__(self) -> str:
+        return f"dataset {self.path!r} of {self.domain!r}"
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The elements' NumPy type. Raises RequestError for a type that has none."""
+        from h5json.hdf5dtype import createDataType
+
+        try:
+            kind: np.dtype[Any] = createDataType(self.type)
+        except (TypeError, KeyError, ValueError) as e:
+            raise RequestError(f"{self}: its type {self.type} has no counterpart in NumPy: {e}") from e
+        return kind
+
+    @cached_property
+    def item_bytes(self) -> int | None:
+        """The bytes of an element; None where they differ from element to element."""
+        from h5json.hdf5dtype import getItemSize
+
+        size = getItemSize(self.type)
+        return None if size == "H5T_VARIABLE" else int(size)
+
+
+class Client:
+    """What this project asks of HSDS; threads may share it."""
+
+    def __init__(self, server: Server, timeout: float = TIMEOUT_SECONDS) -> None:
+        self.server = server
+        self._timeout = timeout
+        self._threads = threading.local()
+
+    def dataset(self, domain: str, path: str) -> Dataset:
+        """Return a dataset's description.
+
+        Raises:
+            RequestError: there is no such domain or dataset, it holds nothing, or it may not be read.
+            TransientError: HSDS does not answer.
+        """
+        about = self.json("/", f"domain {domain!r}", domain=domain)
+        if about.get("class") == "folder":
+            raise RequestError(f"domain {domain!r}: is a folder: name a domain in it")
+        found = self.json("/datasets/", f"dataset {path!r} of {domain!r}", domain=domain, h5path=path)
+        shape = found["shape"]
+        if shape["class"] == "H5S_NULL":
+            raise RequestError(f"dataset {path!r} of {domain!r}: has no dataspace, and so no values")
+        layout = found.get("creationProperties", {}).get("layout", {}) | found.get("layout", {})
+        dims = tuple(shape.get("dims", ()))
+        chunks = tuple(layout.get("dims", ())) if "CHUNKED" in layout.get("class", "") else ()
+        most = about.get("limits", {}).get("max_request_size", Dataset.most_bytes)
+        return Dataset(domain, path, found["id"], found["type"], dims, chunks or tuple(max(n, 1) for n in dims), most)
+
+    def ready(self) -> str:
+        """Return the version of a server that is ready; raises as `json` does."""
+        about = self.json("/about", "server")
+        if about.get("state") != "READY":
+            raise TransientError(f"HSDS at {self.server.endpoint} is {about.get('state')}: try again later")
+        return str(about.get("hsds_version"))
+
+    def json(self, path: str, what: str, **params: str) -> dict[str, Any]:
+        """Return the answer to a GET; `what` names the object in errors."""
+
+        def get() -> dict[str, Any]:
+            with self._request("GET", path, what, params) as response:
+                found: dict[str, Any] = response.json()
+                return found
+
+        return self._patiently(get)
+
+    def read_into(self, dataset: Dataset, slab: Slab, buffer: memoryview) -> None:
+        """Read a slab of elements of one size; `buffer` is as long as it."""
+
+        def read() -> None:
+            with self._read(dataset, slab) as response:
+                done = _fill(response, buffer)
+                if done != len(buffer):
+                    raise TransientError(f"{dataset}: HSDS broke off after {done} of {len(buffer)} bytes")
+
+        self._patiently(read)
+
+    def read(self, dataset: Dataset, slab: Slab, most: int) -> bytes:
+        """Read a slab of elements that differ in size. Raises OversizeError when it has more than `most` bytes."""
+
+        def read() -> bytes:
+            content = bytearray()
+            with self._read(dataset, slab) as response:
+                for piece in response.iter_content(_READ_BYTES):
+                    content += piece
+                    if len(content) > most:
+                        raise OversizeError
+            return bytes(content)
+
+        return self._patiently(read)
+
+    def write(self, dataset: Dataset, slab: Slab, content: bytes | memoryview) -> None:
+        """Write a slab; it is in the server's hands when this returns, see `flush`."""
+        params = {"domain": dataset.domain, **({"select": slab.select} if slab.select else {})}
+
+        def put() -> None:
+            headers = {"Content-Type": "application/octet-stream"}
+            with self._request("PUT", f"/datasets/{dataset.id}/value", str(dataset), params, content, headers):
+                pass
+
+        self._patiently(put)
+
+    def flush(self, domain: str) -> None:
+        """Return when everything that was written to a domain is in its storage."""
+
+        def put() -> None:
+            with self._request("PUT", "/", f"domain {domain!r}", {"domain": domain, "flush": "1"}):
+                pass
+
+        self._patiently(put)
+
+    def attribute(self, dataset: Dataset, name: str) -> str | None:
+        """Return the text of a dataset's attribute; None when there is none."""
+        path = f"/datasets/{dataset.id}/attributes/{name}"
+        try:
+            return str(self.json(path, f"attribute {name!r} of {dataset}", domain=dataset.domain)["value"])
+        except RequestError as e:
+            if e.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def put_attribute(self, dataset: Dataset, name: str, text: str) -> None:
+        """Write a text as an attribute of a dataset."""
+        kind = {
+            "class": "H5T_STRING",
+            "charSet": "H5T_CSET_UTF8",
+            "strPad": "H5T_STR_NULLTERM",
+            "length": "H5T_VARIABLE",
+        }
+        content = json.dumps({"type": kind, "value": text})
+        headers = {"Content-Type": "application/json"}
+        path = f"/datasets/{dataset.id}/attributes/{name}"
+
+        def put() -> None:
+            params = {"domain": dataset.domain, "replace": "1"}
+            with self._request("PUT", path, str(dataset), params, content, headers):
+                pass
+
+        self._patiently(put)
+
+    def create(self, domain: str, path: str, body: Mapping[str, Any]) -> None:
+        """Create a dataset of `body`, HSDS's JSON, with its domain and groups where they are missing."""
+        what = f"dataset {path!r} of {domain!r}"
+        headers = {"Content-Type": "application/json"}
+
+        def make_domain() -> None:
+            with self._request("PUT", "/", f"domain {domain!r}", {"domain": domain}, "{}", headers):
+                pass
+
+        def make_dataset() -> None:
+            content = json.dumps({**body, "h5path": path})
+            with self._request("POST", "/datasets", what, {"domain": domain, "implicit": "1"}, content, headers):
+                pass
+
+        try:
+            self.json("/", f"domain {domain!r}", domain=domain)
+        except RequestError as e:
+            if e.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+                raise
+            self._patiently(make_domain)
+        self._patiently(make_dataset)
+
+    def _read(self, dataset: Dataset, slab: Slab) -> requests.Response:
+        params = {"domain": dataset.domain, **({"select": slab.select} if slab.select else {})}
+        headers = {"Accept": "application/octet-stream"}
+        return self._request("GET", f"/datasets/{dataset.id}/value", str(dataset), params, headers=headers)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        params: Mapping[str, str],
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        import requests
+
+        bucket = {"bucket": self.server.bucket} if self.server.bucket else {}
+        response: requests.Response
+        try:
+            response = self._session().request(
+                method,
+                self.server.endpoint.rstrip("/") + path,
+                params={**params, **bucket},
+                data=data,
+                headers=headers,
+                stream=True,
+                timeout=(10, self._timeout),
+            )
+        except requests.RequestException as e:
+            raise self._lost(e, what) from e
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            with response:
+                raise self._refusal(response.status_code, response.reason, what)
+        return response
+
+    def _session(self) -> Any:
+        """Return this thread's connection."""
+        import requests
+        import requests_unixsocket
+
+        if not hasattr(self._threads, "session"):
+            unix = self.server.endpoint.startswith("http+unix://")
+            session = requests_unixsocket.Session() if unix else requests.Session()
+            if self.server.username:
+                session.auth = (self.server.username, self.server.password)
+            self._threads.session = session
+        return self._threads.session
+
+    def _patiently(self, action: Callable[[], _T]) -> _T:
+        """Do something again while that may help."""
+        import requests
+        import urllib3
+
+        for wait in (*_WAITS, None):
+            try:
+                try:
+                    return action()
+                except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as e:
+                    raise self._lost(e, "a response") from e
+            except TransientError as e:
+                if wait is None:
+                    raise
+                log.warning("%s; again in %g s", e, wait)
+                time.sleep(wait)
+        raise AssertionError
+
+    def _lost(self, error: Exception, what: str) -> TransientError:
+        return TransientError(
+            f"{what}: the connection to HSDS at {self.server.endpoint} failed ({type(error).__name__}):"
+            " see whether its nodes run"
+        )
+
+    def _refusal(self, status: int, reason: str, what: str) -> RequestError | TransientError:
+        """Return the error that stands for an answer of HSDS."""
+        said = {
+            401: f"HSDS does not know the user {self.server.username!r} with this password: correct the connection",
+            403: f"the user {self.server.username!r} may not do this: have its owner allow it, with 'hsacl'",
+            404: "HSDS has none of this name: correct domain and path, or wait until it is written",
+            410: "it was deleted: write it again, or leave it out",
+            413: "the request is larger than HSDS takes: choose smaller slabs, or raise its max_request_size",
+        }
+        if status in said:
+            return RequestError(f"{what}: {said[status]} ({status})", status)
+        if status in _BUSY:
+            return TransientError(f"{what}: HSDS is busy or has lost a node ({status} {reason}): see its logs")
+        return RequestError(f"{what}: HSDS refuses the request ({status} {reason})", status)
+
+
+def _fill(response: requests.Response, buffer: memoryview) -> int:
+    done = 0
+    while done < len(buffer):
+        count = response.raw.readinto(buffer[done : done + _READ_BYTES])
+        if not count:
+            break
+        done += count
+    return done

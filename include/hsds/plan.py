@@ -1,0 +1,130 @@
+"""Slabs: the pieces in which a selection is read and written, aligned with chunks and bounded in size."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from include.hsds.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Slab:
+    """A piece of a dataset: the indexes of each dimension. Without dimensions it is the value of a scalar."""
+
+    dimensions: tuple[range, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many indexes of each dimension are in it."""
+        return tuple(map(len, self.dimensions))
+
+    @property
+    def count(self) -> int:
+        """How many elements are in it."""
+        return math.prod(self.shape)
+
+    @property
+    def select(self) -> str:
+        """The slab as HSDS's `select` takes it; empty for a scalar."""
+        texts = [f"{d.start}:{d.stop}" + (f":{d.step}" if d.step > 1 else "") for d in self.dimensions]
+        return f"[{','.join(texts)}]" if texts else ""
+
+    def halves(self) -> tuple[Slab, Slab] | None:
+        """Return the slab in two pieces, cut across its first dimension that has two indexes; None when it is one."""
+        for n, indexes in enumerate(self.dimensions):
+            if len(indexes) > 1:
+                middle = len(indexes) // 2
+                before, after = self.dimensions[:n], self.dimensions[n + 1 :]
+                return (
+                    Slab((*before, _closed(indexes[:middle]), *after)),
+                    Slab((*before, _closed(indexes[middle:]), *after)),
+                )
+        return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The slabs of a selection.
+
+    `block` is the extent of a slab along each dimension. It does not depend on the length of the first one: where a
+    dataset has grown, the slabs before its end are the same.
+    """
+
+    selection: tuple[range, ...]
+    block: tuple[int, ...]
+    chunks: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[Slab]:
+        """Yield the slabs in the order of the elements."""
+        for pieces in itertools.product(*self._pieces()):
+            yield Slab(pieces)
+
+    def __len__(self) -> int:
+        """Return how many slabs there are."""
+        return math.prod(map(len, self._pieces()))
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """The dimensions that tell slabs apart: the first, and others that are cut."""
+        pieces = self._pieces()
+        return tuple(n for n in range(len(pieces)) if n == 0 or len(pieces[n]) > 1)
+
+    def _pieces(self) -> list[list[range]]:
+        return [_cut(*of) for of in zip(self.selection, self.block, self.chunks, strict=True)]
+
+
+def plan(
+    selection: tuple[range, ...], chunks: Sequence[int], element_bytes: int, most_bytes: int, whole_rows: bool = False
+) -> Plan:
+    """Plan slabs of at most `most_bytes`, made of whole chunks where these fit into it.
+
+    With `whole_rows` only the first dimension is cut.
+
+    Raises:
+        RequestError: a row, or an element, is larger than `most_bytes`.
+    """
+    rest = [max(d.stop, 1) for d in selection[1:]]
+    block = [*chunks[:1], *(rest if whole_rows else map(min, chunks[1:], rest))]
+
+    def size() -> int:
+        selected = [-(-extent // d.step) for extent, d in zip(block, selection, strict=True)]
+        inner = [min(count, len(d)) for count, d in zip(selected[1:], selection[1:], strict=True)]
+        return int(math.prod([*selected[:1], *inner]) * element_bytes)
+
+    for n in range(1 if whole_rows else len(block)):
+        while size() > most_bytes and block[n] > 1:
+            block[n] = max(1, min(block[n] - 1, block[n] * most_bytes // size()))
+    if size() > most_bytes:
+        what = "row" if whole_rows and len(block) > 1 else "element"
+        raise RequestError(
+            f"one {what} takes {size()} bytes, more than the {most_bytes} of a slab: choose larger slabs"
+            + (" or the layout 'long'" if what == "row" else "")
+        )
+    for n in reversed(range(len(block))):
+        if block[n] < chunks[n]:
+            break
+        times = most_bytes // max(size(), 1)
+        block[n] *= max(1, times if n == 0 else min(times, -(-rest[n - 1] // block[n])))
+        if n and block[n] < rest[n - 1]:
+            break
+    return Plan(selection, tuple(block), tuple(chunks))
+
+
+def _cut(indexes: range, block: int, chunk: int) -> list[range]:
+    """Cut indexes where blocks end; blocks that are smaller than a chunk start anew with each chunk."""
+    found, at = [], indexes.start
+    while at < indexes.stop:
+        base = at - at % block if block >= chunk else at - at % chunk + (at % chunk) // block * block
+        end = base + block if block >= chunk else min(base + block, at - at % chunk + chunk)
+        piece = range(at, min(end, indexes.stop), indexes.step)
+        found.append(_closed(piece))
+        at = piece[-1] + indexes.step
+    return found
+
+
+def _closed(indexes: range) -> range:
+    """Return the range with the stop right behind its last index, so that equal ranges are written alike."""
+    return range(indexes.start, indexes[-1] + 1, indexes.step)

@@ -1,0 +1,85 @@
+"""HSDS through an Airflow connection."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from include.hsds.client import Client, Server
+
+
+class HSDSHook(BaseHook):
+    """Gives h5pyd's files, and the client of HSDS's REST API, for a connection.
+
+    The connection's login and password are those of an HSDS user; its host, port and schema (``http`` by default, or
+    ``https``) those of a service node. Extras, both optional:
+
+    ``endpoint``: a whole endpoint in place of host, port and schema, such as ``http+unix://%2Ftmp%2Fsn.sock``.
+    ``bucket``: the bucket of the domains, where that is not the server's default.
+    """
+
+    conn_name_attr = "hsds_conn_id"
+    default_conn_name = "hsds_default"
+    hook_name = "HSDS"
+
+    def __init__(self, hsds_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.hsds_conn_id = hsds_conn_id
+
+    @cached_property
+    def server(self) -> Server:
+        """Where the connection leads to. Raises RequestError when it names no endpoint."""
+        return server_of(self.get_connection(self.hsds_conn_id))
+
+    @cached_property
+    def client(self) -> Client:
+        """The client of the REST API."""
+        from include.hsds.client import Client
+
+        return Client(self.server)
+
+    def get_conn(self) -> Client:
+        """Return the client of the REST API."""
+        return self.client
+
+    def file(self, domain: str, mode: str = "r") -> Any:
+        """Return h5pyd's file of a domain; whoever writes to it calls `flush` before the task ends."""
+        import h5pyd
+
+        return h5pyd.File(
+            domain, mode, endpoint=self.server.endpoint, username=self.server.username,
+            password=self.server.password, bucket=self.server.bucket or None,
+        )  # fmt: skip
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Tell whether the server is ready, for the connection form."""
+        from include.hsds.errors import HsdsError
+
+        try:
+            return True, f"HSDS {self.client.ready()} is ready"
+        except HsdsError as e:
+            return False, str(e)
+
+
+def server_of(connection: Connection) -> Server:
+    """Return the server that a connection leads to. Raises RequestError when it names no endpoint."""
+    from include.hsds.client import Server
+    from include.hsds.errors import RequestError
+
+    extra = connection.extra_dejson
+    endpoint = str(extra.get("endpoint") or "")
+    if not endpoint and not connection.host:
+        raise RequestError(f"connection {connection.conn_id}: needs the host of an HSDS service node, or an endpoint")
+    if not endpoint and "://" in str(connection.host):
+        endpoint = f"{connection.host}:{connection.port}" if connection.port else str(connection.host)
+    return Server(
+        endpoint or f"{connection.schema or 'http'}://{connection.host}:{connection.port or 5101}",
+        connection.login or "",
+        connection.password or "",
+        str(extra.get("bucket") or ""),
+    )
