@@ -1,0 +1,52 @@
+"""What a copy through this process keeps in ClickHouse beside what every copy and transform does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from include import sql
+from include.transform.ledger import Ledger, Pending, Scope
+
+_COPIED = ("adopted", "copied")
+
+
+class CopyLedger(Ledger):
+    """Adds which pending objects were copied, or were there before."""
+
+    def begin(self, scope: Scope) -> None:
+        """Forget what an earlier try of the same run had copied: what it wrote is found in the destination."""
+        for side in _COPIED:
+            self._drop(scope, side)
+
+    def adopt(self, scope: Scope) -> int:
+        """Keep which pending objects the destination has already, by size and checksum; returns their number."""
+        self.client.command(sql.query("adopt"), parameters=scope.parameters)
+        count = self.client.query(
+            "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'adopted'",
+            parameters={"job": scope.job},
+        ).first_row[0]
+        return int(count)
+
+    def uncopied(self, scope: Scope, after: str, limit: int) -> list[Pending]:
+        """Return up to `limit` pending objects with names greater than `after` that have to be copied."""
+        rows = self.client.query(
+            "SELECT object, destination_object, size, version FROM storeside.listings"
+            " WHERE job = {job:String} AND side = 'pending' AND object > {after:String} AND object NOT IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'adopted')"
+            " ORDER BY object LIMIT {limit:UInt32}",
+            parameters={"job": scope.job, "after": after, "limit": limit},
+        ).result_rows
+        return [Pending(*row) for row in rows]
+
+    def record_copies(self, scope: Scope, rows: Iterable[tuple[str, str, int, str]]) -> None:
+        """Keep copied objects as (object, destination object, bytes, version at the destination)."""
+        self.insert_listing((scope.job, "copied", *row, "") for row in rows)
+
+    def settle_copies(self, scope: Scope) -> None:
+        """Record as done what the destination lists as it was written, and as failed what has a reason or is not."""
+        self.client.command(sql.query("settle_copies"), parameters=scope.parameters)
+
+    def forget_listings(self, scope: Scope) -> None:
+        """Drop the job's listings; the outcomes stay."""
+        self.begin(scope)
+        super().forget_listings(scope)
