@@ -90,8 +90,12 @@ bench-reconcile: $(STAMP) ## comparing the listings of a bucket of 10 million ob
 bench-transfer: $(STAMP) ## S3 into ClickHouse against the engine itself, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
 	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
 
+.PHONY: bench-storage
+bench-storage: $(STAMP) ## objects in parts against one piece, on a long link; ARGS="--rtt 100 --rate 10"
+	@$(PYTHON) -m tests.benchmarks.storage $(ARGS)
+
 .PHONY: bench
-bench: bench-transform bench-matrix bench-reconcile bench-transfer ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-storage ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

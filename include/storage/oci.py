@@ -133,7 +133,7 @@ class OCIStore:
         with self._errors(key):
             answer = self.client.put_object(
                 self.namespace, self.bucket, key, body, content_md5=_md5(body),
-                content_type=head.content_type or None, opc_meta=dict(head.metadata) or None,
+                content_type=head.content_type or None, opc_meta=dict(head.metadata),
             )  # fmt: skip
         self._compare(key, answer.headers, body)
         return _hex(answer.headers["opc-content-md5"])

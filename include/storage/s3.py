@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from include.storage.buckets import StoredObject, list_s3
+from include.storage.buckets import Bucket, StoredObject, list_aistore, list_s3
 from include.storage.errors import ObjectError, StorageError, TransientError, UsageError, changed
 from include.storage.multipart import S3_LIMITS, Limits
+from include.storage.names import unfit
 from include.storage.store import Head, Upload
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-STYLES = ("auto", "path", "virtual")
+    from include.storage.cluster import Cluster
+
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _OF_PARTS = re.compile(r"[0-9a-f]{32}-\d+")
 _KEYS = frozenset(
@@ -33,23 +35,26 @@ _DENIED = frozenset({"AccessDenied", "403", "Forbidden"})
 _BUSY = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "BadDigest"})
 
 
-def client_config(connections: int, style: str = "auto") -> Any:
-    """Return botocore's configuration of a client that threads share. Raises UsageError for an unknown style.
+def client_config(connections: int, given: Mapping[str, Any] | None = None) -> Any:
+    """Return botocore's configuration of a client that threads share, on top of what is `given`.
 
-    Checksums that S3's own clients add by themselves are left to S3 (``when_required``): not all servers take them,
-    and each body goes with its MD5.
+    Checksums that S3's own clients add by themselves are left out (``when_required``): not all servers take them, and
+    each body goes with its MD5. Raises UsageError for a configuration that botocore refuses.
     """
     from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
 
-    if style not in STYLES:
-        raise UsageError(f"addressing_style {style!r}: use one of {', '.join(STYLES)}")
-    return Config(
-        max_pool_connections=connections,
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        retries={"mode": "standard", "total_max_attempts": 5},
-        **({"s3": {"addressing_style": style}} if style != "auto" else {}),  # type: ignore[arg-type]
-    )
+    try:
+        return Config(**given or {}).merge(
+            Config(
+                max_pool_connections=connections,
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                retries=(given or {}).get("retries", {"mode": "standard", "total_max_attempts": 5}),
+            )
+        )
+    except (BotoCoreError, TypeError) as e:
+        raise UsageError(f"config_kwargs of the connection: {e}") from e
 
 
 class S3Store:
@@ -186,7 +191,7 @@ class S3Store:
 
 
 class AIStoreStore(S3Store):
-    """One of AIStore's own buckets, through the cluster's S3 API; needs its feature ``S3-Reverse-Proxy``.
+    """One of AIStore's own buckets, made where missing, through the cluster's S3 API (feature ``S3-Reverse-Proxy``).
 
     The cluster lists it, as the S3 API leaves out ETags. It takes parts of any size, and does not compare the MD5s
     that it is sent; what it answers is.
@@ -194,16 +199,19 @@ class AIStoreStore(S3Store):
 
     limits = Limits(1, S3_LIMITS.most_part, S3_LIMITS.most_parts, S3_LIMITS.most_put)
 
-    def __init__(
-        self,
-        client: S3Client,
-        bucket: str,
-        listing: Callable[[str], Iterator[StoredObject]],
-        refused: Callable[[str], str | None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, bucket: str, connections: int) -> None:
+        import boto3
+        from botocore import UNSIGNED
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"{cluster.endpoint.rstrip('/')}/s3",
+            region_name="us-east-1",  # botocore wants one
+            verify=cluster.ca_cert or cluster.verify,
+            config=client_config(connections, {"signature_version": UNSIGNED, "s3": {"addressing_style": "path"}}),
+        )
         super().__init__(client, bucket)
-        self._listing = listing
-        self._refused = refused
+        self._cluster = cluster.client()
 
     @property
     def name(self) -> str:
@@ -215,13 +223,23 @@ class AIStoreStore(S3Store):
         """Return the API and the server."""
         return f"ais {self.client.meta.endpoint_url}"
 
+    def check(self) -> None:
+        """Make the bucket where it is missing."""
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        try:
+            Bucket("ais", self.bucket).handle(self._cluster).create(exist_ok=True)
+        except (AISError, RequestException) as e:
+            raise TransientError(f"{self.name}: AIStore at {self.endpoint} cannot make it: {e}") from e
+
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """Have the cluster list the bucket."""
-        return self._listing(prefix)
+        return list_aistore(self._cluster, Bucket("ais", self.bucket), prefix)
 
     def refused(self, key: str) -> str | None:
         """Return why AIStore cannot hold an object of this name."""
-        return self._refused(key)
+        return unfit(key)
 
     def _stored(self, tag: str, body: bytes, md5: str, answer: Any) -> bool:
         if _MD5.fullmatch(tag):
@@ -287,6 +305,7 @@ def _refusal(client: S3Client, name: str, bucket: str, key: str, error: Any) -> 
         (code == "NoSuchBucket", UsageError(f"{said}: create it at {client.meta.endpoint_url}, or correct its name")),
         (code in _REGION, UsageError(f"{said}: set the connection's region_name to {_region(error)}")),
         (code in _KEYS or status == 401, UsageError(f"{said}: correct the connection's keys")),
+        (status == 307, UsageError(f"{said}: turn on AIStore's features S3-API-via-Root and S3-Reverse-Proxy")),
         (code == "EntityTooSmall", UsageError(f"{said}: raise part_size")),
         (code in _CHANGED or bool(key and code in _GONE), changed(where)),
         (code in _DENIED or status == 403, one(f"{said}: correct the connection's keys, or what they may do")),

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -44,10 +44,17 @@ class Measurement:
     seconds: float
     single_seconds: float
 
-    @property
-    def gain(self) -> float:
-        """How often faster than in one piece."""
-        return self.single_seconds / self.seconds
+    def to_dict(self) -> dict[str, Any]:
+        """Return the measurement as a dictionary of plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if not self.multipart:
+            how = "in one piece"
+        else:
+            how = f"{self.settings.concurrency} parts of {self.settings.part_size / MIB:g} MiB at once"
+        gain = self.single_seconds / self.seconds
+        return f"{self.direction} of {self.object_size / MIB:g} MiB: {how}, {self.seconds:.2f} s ({gain:.1f}x)"
 
 
 class Tuner:
