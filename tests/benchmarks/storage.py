@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def compare(store: Store, rounds: int, small: int) -> tuple[float, float, float]:
-    """Tune, then measure whole and in parts in turns; returns the gains of PUT and GET, and the cost of small ones."""
+    """Tune, then measure whole and in parts in turns; returns the gains of PUT and GET and the cost of small ones."""
     print(f"{store.endpoint.split()[0]}, tuned:")
     profiles = {}
     for direction in ("put", "get"):

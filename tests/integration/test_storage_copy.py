@@ -185,6 +185,8 @@ def test_bad_objects_fail_alone_with_their_reasons(copying: Copying) -> None:
 
 
 def test_what_cannot_be_reached_for_now_is_left_for_another_try(copying: Copying) -> None:
+    from oci.retry import NoneRetryStrategy
+
     a, b = copying.oci("a"), copying.s3("b")
     for n in range(3):
         a.put(f"{n}", b"x", NOTHING)
@@ -193,7 +195,7 @@ def test_what_cannot_be_reached_for_now_is_left_for_another_try(copying: Copying
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("include.storage.mover.ATTEMPTS", 1)
-            a.client.retry_strategy = None
+            a.client.retry_strategy = NoneRetryStrategy()
             with pytest.raises(
                 TransientError, match=r"1 objects could not be copied this time, such as '1'.*2 others are"
             ):
