@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,7 +77,8 @@ class OCIStore:
     @property
     def endpoint(self) -> str:
         """Return the API and the server."""
-        return f"oci {self.client.base_client.endpoint}"
+        # the SDK fills in what is in braces request by request
+        return f"oci {re.sub('{[^}]*}', '', self.client.base_client.endpoint)}"
 
     def refused(self, key: str) -> str | None:
         """Return why OCI cannot hold an object of this name."""
