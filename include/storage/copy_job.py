@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from include.storage.claims import BEAT_SECONDS, Claims
 from include.storage.copy_ledger import CopyLedger
 from include.storage.errors import ObjectError, TransientError
-from include.storage.mover import Mover, Outcome, Stopped, Wanted
+from include.storage.mover import Mover, Outcome, Stopped
 from include.storage.multipart import Profile
 from include.storage.store import Store
 from include.transform.bucket_job import Summary
-from include.transform.ledger import Plan, Scope
+from include.transform.ledger import Pending, Plan, Scope
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +141,9 @@ class CopyJob:
     def _copy(self, plan: Plan) -> None:
         after = ""
         while window := self.ledger.uncopied(self.scope, after, WINDOW):
-            wanted = [Wanted(p.object, p.destination_object, p.size, p.version) for p in window]
-            self.claims.open(w.destination_object for w in wanted if self._in_parts(w))
+            self.claims.open(w.destination_object for w in window if self._in_parts(w))
             try:
-                self._copy_window(wanted, plan.pending)
+                self._copy_window(window, plan.pending)
             finally:
                 # also when stopped or refused: the mover has aborted by then what it had begun
                 self.claims.close()
@@ -152,13 +151,13 @@ class CopyJob:
                 return
             after = window[-1].object
 
-    def _in_parts(self, one: Wanted) -> bool:
+    def _in_parts(self, one: Pending) -> bool:
         try:
             return bool(self.mover.parts(one.size))
         except ObjectError:  # more than all parts hold: it fails when its turn comes
             return False
 
-    def _copy_window(self, wanted: list[Wanted], total: int) -> None:
+    def _copy_window(self, wanted: list[Pending], total: int) -> None:
         outcomes: list[Outcome] = []
         flushed = beat = time.monotonic()
         try:
@@ -175,14 +174,7 @@ class CopyJob:
             self._flush(outcomes, total)
 
     def _flush(self, outcomes: list[Outcome], total: int) -> None:
-        self.ledger.record_copies(
-            self.scope,
-            (
-                (o.wanted.object, o.wanted.destination_object, o.wanted.size, o.version)
-                for o in outcomes
-                if not o.error
-            ),
-        )
+        self.ledger.record_copies(self.scope, [(o.wanted, o.version) for o in outcomes if not o.error])
         failed = [o for o in outcomes if o.error and not isinstance(o.error, Stopped)]
         self._passing += [o for o in failed if isinstance(o.error, TransientError)]
         final = (o for o in failed if not isinstance(o.error, TransientError))

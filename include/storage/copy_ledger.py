@@ -8,13 +8,17 @@ from include import sql
 from include.transform.ledger import Ledger, Pending, Scope
 
 _COPIED = ("adopted", "copied")
+_DONE = (
+    *("source", "destination", "effect", "run_id", "status"),
+    *("object", "version", "destination_object", "bytes_in", "bytes_out"),
+)
 
 
 class CopyLedger(Ledger):
     """Adds which pending objects were copied, or were there before."""
 
     def begin(self, scope: Scope) -> None:
-        """Forget what an earlier try of the same run had copied: what it wrote is found in the destination."""
+        """Forget what an earlier try of the same run had copied: the ledger has it as done."""
         for side in _COPIED:
             self._drop(scope, side)
 
@@ -38,9 +42,19 @@ class CopyLedger(Ledger):
         ).result_rows
         return [Pending(*row) for row in rows]
 
-    def record_copies(self, scope: Scope, rows: Iterable[tuple[str, str, int, str]]) -> None:
-        """Keep copied objects as (object, destination object, bytes, version at the destination)."""
-        self.insert_listing((scope.job, "copied", *row, "") for row in rows)
+    def record_copies(self, scope: Scope, rows: Iterable[tuple[Pending, str]]) -> None:
+        """Record objects as done, with their versions at the destination, whose answers had the right checksums.
+
+        A run that is killed need not copy them again; `settle_copies` takes back what the destination does not list.
+        """
+        copied = list(rows)
+        self.insert_listing(
+            (scope.job, "copied", p.object, p.destination_object, p.size, written, "") for p, written in copied
+        )
+        if copied:
+            of = (scope.source, scope.destination, scope.effect, scope.run_id, "done")
+            done = [[*of, p.object, p.version, p.destination_object, p.size, p.size] for p, _ in copied]
+            self.client.insert("storeside.objects", done, column_names=_DONE, settings={"async_insert": 0})
 
     def settle_copies(self, scope: Scope) -> None:
         """Record as done what the destination lists as it was written, and as failed what has a reason or is not."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import TypeVar
 from include.storage.errors import ObjectError, StorageError, TransientError, UsageError, changed
 from include.storage.multipart import Part, Profile
 from include.storage.store import Head, Store
+from include.transform.ledger import Pending
 
 log = logging.getLogger(__name__)
 
@@ -30,20 +30,10 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """An object that is to be copied: `version` is that of the source's listing, empty for whichever is there."""
-
-    object: str
-    destination_object: str
-    size: int
-    version: str = ""
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What came of one object: its version at the destination, or why it could not be copied."""
 
-    wanted: Wanted
+    wanted: Pending
     version: str = ""
     error: StorageError | None = None
 
@@ -55,7 +45,7 @@ class Stopped(TransientError):
 class _Upload:
     """One object on its way in parts."""
 
-    def __init__(self, wanted: Wanted, head: Head, id: str, parts: list[Part]) -> None:
+    def __init__(self, wanted: Pending, head: Head, id: str, parts: list[Part]) -> None:
         self.wanted, self.head, self.id, self.parts = wanted, head, id, parts
         self.tags = [""] * len(parts)
         self.left = len(parts)
@@ -107,8 +97,10 @@ class Mover:
         self._fatal: UsageError | None = None
         self._counting = threading.Lock()
 
-    def copy(self, wanted: Iterable[Wanted]) -> Iterator[Outcome]:
+    def copy(self, wanted: Iterable[Pending]) -> Iterator[Outcome]:
         """Copy objects and yield what comes of each, in the order in which they end.
+
+        An object's `version` is that of the source's listing; empty for whichever is there.
 
         Raises UsageError as soon as an endpoint refuses everything; uploads that are under way are aborted first.
         """
@@ -138,7 +130,7 @@ class Mover:
         if self._fatal:
             raise self._fatal
 
-    def copy_one(self, wanted: Wanted) -> str:
+    def copy_one(self, wanted: Pending) -> str:
         """Copy one object and return its version at the destination; raises why it could not be."""
         (outcome,) = self.copy([wanted])
         if outcome.error:
@@ -149,7 +141,7 @@ class Mover:
         """Return the parts that an object of this size goes in; none when it goes in one piece."""
         return self.profile.for_size(size).parts(size, self.destination.limits)
 
-    def _begin(self, one: Wanted) -> None:
+    def _begin(self, one: Pending) -> None:
         try:
             if reason := self.destination.refused(one.destination_object):
                 raise ObjectError(f"{self.destination.name} cannot hold {one.destination_object!r}: {reason}")
@@ -178,11 +170,11 @@ class Mover:
 
         self._pool.submit(run)
 
-    def _same(self, one: Wanted, head: Head) -> None:
+    def _same(self, one: Pending, head: Head) -> None:
         if head.size != one.size or (one.version and head.version != one.version):
             raise changed(f"{self.source.name}/{one.object}")
 
-    def _whole(self, one: Wanted) -> None:
+    def _whole(self, one: Pending) -> None:
         try:
             head, body = self._again(lambda: self.source.fetch(one.object))
             self._same(one, head)
@@ -233,7 +225,7 @@ class Mover:
         except StorageError as e:
             log.warning("%s: an upload could not be aborted and is left to the next sweep: %s", key, e)
 
-    def _compare(self, one: Wanted, head: Head, md5: str) -> None:
+    def _compare(self, one: Pending, head: Head, md5: str) -> None:
         if md5 != head.md5:
             raise TransientError(
                 f"{self.source.name}/{one.object}: what came has the MD5 {md5}, the source says {head.md5}"
@@ -256,20 +248,13 @@ class Mover:
         with self._counting:
             self.bytes += size
 
-    def _end(self, one: Wanted, version: str = "", error: StorageError | None = None) -> None:
+    def _end(self, one: Pending, version: str = "", error: StorageError | None = None) -> None:
         if isinstance(error, UsageError):
             self._fatal = self._fatal or error
             self.stop.set()
         self._finished.put(Outcome(one, version, error))
 
 
-def _unexpected(source: Store, one: Wanted, error: Exception) -> StorageError:
+def _unexpected(source: Store, one: Pending, error: Exception) -> StorageError:
     log.exception("unexpected error of %s/%s", source.name, one.object, exc_info=error)
     return ObjectError(f"{source.name}/{one.object}: {error!r}")
-
-
-def seconds(mover: Mover, wanted: Wanted) -> float:
-    """Copy one object and return how long that took."""
-    started = time.perf_counter()
-    mover.copy_one(wanted)
-    return time.perf_counter() - started

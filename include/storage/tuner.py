@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from include import sql
 from include.storage.errors import UsageError
-from include.storage.mover import Mover, Wanted
+from include.storage.mover import Mover
 from include.storage.multipart import MIB, Profile, Settings
 from include.storage.samples import Samples
 from include.storage.store import Store
+from include.transform.ledger import Pending
 
 log = logging.getLogger(__name__)
 
@@ -137,14 +138,14 @@ class Tuner:
 def put(store: Store, samples: Samples, key: str, size: int, settings: Settings) -> float:
     """Write a sample and return how many seconds that took."""
     started = time.perf_counter()
-    Mover(samples, store, Profile.of(settings)).copy_one(Wanted(str(size), key, size))
+    Mover(samples, store, Profile.of(settings)).copy_one(Pending(str(size), key, size, ""))
     return time.perf_counter() - started
 
 
 def get(store: Store, samples: Samples, key: str, size: int, settings: Settings) -> float:
     """Read a sample and return how many seconds that took."""
     started = time.perf_counter()
-    Mover(store, samples, Profile.of(settings)).copy_one(Wanted(key, key, size))
+    Mover(store, samples, Profile.of(settings)).copy_one(Pending(key, key, size, ""))
     return time.perf_counter() - started
 
 

@@ -20,13 +20,14 @@ from cryptography.hazmat.primitives import serialization
 
 from include.stack.settings import CHECKOUT, HOST, default_folder, free_ports
 from include.storage.benchmark import Benchmark, draw, table
-from include.storage.mover import Mover, Wanted
+from include.storage.mover import Mover
 from include.storage.multipart import Profile, Settings
 from include.storage.oci import OCIStore, oci_client
 from include.storage.s3 import S3Store, client_config
 from include.storage.samples import Samples
 from include.storage.store import Head, Store
 from include.storage.tuner import Tuner, recommend, scratch
+from include.transform.ledger import Pending
 from tests import oci_double
 from tests.benchmarks import measure, versitygw
 
@@ -69,10 +70,10 @@ def compare(store: Store, rounds: int, small: int) -> tuple[float, float, float]
     with scratch(store) as key:
 
         def put(profile: Profile) -> float:
-            return timed(lambda: Mover(samples, store, profile).copy_one(Wanted(str(LARGE), key, LARGE)))
+            return timed(lambda: Mover(samples, store, profile).copy_one(Pending(str(LARGE), key, LARGE, "")))
 
         def get(profile: Profile) -> float:
-            return timed(lambda: Mover(store, samples, profile).copy_one(Wanted(key, key, LARGE)))
+            return timed(lambda: Mover(store, samples, profile).copy_one(Pending(key, key, LARGE, "")))
 
         seconds: dict[str, list[float]] = {"put whole": [], "put parts": [], "get whole": [], "get parts": []}
         for _ in range(rounds):
@@ -86,7 +87,7 @@ def compare(store: Store, rounds: int, small: int) -> tuple[float, float, float]
             # the client's own call, and ours with the tuned settings
             seconds["small directly"].append(timed(lambda: store.put(key, body, Head(SMALL, "", ""))))
             mover = Mover(samples, store, profiles["put"])
-            seconds["small"].append(timed(lambda m=mover: m.copy_one(Wanted(str(SMALL), key, SMALL))))  # type: ignore[misc]
+            seconds["small"].append(timed(lambda m=mover: m.copy_one(Pending(str(SMALL), key, SMALL, ""))))  # type: ignore[misc]
     median = {name: statistics.median(values) for name, values in seconds.items()}
     print("".join(f"  {name}: {value:.3f} s\n" for name, value in median.items()))
     return (

@@ -269,11 +269,31 @@ def test_a_killed_worker_leaves_no_parts_after_the_next_start(copying: Copying) 
     assert Claims(copying.clickhouse, b, "another").sweep() == 0
     assert len(begun()) == 1
     # the same run again knows that its earlier try is dead
+    copying.double.requests.clear()
     summary = copying.copy(a, b, run_id="killed")
     assert summary.failed == 0
+    assert not [path for method, path in copying.double.requests if method == "PUT" and path.endswith("/o/0-small")]
     assert [id for id, u in copying.double.begun.items() if u.bucket == b.bucket] == [other]
     assert contents(b) == {"0-small": b"small", "1-large": large}
     assert copying.left() == 0
+
+
+def test_a_crash_at_the_end_copies_nothing_again(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = copying.s3("a"), copying.ais("b")
+    for n in range(3):
+        a.put(f"{n}", b"x", NOTHING)
+    job = copying.job(a, b)
+    monkeypatch.setattr(job, "_settle", _killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        job.run()
+    b.delete("1")
+    summary = copying.copy(a, b)
+    assert (summary.done, summary.skipped) == (1, 2)
+    assert sorted(contents(b)) == ["0", "1", "2"]
+
+
+def _killed(*_: Any) -> None:
+    raise RuntimeError("killed")
 
 
 def test_uploads_of_a_run_that_died_long_ago_are_swept(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.storage.errors import ChangedError, ObjectError, TransientError, UsageError
-from include.storage.mover import Mover, Outcome, Wanted
+from include.storage.mover import Mover, Outcome
 from include.storage.multipart import MIB, OCI_LIMITS, S3_LIMITS, Limits, Profile, Settings
 from include.storage.samples import Samples
 from include.storage.store import Head
+from include.transform.ledger import Pending
 
 # --- which parts
 
@@ -161,9 +162,9 @@ class Shelf(Samples):
 SETTINGS = Settings(threshold=1000, part_size=500, concurrency=4)
 
 
-def wanted(shelf: Shelf) -> Iterator[Wanted]:
+def wanted(shelf: Shelf) -> Iterator[Pending]:
     for key, body in shelf.objects.items():
-        yield Wanted(key, f"to/{key}", len(body))
+        yield Pending(key, f"to/{key}", len(body), "")
 
 
 def copied(source: Shelf, to: Shelf, settings: Settings = SETTINGS) -> dict[str, Outcome]:
@@ -271,6 +272,6 @@ def test_a_stopped_copy_leaves_no_upload() -> None:
 def test_an_object_that_is_another_than_was_listed_is_left() -> None:
     source, to = Shelf({"a": os.urandom(5000), "b": b"new"}), Shelf()
     mover = Mover(source, to, Profile.of(SETTINGS))
-    outcomes = list(mover.copy([Wanted("a", "a", 5000, "old"), Wanted("b", "b", 3, "old")]))
+    outcomes = list(mover.copy([Pending("a", "a", 5000, "old"), Pending("b", "b", 3, "old")]))
     assert [type(outcome.error) for outcome in outcomes] == [ChangedError] * 2
     assert to.objects == to.begun == {}
