@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS storeside.multipart_settings
 (
     endpoint String COMMENT 'API and server, such as s3 https://s3.eu-west-1.amazonaws.com',
     direction Enum8('put' = 1, 'get' = 2),
-    object_size UInt64 COMMENT 'bytes from which on this counts',
+    object_size UInt64 COMMENT 'bytes of the objects that it was measured with',
     multipart Bool,
     part_size UInt64,
     concurrency UInt16,

@@ -171,7 +171,7 @@ class Mover:
         self._pool.submit(run)
 
     def _same(self, one: Pending, head: Head) -> None:
-        if head.size != one.size or (one.version and head.version != one.version):
+        if head.size != one.size or (one.version and head.version and head.version != one.version):
             raise changed(f"{self.source.name}/{one.object}")
 
     def _whole(self, one: Pending) -> None:

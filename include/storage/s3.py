@@ -7,6 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -94,13 +95,13 @@ class S3Store:
     def head(self, key: str) -> Head:
         """Ask for an object without its content."""
         with self._errors(key):
-            return _head(self.client.head_object(Bucket=self.bucket, Key=key))
+            return self._head(self.client.head_object(Bucket=self.bucket, Key=key))
 
     def fetch(self, key: str) -> tuple[Head, bytes]:
         """Read an object in one request."""
         with self._errors(key):
             answer = self.client.get_object(Bucket=self.bucket, Key=key)
-            head, body = _head(answer), answer["Body"].read()
+            head, body = self._head(answer), answer["Body"].read()
         return head, self._whole(key, body, head.size)
 
     def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
@@ -113,6 +114,19 @@ class S3Store:
                 raise changed(f"{self.name}/{key}")
             body = answer["Body"].read()
         return self._whole(key, body, size)
+
+    def _head(self, answer: Any) -> Head:
+        tag = answer["ETag"]
+        plain = tag.strip('"')
+        encrypted = str(answer.get("ServerSideEncryption", "AES256")) != "AES256" or "SSECustomerAlgorithm" in answer
+        return Head(
+            size=answer["ContentLength"],
+            version=plain,
+            tag=tag,
+            md5=plain if _MD5.fullmatch(plain) and not encrypted else "",
+            content_type=answer.get("ContentType", ""),
+            metadata=answer.get("Metadata", {}),
+        )
 
     def _whole(self, key: str, body: bytes, size: int) -> bytes:
         if len(body) != size:
@@ -169,7 +183,7 @@ class S3Store:
 
     def abort(self, key: str, upload: str) -> None:
         """Drop an upload and its parts."""
-        with suppress(self.client.exceptions.NoSuchUpload), self._errors(key):
+        with self._errors(key), suppress(self.client.exceptions.NoSuchUpload):
             self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
 
     def uploads(self, key: str) -> Iterator[Upload]:
@@ -241,6 +255,9 @@ class AIStoreStore(S3Store):
         """Return why AIStore cannot hold an object of this name."""
         return unfit(key)
 
+    def _head(self, answer: Any) -> Head:
+        return replace(super()._head(answer), version="", metadata={})  # it would show its own checksum there
+
     def _stored(self, tag: str, body: bytes, md5: str, answer: Any) -> bool:
         if _MD5.fullmatch(tag):
             return tag == md5
@@ -259,20 +276,6 @@ class AIStoreStore(S3Store):
         """Complete an upload; the listing's version is another than the S3 API's tag."""
         super().complete(key, upload, tags)
         return ""
-
-
-def _head(answer: Any) -> Head:
-    tag = answer["ETag"]
-    plain = tag.strip('"')
-    encrypted = str(answer.get("ServerSideEncryption", "AES256")) != "AES256" or "SSECustomerAlgorithm" in answer
-    return Head(
-        size=answer["ContentLength"],
-        version=plain,
-        tag=tag,
-        md5=plain if _MD5.fullmatch(plain) and not encrypted else "",
-        content_type=answer.get("ContentType", ""),
-        metadata=answer.get("Metadata", {}),
-    )
 
 
 def _kept(head: Head) -> dict[str, Any]:

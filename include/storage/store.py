@@ -15,8 +15,8 @@ from include.storage.multipart import Limits
 class Head:
     """An object as it is now.
 
-    `version` is that of a listing, `tag` what the endpoint compares in a conditional read, `md5` the MD5 of the
-    content in hex where the endpoint knows it.
+    `version` is that of a listing, or empty where only listings have it, `tag` what the endpoint compares in a
+    conditional read, `md5` the MD5 of the content in hex where the endpoint knows it.
     """
 
     size: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 Direction = Literal["put", "get"]
 DIRECTIONS: tuple[Direction, ...] = ("put", "get")
-SIZES = (1 * MIB, 8 * MIB, 64 * MIB)
+SIZES = (1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 PART_SIZES = (1 * MIB, 2 * MIB, 5 * MIB, 8 * MIB, 16 * MIB, 32 * MIB)
 CONCURRENCIES = (16, 8, 4, 2)
 # Parts have to be faster by so much to be worth their requests; fewer threads may be slower by so much.
@@ -160,10 +161,11 @@ def scratch(store: Store) -> Iterator[str]:
 
 
 def recommend(found: Sequence[Measurement]) -> Profile:
-    """Return the settings for objects of each measured size and all larger ones until the next; smaller go whole."""
+    """Return settings by size: those of the measured size that is nearest by ratio; what is smaller goes whole."""
+    found = sorted(found, key=lambda m: m.object_size)
     steps = [(0, Settings(threshold=_WHOLE, part_size=found[0].settings.part_size))]
-    for one in sorted(found, key=lambda m: m.object_size):
-        steps.append((one.object_size, one.settings))
+    for before, one in zip([found[0], *found], found, strict=False):
+        steps.append((math.isqrt(before.object_size * one.object_size), one.settings))
     return Profile(tuple(steps))
 
 

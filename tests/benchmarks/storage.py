@@ -40,8 +40,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rtt", type=float, default=50, help="round trip time in ms (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=20, help="MB/s of a connection (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
-    parser.add_argument("--small", type=int, default=40, help="small objects each way (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--small", type=int, default=20, help="small objects each way (default: %(default)s)")
     parser.add_argument("--chart", default="", help="write the chart of the article's table to this PNG file")
     options = parser.parse_args()
     binary = versitygw.build(default_folder() / "cache" / "bench")
@@ -63,7 +63,7 @@ def compare(store: Store, rounds: int, small: int) -> tuple[float, float, float]
     print(f"{store.endpoint.split()[0]}, tuned:")
     profiles = {}
     for direction in ("put", "get"):
-        found = Tuner(store, seconds=60).sweep(direction)  # type: ignore[arg-type]
+        found = Tuner(store, seconds=40).sweep(direction)  # type: ignore[arg-type]
         profiles[direction] = recommend(found)
         print("".join(f"  {one}\n" for one in found), end="")
     samples = Samples(store.limits)

@@ -30,7 +30,7 @@ from include.storage.store import Head, Store
 from include.transform.bucket_job import Summary
 from include.transform.jobs import Follower
 from tests.link import Link, linked
-from tests.oci_double import NAMESPACE, Double, served
+from tests.oci_double import NAMESPACE, Double, digest, served
 from tests.support import read, unique, until
 
 PROFILE = Profile.of(Settings(threshold=6 * MIB, part_size=5 * MIB, concurrency=4))
@@ -165,7 +165,7 @@ def test_bad_objects_fail_alone_with_their_reasons(copying: Copying) -> None:
     def overwrite(request: Any) -> None:
         if request.method in ("GET", "HEAD") and request.path.endswith("/o/changing"):
             a_bucket = copying.double.buckets[a.bucket]
-            a_bucket["changing"] = type(a_bucket["changing"])(b"other", "XUFAKrxLKna5cZ2REBfFkg==")
+            a_bucket["changing"] = type(a_bucket["changing"])(b"other", digest(b"other"))
 
     copying.double.before = overwrite
     try:
@@ -276,6 +276,20 @@ def test_a_killed_worker_leaves_no_parts_after_the_next_start(copying: Copying) 
     assert [id for id, u in copying.double.begun.items() if u.bucket == b.bucket] == [other]
     assert contents(b) == {"0-small": b"small", "1-large": large}
     assert copying.left() == 0
+
+
+@pytest.mark.parametrize("kind", ["s3", "ais", "oci"])
+def test_uploads_are_found_and_aborted_once(copying: Copying, kind: str) -> None:
+    store = copying.store(kind, "a")
+    first, second, other = (store.begin(key, NOTHING) for key in ("o", "o", "other"))
+    store.put_part("o", first, 1, b"x")
+    assert {upload.id for upload in store.uploads("o")} == {first, second}
+    assert abs(next(store.uploads("o")).begun.timestamp() - time.time()) < 60
+    for _ in range(2):
+        store.abort("o", first)
+        store.delete("never there")
+    assert {upload.id for upload in store.uploads("o")} == {second}
+    assert {upload.id for upload in store.uploads("other")} == {other}
 
 
 def test_a_crash_at_the_end_copies_nothing_again(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,8 @@ class Refusing:
         self.status, self.code = 500, ""
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # botocore asks for a 100 Continue first
+
             def answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 body = f"<Error><Code>{refusing.code}</Code><Message>why</Message></Error>".encode()
@@ -315,6 +317,20 @@ def test_the_tuner_keeps_to_its_bounds(oci: Any, double: Double) -> None:
     assert time.monotonic() - started < 20
     with pytest.raises(UsageError, match="too little to measure"):
         Tuner(store, seconds=0)
+
+
+def test_an_object_is_treated_as_the_nearest_measured_size() -> None:
+    whole, parts = Settings(1 << 62, MIB, 1), Settings(MIB, MIB, 4)
+    found = [Measurement("put", 64 * MIB, True, parts, 1, 3), Measurement("put", 4 * MIB, False, whole, 1, 1)]
+    profile = recommend(found)
+    assert [start for start, _ in profile.steps] == [0, 4 * MIB, 16 * MIB]
+    assert [profile.for_size(size * MIB) == parts for size in (4, 15, 17, 63, 900)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_recommendations_start_at_nothing() -> None:
