@@ -6,7 +6,7 @@ An upload is claimed by its object's name before it is begun: a run that is kill
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,8 +48,9 @@ class Claims:
         """Say that this run is alive."""
         self._record("open")
 
-    def close(self) -> None:
-        """Give up the claims: all their uploads are completed or aborted."""
+    def close(self, left: Container[str] = ()) -> None:
+        """Give up the claims, as the uploads are completed or aborted; those of the names in `left` may be neither."""
+        self._open = [(key, opened) for key, opened in self._open if key not in left]
         self._record("closed")
         self._open = []
 

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 # Objects that are planned, claimed and held in memory by name at once.
 WINDOW = 2_000
 FLUSH_SECONDS = 2.0
+REPORT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,13 @@ class CopyJob:
         self.stop = threading.Event()
         self.scope = Scope(source.name, destination.name, "", run_id)
         self.claims = Claims(ledger.client, destination, run_id)
-        self.mover = Mover(source, destination, profile, self.stop)
+        self.mover = Mover(source, destination, profile, self.stop, self._tick)
         self.started = time.time()
         self._passing: list[Outcome] = []
         self._done = 0
         self._adopted = 0
+        self._total = 0
+        self._reported = self._beat = time.monotonic()
 
     def run(self) -> Summary:
         """Copy what is missing and sum up.
@@ -96,7 +99,7 @@ class CopyJob:
         self.claims.sweep()
         plan = self._plan()
         try:
-            self._copy(plan)
+            self._copy()
         finally:
             summary = self._settle(plan)
         if self._passing:
@@ -116,6 +119,7 @@ class CopyJob:
         self._list_destination("before")
         plan = self.ledger.plan(self.scope, retry_failed=self.retry_failed, keeps_result=True)
         self._adopted = self.ledger.adopt(self.scope)
+        self._total = plan.pending - self._adopted
         log.info(
             "%s -> %s: %d objects listed, %d to do, of which %d are there, %d known to be bad, %d refused for names",
             self.source.name,
@@ -138,15 +142,15 @@ class CopyJob:
         listing = self.destination.list(self.prepend + self.prefix)
         self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version, "") for o in listing))
 
-    def _copy(self, plan: Plan) -> None:
+    def _copy(self) -> None:
         after = ""
         while window := self.ledger.uncopied(self.scope, after, WINDOW):
             self.claims.open(w.destination_object for w in window if self._in_parts(w))
             try:
-                self._copy_window(window, plan.pending)
+                self._copy_window(window)
             finally:
                 # also when stopped or refused: the mover has aborted by then what it had begun
-                self.claims.close()
+                self.claims.close(self.mover.left)
             if self.stop.is_set():
                 return
             after = window[-1].object
@@ -157,30 +161,36 @@ class CopyJob:
         except ObjectError:  # more than all parts hold: it fails when its turn comes
             return False
 
-    def _copy_window(self, wanted: list[Pending], total: int) -> None:
+    def _copy_window(self, window: list[Pending]) -> None:
         outcomes: list[Outcome] = []
-        flushed = beat = time.monotonic()
+        flushed = time.monotonic()
         try:
-            for outcome in self.mover.copy(wanted):
+            for outcome in self.mover.copy(window):
                 outcomes.append(outcome)
-                now = time.monotonic()
-                if now - flushed >= FLUSH_SECONDS:
-                    self._flush(outcomes, total)
-                    outcomes, flushed = [], now
-                if now - beat >= BEAT_SECONDS:
-                    self.claims.beat()
-                    beat = now
+                if time.monotonic() - flushed >= FLUSH_SECONDS:
+                    self._flush(outcomes)
+                    outcomes, flushed = [], time.monotonic()
+                self._tick()
         finally:
-            self._flush(outcomes, total)
+            self._flush(outcomes)
 
-    def _flush(self, outcomes: list[Outcome], total: int) -> None:
+    def _flush(self, outcomes: list[Outcome]) -> None:
         self.ledger.record_copies(self.scope, [(o.wanted, o.version) for o in outcomes if not o.error])
         failed = [o for o in outcomes if o.error and not isinstance(o.error, Stopped)]
         self._passing += [o for o in failed if isinstance(o.error, TransientError)]
         final = (o for o in failed if not isinstance(o.error, TransientError))
         self.ledger.record_reasons(self.scope, ((o.wanted.object, str(o.error), True) for o in final))
         self._done += len(outcomes)
-        self.report(Progress(self._done, total - self._adopted, self.mover.bytes, time.time() - self.started))
+
+    def _tick(self) -> None:
+        """Say how far it is, and that this run is alive, when it is time."""
+        now = time.monotonic()
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            self.report(Progress(self._done, self._total, self.mover.bytes, time.time() - self.started))
+        if now - self._beat >= BEAT_SECONDS:
+            self._beat = now
+            self.claims.beat()
 
     def _settle(self, plan: Plan) -> Summary:
         if plan.pending:

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 # Tries of one request after those of the endpoint's own client, and the seconds before the second of them.
 ATTEMPTS = 3
 DELAY = 0.5
+TICK_SECONDS = 1.0
 _T = TypeVar("_T")
 
 
@@ -70,21 +71,28 @@ class _Upload:
             self.error = self.error or error
             self.turn.notify_all()
 
-    def is_last(self) -> bool:
-        """Count one part as over; tell whether no other is left."""
+    def are_last(self, parts: int = 1) -> bool:
+        """Count parts as over; tell whether no other is left."""
         with self.turn:
-            self.left -= 1
-            return self.left == 0
+            self.left -= parts
+            return parts > 0 and self.left == 0
 
 
 class Mover:
     """Copies objects with the threads and part sizes of `profile`; `stop` ends it early, without traces.
 
-    Raises UsageError for parts that the destination does not take.
+    The caller's thread calls `tick` every second while it waits. `left` are the names at the destination that may
+    still have an upload, because an answer was lost or an abort failed. Raises UsageError for parts that the
+    destination does not take.
     """
 
     def __init__(
-        self, source: Store, destination: Store, profile: Profile | None = None, stop: threading.Event | None = None
+        self,
+        source: Store,
+        destination: Store,
+        profile: Profile | None = None,
+        stop: threading.Event | None = None,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.source = source
         self.destination = destination
@@ -92,7 +100,9 @@ class Mover:
         for _, settings in self.profile.steps:
             settings.check(destination.limits, destination.endpoint)
         self.stop = stop or threading.Event()
+        self.tick = tick
         self.bytes = 0
+        self.left: set[str] = set()
         self._finished: SimpleQueue[Outcome] = SimpleQueue()
         self._fatal: UsageError | None = None
         self._counting = threading.Lock()
@@ -121,7 +131,11 @@ class Mover:
                             ended += 1
                             yield outcome
                 while ended < begun:
-                    outcome = self._finished.get()
+                    try:
+                        outcome = self._finished.get(timeout=TICK_SECONDS)
+                    except Empty:
+                        self.tick()
+                        continue
                     ended += 1
                     yield outcome
             finally:
@@ -151,16 +165,32 @@ class Mover:
                 return
             head = self._again(lambda: self.source.head(one.object))
             self._same(one, head)
-            upload = self._again(lambda: self.destination.begin(one.destination_object, head))
+            upload = self._again(lambda: self._begin_upload(one.destination_object, head))
         except StorageError as e:
             self._end(one, error=e)
             return
         under_way = _Upload(one, head, upload, parts)
-        for part in parts:
-            self._submit(self._part, under_way, part)
+        submitted = 0
+        try:
+            for part in parts:
+                self._submit(self._part, under_way, part)
+                submitted += 1
+        except BaseException:  # also when this thread is told to exit: whoever ends last aborts the upload
+            under_way.fail(Stopped("the copy was stopped"))
+            if under_way.are_last(len(parts) - submitted):
+                self._complete(under_way)
+            raise
+
+    def _begin_upload(self, key: str, head: Head) -> str:
+        try:
+            return self.destination.begin(key, head)
+        except TransientError:
+            self.left.add(key)
+            raise
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
-        self._room.acquire()
+        while not self._room.acquire(timeout=TICK_SECONDS):
+            self.tick()
 
         def run() -> None:
             try:
@@ -203,7 +233,7 @@ class Mover:
             upload.fail(e)
         except Exception as e:
             upload.fail(_unexpected(self.source, one, e))
-        if upload.is_last():
+        if upload.are_last():
             self._complete(upload)
 
     def _complete(self, upload: _Upload) -> None:
@@ -223,7 +253,8 @@ class Mover:
         try:
             self.destination.abort(key, upload)
         except StorageError as e:
-            log.warning("%s: an upload could not be aborted and is left to the next sweep: %s", key, e)
+            self.left.add(key)
+            log.warning("%s: an upload could not be aborted and is left to a later run: %s", key, e)
 
     def _compare(self, one: Pending, head: Head, md5: str) -> None:
         if md5 != head.md5:

@@ -196,8 +196,8 @@ class S3Store:
                         yield Upload(key, found["UploadId"], found["Initiated"])
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
-        with self._errors(key):
+        """Delete an object; AIStore's API says when there is none."""
+        with self._errors(key), suppress(self.client.exceptions.NoSuchKey):
             self.client.delete_object(Bucket=self.bucket, Key=key)
 
     def _errors(self, key: str = "") -> AbstractContextManager[None]:

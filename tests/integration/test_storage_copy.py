@@ -321,6 +321,9 @@ def test_uploads_of_a_run_that_died_long_ago_are_swept(copying: Copying, monkeyp
     assert Claims(copying.clickhouse, b, "another").sweep() == 1
     assert list(b.uploads("o")) == []
     assert Claims(copying.clickhouse, b, "another").sweep() == 0
+    dead.open(["p", "q"])
+    dead.close(left={"q"})  # its abort failed
+    assert copying.left() == 1
 
 
 def test_a_stopped_copy_aborts_its_uploads(copying: Copying) -> None:

@@ -275,3 +275,55 @@ def test_an_object_that_is_another_than_was_listed_is_left() -> None:
     outcomes = list(mover.copy([Pending("a", "a", 5000, "old"), Pending("b", "b", 3, "old")]))
     assert [type(outcome.error) for outcome in outcomes] == [ChangedError] * 2
     assert to.objects == to.begun == {}
+
+
+def test_the_caller_hears_of_a_long_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.storage.mover.TICK_SECONDS", 0.002)
+    source, to = Shelf({"a": os.urandom(20_000)}), Shelf()
+    ticks: list[int] = []
+    mover = Mover(source, to, Profile.of(Settings(1000, 100, 1)), tick=lambda: ticks.append(mover.bytes))
+    list(mover.copy(wanted(source)))
+    assert len(set(ticks)) > 2
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_caller_that_is_told_to_exit_leaves_no_upload(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.storage.mover.TICK_SECONDS", 0.001)
+    source, to = Shelf({f"{n}": os.urandom(50_000) for n in range(5)}), Shelf()
+
+    def tick() -> None:
+        if mover.bytes > 5000:
+            raise SystemExit
+
+    mover = Mover(source, to, Profile.of(Settings(1000, 500, threads)), tick=tick)
+    with pytest.raises(SystemExit):
+        list(mover.copy(wanted(source)))
+    assert to.begun == {}
+    assert len(to.objects) < 5
+
+
+def test_uploads_that_may_be_left_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.storage.mover.DELAY", 0.001)
+    source, to = Shelf({"a": os.urandom(5000), "b": os.urandom(5000), "c": os.urandom(5000)}), Shelf()
+    begin, put_part = to.begin, to.put_part
+    lost = ["to/a"]
+
+    def begin_and_lose(key: str, head: Head) -> str:
+        if key in lost:
+            lost.remove(key)
+            raise TransientError("the answer was lost")
+        return begin(key, head)
+
+    def refuse(key: str, upload: str, number: int, body: bytes) -> str:
+        if key == "to/b":
+            raise ObjectError("no")
+        return put_part(key, upload, number, body)
+
+    def fail(key: str, upload: str) -> None:
+        raise TransientError("no answer")
+
+    to.begin, to.put_part, to.abort = begin_and_lose, refuse, fail  # type: ignore[method-assign]
+    mover = Mover(source, to, Profile.of(SETTINGS))
+    outcomes = {o.wanted.object: o.error for o in mover.copy(wanted(source))}
+    assert [name for name, error in outcomes.items() if error] == ["b"]
+    assert mover.left == {"to/a", "to/b"}
