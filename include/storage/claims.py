@@ -49,7 +49,7 @@ class Claims:
         self._record("open")
 
     def close(self, left: Container[str] = ()) -> None:
-        """Give up the claims, as the uploads are completed or aborted; those of the names in `left` may be neither."""
+        """Give up the claims, as uploads are completed or aborted; those of the names in `left` may be neither."""
         self._open = [(key, opened) for key, opened in self._open if key not in left]
         self._record("closed")
         self._open = []
