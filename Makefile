@@ -102,8 +102,12 @@ bench-events: $(STAMP) ## S3 events: seconds until a row is visible, and objects
 bench-hsds: $(STAMP) ## HSDS against h5py as in the article, exports against h5pyd; ARGS="--only export"
 	@$(PYTHON) -m tests.benchmarks.hsds $(ARGS)
 
+.PHONY: bench-storage
+bench-storage: $(STAMP) ## objects in parts against one piece, on a long link; ARGS="--rtt 100 --rate 10"
+	@$(PYTHON) -m tests.benchmarks.storage $(ARGS)
+
 .PHONY: bench
-bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-events bench-hsds ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-events bench-hsds bench-storage ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from include.storage.errors import StorageError, TransientError
 from include.transform.errors import TransformError, TransientTransformError, said
 from include.transform.ledger import Ledger
 
@@ -51,6 +52,17 @@ def as_bool(value: bool | str) -> bool:
     raise ValueError(f"{value!r} is neither true nor false")
 
 
+def only_when(param: str, value: str) -> Callable[[Context], None]:
+    """Return a task's ``pre_execute`` that skips it unless a parameter of the run has this value."""
+
+    def check(context: Context) -> None:
+        chosen = context["params"][param]
+        if chosen != value:
+            raise AirflowSkipException(f"{param} is {chosen!r}")
+
+    return check
+
+
 @contextmanager
 def transfer_errors() -> Iterator[None]:
     """Turn errors of transfers and queues into Airflow's: what cannot get better by itself is not retried."""
@@ -71,12 +83,12 @@ def airflow_errors() -> Iterator[None]:
 
     try:
         yield
-    except TransientTransformError as e:
+    except (TransientTransformError, TransientError) as e:
         raise AirflowException(str(e)) from e
     except (ErrBckNotFound, ErrRemoteBckNotFound) as e:
         raise AirflowFailException(f"AIStore has no such bucket: {e.message}: create it or correct its name") from e
     except AISError as e:
         kind = AirflowFailException if e.status_code in _REFUSED else AirflowException
         raise kind(f"AIStore: {said(e)}") from e
-    except (TransformError, ValueError) as e:
+    except (TransformError, StorageError, ValueError) as e:
         raise AirflowFailException(str(e)) from e

@@ -1,1 +1,1 @@
-"""S3 and AIStore as places that objects come from and go to."""
+"""S3, OCI Object Storage and AIStore as places that objects come from and go to."""

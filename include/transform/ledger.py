@@ -94,8 +94,12 @@ class Ledger:
         Streams in batches; returns the number of rows.
         """
         self._drop(scope, side)
+        return self.insert_listing((scope.job, side, *row) for row in rows)
+
+    def insert_listing(self, rows: Iterable[tuple[Any, ...]]) -> int:
+        """Add rows to ``storeside.listings``, in batches; returns their number."""
         count = 0
-        for batch in _batches((scope.job, side, *row) for row in rows):
+        for batch in _batches(rows):
             self.client.insert("storeside.listings", batch, column_names=_LISTING, settings=_SYNCHRONOUS)
             count += len(batch)
         return count
@@ -157,9 +161,9 @@ class Ledger:
 
     def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str, bool]]) -> None:
         """Keep why objects failed, as (object, reason, whether for good), until `settle`."""
-        rows = ((scope.job, "final" if final else "reason", name, "", 0, "", why) for name, why, final in reasons)
-        for batch in _batches(rows):
-            self.client.insert("storeside.listings", batch, column_names=_LISTING, settings=_SYNCHRONOUS)
+        self.insert_listing(
+            (scope.job, "final" if final else "reason", name, "", 0, "", why) for name, why, final in reasons
+        )
 
     def has_reasons(self, scope: Scope) -> bool:
         """Tell whether anything is known to have failed so far."""

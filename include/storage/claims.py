@@ -1,0 +1,84 @@
+"""Which multipart uploads are whose, so that those of a run that died can be aborted.
+
+An upload is claimed by its object's name before it is begun: a run that is killed in between leaves nothing unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from include import sql
+from include.storage.errors import StorageError
+from include.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+# A run at work says so this often; one that has not for `DEAD_SECONDS` is dead.
+BEAT_SECONDS = 20.0
+DEAD_SECONDS = 90.0
+# What clocks of servers may differ by.
+_SKEW = timedelta(minutes=5)
+_COLUMNS = ("destination", "object", "run_id", "state", "opened_at")
+
+
+class Claims:
+    """The claims of one run on uploads to one bucket, in ``storeside.uploads``."""
+
+    def __init__(self, client: Any, store: Store, run_id: str) -> None:
+        self.client = client
+        self.store = store
+        self.run_id = run_id
+        self._open: list[tuple[str, datetime]] = []
+
+    def create(self) -> None:
+        """Create the tables of this package where they are missing."""
+        for statement in sql.schema("storage"):
+            self.client.command(statement)
+
+    def open(self, keys: Iterable[str]) -> None:
+        """Claim uploads that are about to begin."""
+        now = datetime.now(UTC)
+        self._open = [(key, now) for key in keys]
+        self._record("open")
+
+    def beat(self) -> None:
+        """Say that this run is alive."""
+        self._record("open")
+
+    def close(self, left: Container[str] = ()) -> None:
+        """Give up the claims, as uploads are completed or aborted; those of the names in `left` may be neither."""
+        self._open = [(key, opened) for key, opened in self._open if key not in left]
+        self._record("closed")
+        self._open = []
+
+    def _record(self, state: str) -> None:
+        if self._open:
+            rows = [[self.store.name, key, self.run_id, state, opened] for key, opened in self._open]
+            self.client.insert("storeside.uploads", rows, column_names=_COLUMNS, settings={"async_insert": 0})
+
+    def sweep(self) -> int:
+        """Abort what runs that died, or an earlier try of this one, have left; returns the number of uploads."""
+        rows = self.client.query(
+            "SELECT object, run_id, opened_at FROM storeside.uploads FINAL WHERE destination = {destination:String}"
+            " AND state = 'open' AND (run_id = {run_id:String} OR seen_at < now64(3) - {dead:Float64})",
+            parameters={"destination": self.store.name, "run_id": self.run_id, "dead": DEAD_SECONDS},
+        ).result_rows
+        aborted = 0
+        for key, run_id, opened in rows:
+            since = opened.replace(tzinfo=opened.tzinfo or UTC) - _SKEW
+            try:
+                left = [upload for upload in self.store.uploads(key) if upload.begun >= since]
+                for upload in left:
+                    self.store.abort(key, upload.id)
+            except StorageError as e:
+                log.warning("%s/%s: uploads that %s left cannot be aborted now: %s", self.store.name, key, run_id, e)
+                continue
+            aborted += len(left)
+            row = [self.store.name, key, run_id, "closed", opened]
+            self.client.insert("storeside.uploads", [row], column_names=_COLUMNS, settings={"async_insert": 0})
+        if aborted:
+            log.info("aborted %d uploads to %s that a killed run had left", aborted, self.store.name)
+        return aborted

@@ -1,0 +1,215 @@
+"""One copy of a bucket through this process, complete or accounted for.
+
+For pairs that no service copies between by itself: OCI's native API to AIStore, or S3 of one provider to another's.
+What AIStore can read it copies without us, see `include.transform.bucket_job`. As there, both buckets are listed and
+compared with the ledger before, and the destination is listed again after.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from include.storage.claims import BEAT_SECONDS, Claims
+from include.storage.copy_ledger import CopyLedger
+from include.storage.errors import ObjectError, TransientError
+from include.storage.mover import Mover, Outcome, Stopped
+from include.storage.multipart import Profile
+from include.storage.store import Store
+from include.transform.bucket_job import Summary
+from include.transform.ledger import Pending, Plan, Scope
+
+log = logging.getLogger(__name__)
+
+# Objects that are planned, claimed and held in memory by name at once.
+WINDOW = 2_000
+FLUSH_SECONDS = 2.0
+REPORT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a copy has done so far."""
+
+    objects: int
+    total: int
+    bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        rate = self.bytes / self.seconds if self.seconds else 0
+        text = f"{self.objects} of {self.total} objects, {self.bytes / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s"
+        if 0 < self.objects < self.total:
+            text += f", {(self.total - self.objects) / self.objects * self.seconds:.0f} s to go"
+        return text
+
+
+class CopyJob:
+    """Copies the objects below `prefix` from `source` to `destination`, each version once.
+
+    `run` does all of it. What fails for good is recorded with its reason and left alone until it changes, or with
+    `retry_failed`; what fails for a reason that may pass is left for another try, after everything else is done.
+    """
+
+    def __init__(
+        self,
+        source: Store,
+        destination: Store,
+        ledger: CopyLedger,
+        *,
+        run_id: str,
+        profile: Profile | None = None,
+        prefix: str = "",
+        prepend: str = "",
+        retry_failed: bool = False,
+        report: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.ledger = ledger
+        self.prefix = prefix
+        self.prepend = prepend
+        self.retry_failed = retry_failed
+        self.report = report
+        self.stop = threading.Event()
+        self.scope = Scope(source.name, destination.name, "", run_id)
+        self.claims = Claims(ledger.client, destination, run_id)
+        self.mover = Mover(source, destination, profile, self.stop, self._tick)
+        self.started = time.time()
+        self._passing: list[Outcome] = []
+        self._done = 0
+        self._adopted = 0
+        self._total = 0
+        self._reported = self._beat = time.monotonic()
+
+    def run(self) -> Summary:
+        """Copy what is missing and sum up.
+
+        Raises:
+            UsageError: an endpoint refuses everything; what was copied until then counts.
+            TransientError: the others are copied, and some objects may be in another try; or it was stopped.
+        """
+        self.source.check()
+        self.destination.check()
+        self.ledger.create()
+        self.claims.create()
+        self.claims.sweep()
+        plan = self._plan()
+        try:
+            self._copy()
+        finally:
+            summary = self._settle(plan)
+        if self._passing:
+            first = self._passing[0]
+            raise TransientError(
+                f"{len(self._passing)} objects could not be copied this time, such as {first.wanted.object!r}:"
+                f" {first.error}; {summary.done} others are"
+            )
+        if self.stop.is_set():
+            raise Stopped(f"the copy was stopped: {summary.done} objects are done, another run goes on with the rest")
+        return summary
+
+    def _plan(self) -> Plan:
+        """List both sides and compare; an earlier try of the same run may have left its listings."""
+        self.ledger.begin(self.scope)
+        self.ledger.record_listing(self.scope, "source", self._source_rows())
+        self._list_destination("before")
+        plan = self.ledger.plan(self.scope, retry_failed=self.retry_failed, keeps_result=True)
+        self._adopted = self.ledger.adopt(self.scope)
+        self._total = plan.pending - self._adopted
+        log.info(
+            "%s -> %s: %d objects listed, %d to do, of which %d are there, %d known to be bad, %d refused for names",
+            self.source.name,
+            self.destination.name,
+            plan.listed,
+            plan.pending,
+            self._adopted,
+            plan.known_bad,
+            plan.refused,
+        )
+        return plan
+
+    def _source_rows(self) -> Iterator[tuple[str, str, int, str, str]]:
+        for found in self.source.list(self.prefix):
+            key = self.prepend + found.name
+            reason = self.destination.refused(key)
+            yield found.name, "" if reason else key, found.size, found.version, reason or ""
+
+    def _list_destination(self, side: str) -> None:
+        listing = self.destination.list(self.prepend + self.prefix)
+        self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version, "") for o in listing))
+
+    def _copy(self) -> None:
+        after = ""
+        while window := self.ledger.uncopied(self.scope, after, WINDOW):
+            self.claims.open(w.destination_object for w in window if self._in_parts(w))
+            try:
+                self._copy_window(window)
+            finally:
+                # also when stopped or refused: the mover has aborted by then what it had begun
+                self.claims.close(self.mover.left)
+            if self.stop.is_set():
+                return
+            after = window[-1].object
+
+    def _in_parts(self, one: Pending) -> bool:
+        try:
+            return bool(self.mover.parts(one.size))
+        except ObjectError:  # more than all parts hold: it fails when its turn comes
+            return False
+
+    def _copy_window(self, window: list[Pending]) -> None:
+        outcomes: list[Outcome] = []
+        flushed = time.monotonic()
+        try:
+            for outcome in self.mover.copy(window):
+                outcomes.append(outcome)
+                if time.monotonic() - flushed >= FLUSH_SECONDS:
+                    self._flush(outcomes)
+                    outcomes, flushed = [], time.monotonic()
+                self._tick()
+        finally:
+            self._flush(outcomes)
+
+    def _flush(self, outcomes: list[Outcome]) -> None:
+        self.ledger.record_copies(self.scope, [(o.wanted, o.version) for o in outcomes if not o.error])
+        failed = [o for o in outcomes if o.error and not isinstance(o.error, Stopped)]
+        self._passing += [o for o in failed if isinstance(o.error, TransientError)]
+        final = (o for o in failed if not isinstance(o.error, TransientError))
+        self.ledger.record_reasons(self.scope, ((o.wanted.object, str(o.error), True) for o in final))
+        self._done += len(outcomes)
+
+    def _tick(self) -> None:
+        """Say how far it is, and that this run is alive, when it is time."""
+        now = time.monotonic()
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            self.report(Progress(self._done, self._total, self.mover.bytes, time.time() - self.started))
+        if now - self._beat >= BEAT_SECONDS:
+            self._beat = now
+            self.claims.beat()
+
+    def _settle(self, plan: Plan) -> Summary:
+        if plan.pending:
+            self._list_destination("after")
+            self.ledger.settle_copies(self.scope)
+        totals = self.ledger.totals(self.scope)
+        examples = self.ledger.failures(self.scope, limit=20)
+        self.ledger.forget_listings(self.scope)
+        return Summary(
+            source=self.source.name,
+            destination=self.destination.name,
+            effect="",
+            listed=plan.listed,
+            skipped=plan.listed - plan.pending - plan.known_bad - plan.refused + self._adopted,
+            known_bad=plan.known_bad,
+            done=totals.done - self._adopted,
+            failed=totals.failed,
+            bytes_in=self.mover.bytes,
+            bytes_out=self.mover.bytes,
+            seconds=round(time.time() - self.started, 3),
+            examples=tuple(examples),
+        )

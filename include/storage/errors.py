@@ -1,0 +1,35 @@
+"""What can go wrong when objects are moved from endpoint to endpoint.
+
+StorageError
+├── UsageError        settings, credentials, endpoint or bucket: nothing can be moved, no retry helps
+├── ObjectError       one object cannot be moved; the others are
+│   └── ChangedError  it was overwritten or deleted after it was listed
+└── TransientError    the same again may succeed
+"""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Objects cannot be moved; the message names what, why, and what to do about it."""
+
+
+class UsageError(StorageError):
+    """The request is wrong, or the endpoint refuses all of it."""
+
+
+class ObjectError(StorageError):
+    """One object cannot be moved."""
+
+
+class ChangedError(ObjectError):
+    """An object is not any more what it was when it was listed."""
+
+
+class TransientError(StorageError):
+    """An endpoint could not be reached, was busy, or broke off."""
+
+
+def changed(name: str) -> ChangedError:
+    """Return the error of an object that somebody overwrote or deleted meanwhile."""
+    return ChangedError(f"{name} was overwritten or deleted while it was copied: the next run takes the new version")

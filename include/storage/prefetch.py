@@ -1,0 +1,79 @@
+"""Remote objects brought into the cluster that fronts their bucket, and what is still missing afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from include.storage.buckets import PAGE, Bucket
+from include.transform.errors import said
+
+# Missing objects whose reasons are asked for, one by one.
+_EXAMPLES = 20
+NO_REASON = "AIStore ended the job without this object and gave no reason"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Objects and bytes that are not in the cluster, and why, for the first of them."""
+
+    objects: int
+    bytes: int
+    examples: tuple[tuple[str, str], ...] = ()
+
+
+class Prefetch:
+    """Has a cluster fetch the objects of a remote bucket, those below `prefix`.
+
+    Raises ValueError for a bucket of the cluster's own.
+    """
+
+    def __init__(self, client: Any, bucket: Bucket, prefix: str = "") -> None:
+        if not bucket.is_remote:
+            raise ValueError(f"prefetch {bucket}: its objects are in the cluster; name a remote bucket")
+        self.client = client
+        self.bucket = bucket
+        self.prefix = prefix
+
+    def submit(self, *, latest: bool, workers: int, blob_threshold: int) -> str:
+        """Start the job that fetches what is missing, and with `latest` what has changed; returns its id."""
+        group = self.bucket.handle(self.client).objects(obj_template=self.prefix)
+        return str(
+            group.prefetch(
+                continue_on_error=True,
+                latest=latest,
+                num_workers=workers or None,
+                blob_threshold=blob_threshold or None,
+            )
+        )
+
+    def missing(self, *, reasons: bool = False) -> Missing:
+        """Count what the backend has and the cluster does not; with `reasons`, ask AIStore why for the first."""
+        objects = size = 0
+        examples: list[tuple[str, str]] = []
+        for entry in self._missing():
+            objects += 1
+            size += int(entry.size)
+            if reasons and len(examples) < _EXAMPLES:
+                examples.append((entry.name, self._reason(entry.name)))
+        return Missing(objects, size, tuple(examples))
+
+    def _reason(self, name: str) -> str:
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        try:
+            self.bucket.handle(self.client).object(name).head()
+        except (AISError, RequestException) as e:
+            return said(e)
+        return NO_REASON
+
+    def _missing(self) -> Iterator[Any]:
+        from aistore.sdk.list_object_flag import ListObjectFlag
+
+        return iter(
+            self.bucket.handle(self.client).list_objects_iter(
+                prefix=self.prefix, props="name,size", page_size=PAGE, flags=[ListObjectFlag.NOT_CACHED]
+            )
+        )

@@ -1,0 +1,369 @@
+"""Operators that bring objects into a cluster, or from endpoint to endpoint, and measure the endpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from include.storage.buckets import Bucket
+from operators.hooks.aistore import AIStoreHook
+from operators.hooks.storage import backend, connection_of, profile, store
+from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_columns, run_key
+from operators.triggers.aistore import AISJobTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.storage.copy_job import CopyJob
+    from include.storage.prefetch import Missing, Prefetch
+    from include.storage.store import Store
+    from include.storage.tuner import Measurement
+
+OnFailedObjects = Literal["fail", "report"]
+MIB = 1 << 20
+
+
+def _list(texts: Sequence[str] | str) -> Sequence[str]:
+    """Return a list of texts, as it is or as a template has rendered it: with spaces between."""
+    return texts.split() if isinstance(texts, str) else texts
+
+
+class StorageCopyBucketOperator(BaseOperator):
+    """Copies a bucket through the worker, in parallel ranges and parts, each version of an object once.
+
+    For pairs that no service copies between by itself, such as OCI's native API to AIStore or S3 of one provider to
+    that of another. What AIStore can read, `AISCopyBucketOperator` has it copy without the worker.
+
+    A try that was killed is gone on with: objects that are there are not copied again, and uploads that it left are
+    aborted. Objects that fail are listed with their reasons in the log and in ``storeside.objects``. Returns the
+    copy's `Summary` as a dictionary.
+
+    :param source: bucket URI: ``s3://``, ``oci://`` or ``ais://``
+    :param destination: bucket URI, of the same kinds; an ``ais://`` bucket is made where missing
+    :param prefix: copy only objects whose names start with this
+    :param prepend: goes before the names of all objects at the destination
+    :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
+    :param retry_failed: try objects again that failed for good in an earlier run
+    :param multipart: ``threshold``, ``part_size`` and ``concurrency``; by default those of the destination's
+        connection (extra ``multipart``), or what the tuner found
+    :param source_conn_id: by default that of the source's kind, such as ``aws_default``
+    :param destination_conn_id: by default that of the destination's kind
+    """
+
+    template_fields: Sequence[str] = (
+        "source",
+        "destination",
+        "prefix",
+        "prepend",
+        "on_failed_objects",
+        "retry_failed",
+        "multipart",
+        "source_conn_id",
+        "destination_conn_id",
+    )
+    ui_color = "#d7e9f7"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        destination: str,
+        prefix: str = "",
+        prepend: str = "",
+        on_failed_objects: OnFailedObjects = "fail",
+        retry_failed: bool | str = False,
+        multipart: Mapping[str, Any] | None = None,
+        source_conn_id: str | None = None,
+        destination_conn_id: str | None = None,
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.destination = destination
+        self.prefix = prefix
+        self.prepend = prepend
+        self.on_failed_objects = on_failed_objects
+        self.retry_failed = retry_failed
+        self.multipart = multipart
+        self.source_conn_id = source_conn_id
+        self.destination_conn_id = destination_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+        self._job: CopyJob | None = None
+
+    def job(self, context: Context) -> CopyJob:
+        """Build the engine's job from the rendered arguments. Raises ValueError or UsageError for wrong ones."""
+        from include.storage.copy_job import CopyJob
+        from include.storage.copy_ledger import CopyLedger
+
+        if self.on_failed_objects not in ("fail", "report"):
+            raise ValueError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
+        client = clickhouse(self.clickhouse_conn_id)
+        connection = connection_of(self.destination, self.destination_conn_id or None)
+        destination = store(self.destination, connection)
+        return CopyJob(
+            store(self.source, connection_of(self.source, self.source_conn_id or None)),
+            destination,
+            CopyLedger(client),
+            run_id=run_key(context),
+            profile=profile(client, destination, connection, self.multipart),
+            prefix=self.prefix,
+            prepend=self.prepend,
+            retry_failed=as_bool(self.retry_failed),
+            report=lambda progress: self.log.info("%s", progress),
+        )
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Copy, reconcile and report."""
+        with airflow_errors():
+            self._job = self.job(context)
+            summary = self._job.run()
+        self._job.ledger.record_run(
+            {
+                **run_columns(context),
+                "kind": "copy",
+                "source": summary.source,
+                "destination": summary.destination,
+                "state": "partial" if summary.failed else "done",
+                "listed": summary.listed,
+                "skipped": summary.skipped,
+                "done": summary.done,
+                "failed": summary.failed,
+                "bytes_in": summary.bytes_in,
+                "bytes_out": summary.bytes_out,
+                "seconds": summary.seconds,
+            }
+        )
+        self.log.info(
+            "%s -> %s: %d copied, %d failed, %d unchanged, %d known to be bad; %.1f MB in %.1f s",
+            summary.source, summary.destination, summary.done, summary.failed, summary.skipped, summary.known_bad,
+            summary.bytes_in / 1e6, summary.seconds,
+        )  # fmt: skip
+        for name, reason in summary.examples:
+            self.log.warning("failed: %r: %s", name, reason)
+        if summary.failed and self.on_failed_objects == "fail":
+            raise AirflowFailException(
+                f"{summary.failed} of {summary.done + summary.failed} objects failed, such as"
+                f" {summary.examples[0][0]!r}: {summary.examples[0][1]}. All of them: SELECT object, reason FROM"
+                f" storeside.objects FINAL WHERE status = 'failed' AND run_id = '{run_key(context)}'. The others are"
+                " copied; clear this task to try the failed ones again."
+            )
+        return summary.to_dict()
+
+    def on_kill(self) -> None:
+        """Stop, and abort the uploads that are under way."""
+        if self._job is not None:
+            self._job.stop.set()
+
+
+class AISPrefetchBucketOperator(BaseOperator):
+    """Has AIStore fetch a remote bucket's objects into the cluster, so that they are read from its own disks.
+
+    The task is deferred meanwhile. Afterwards the cluster is compared with the backend: what is missing is listed
+    with its reason. Objects that are in the cluster already are left alone.
+
+    :param bucket: bucket URI of a remote bucket, such as ``s3://recordings``
+    :param prefix: fetch only objects whose names start with this
+    :param latest: also fetch objects again that have changed in the backend
+    :param on_failed_objects: ``fail`` the task when objects are missing in the end, or ``report`` them and succeed
+    :param workers: concurrent workers per target; 0 lets AIStore choose
+    :param blob_threshold: bytes from which on AIStore fetches an object in parallel chunks; 0: never
+    :param stall_seconds: abort and go on when nothing moves for so long
+    """
+
+    template_fields: Sequence[str] = ("bucket", "prefix", "latest", "on_failed_objects")
+    ui_color = "#d7e9f7"
+
+    def __init__(
+        self,
+        *,
+        bucket: str,
+        prefix: str = "",
+        latest: bool | str = False,
+        on_failed_objects: OnFailedObjects = "fail",
+        workers: int = 0,
+        blob_threshold: int = 0,
+        stall_seconds: float = 300,
+        poll_interval: float = 1.0,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.bucket = bucket
+        self.prefix = prefix
+        self.latest = latest
+        self.on_failed_objects = on_failed_objects
+        self.workers = workers
+        self.blob_threshold = blob_threshold
+        self.stall_seconds = stall_seconds
+        self.poll_interval = poll_interval
+        self.aistore_conn_id = aistore_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+
+    def prefetch(self) -> Prefetch:
+        """Return the engine's prefetch. Raises ValueError for a bucket that is not remote."""
+        from include.storage.prefetch import Prefetch
+
+        if self.on_failed_objects not in ("fail", "report"):
+            raise ValueError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
+        return Prefetch(AIStoreHook(self.aistore_conn_id).get_conn(), Bucket.parse(self.bucket), self.prefix)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Look for what is missing, submit and defer; ends at once when there is nothing to fetch."""
+        with airflow_errors():
+            prefetch = self.prefetch()
+            missing = prefetch.missing()
+            self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
+            if not missing.objects and not as_bool(self.latest):
+                return self._finish(context, missing, missing, time.time())
+            job_id = prefetch.submit(
+                latest=as_bool(self.latest), workers=self.workers, blob_threshold=self.blob_threshold
+            )
+        started = time.time()
+        self.defer(
+            trigger=AISJobTrigger(
+                aistore_conn_id=self.aistore_conn_id,
+                job_id=job_id,
+                started=started,
+                total=missing.objects,
+                poll_interval=self.poll_interval,
+                stall_seconds=self.stall_seconds,
+            ),
+            method_name="resume",
+            kwargs={"objects": missing.objects, "size": missing.bytes, "started": started},
+        )
+
+    def resume(
+        self, context: Context, event: dict[str, Any], objects: int, size: int, started: float
+    ) -> dict[str, Any]:
+        """Compare the cluster with the backend after the job."""
+        from include.storage.prefetch import Missing
+
+        self.log.info("job %s: %s", event["job_id"], event["progress"])
+        with airflow_errors():
+            left = self.prefetch().missing(reasons=True)
+        return self._finish(context, Missing(objects, size), left, started)
+
+    def _finish(self, context: Context, missing: Missing, left: Missing, started: float) -> dict[str, Any]:
+        summary = {
+            "source": self.bucket,
+            "destination": self.bucket,
+            "done": max(missing.objects - left.objects, 0),
+            "failed": left.objects,
+            "bytes_in": max(missing.bytes - left.bytes, 0),
+            "seconds": round(time.time() - started, 3),
+        }
+        tables = ledger(self.clickhouse_conn_id)
+        tables.create()
+        state = "partial" if left.objects else "done"
+        tables.record_run(
+            {**run_columns(context), "kind": "prefetch", "state": state, "listed": missing.objects, **summary}
+        )
+        for name, reason in left.examples:
+            self.log.warning("not fetched: %r: %s", name, reason)
+        if left.objects and self.on_failed_objects == "fail":
+            raise AirflowFailException(
+                f"{left.objects} objects of {self.bucket} were not fetched, such as {left.examples[0][0]!r}:"
+                f" {left.examples[0][1]}. The others are in the cluster; clear this task to fetch the rest."
+            )
+        return {**summary, "examples": left.examples}
+
+
+class StorageTuneOperator(BaseOperator):
+    """Measures how endpoints are fastest, by size of object, and keeps it for the copies that follow.
+
+    It writes objects below ``storeside-measurements/`` of the buckets and deletes them again. Returns what it
+    recommends.
+
+    :param backends: ``<bucket URI>`` or ``<bucket URI>@<connection id>`` each, such as ``s3://data@oci_s3``
+    :param seconds: the most that measuring one direction of one of them may take
+    :param megabytes: the most that may be moved meanwhile
+    """
+
+    template_fields: Sequence[str] = ("backends", "seconds", "megabytes")
+    ui_color = "#e6e1f4"
+
+    def __init__(
+        self,
+        *,
+        backends: Sequence[str] | str,
+        seconds: float | str = 60,
+        megabytes: int | str = 2048,
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.backends = backends
+        self.seconds = seconds
+        self.megabytes = megabytes
+        self.clickhouse_conn_id = clickhouse_conn_id
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Sweep both directions and record what was best."""
+        from include.storage.tuner import DIRECTIONS, Recommendations, Tuner
+
+        found: list[tuple[Store, Measurement]] = []
+        with airflow_errors():
+            recommendations = Recommendations(clickhouse(self.clickhouse_conn_id))
+            recommendations.create()
+            for there in [backend(text) for text in _list(self.backends)]:
+                for direction in DIRECTIONS:
+                    tuner = Tuner(there, seconds=float(self.seconds), most_bytes=int(self.megabytes) * MIB)
+                    measured = tuner.sweep(direction)
+                    recommendations.record(there.endpoint, measured)
+                    found += [(there, one) for one in measured]
+        for there, one in found:
+            self.log.info("%s: %s", there.endpoint, one)
+        return [{"endpoint": there.endpoint, **one.to_dict()} for there, one in found]
+
+
+class StorageBenchmarkOperator(BaseOperator):
+    """Compares backends by the requests of the published comparison of OCI's APIs; see `include.storage.benchmark`.
+
+    Each measurement goes to ``storeside.backend_benchmark``, the medians to the log, and a chart of them to `chart`.
+    Returns the medians.
+
+    :param backends: ``<bucket URI>`` or ``<bucket URI>@<connection id>`` each, such as ``s3://data@oci_s3``
+    :param rounds: measurements of each; the backends take turns
+    :param megabytes: of the object that is written
+    :param chart: file that a chart is written to (PNG); empty for none
+    """
+
+    template_fields: Sequence[str] = ("backends", "rounds", "megabytes", "chart")
+    ui_color = "#e6e1f4"
+
+    def __init__(
+        self,
+        *,
+        backends: Sequence[str] | str,
+        rounds: int | str = 3,
+        megabytes: int | str = 64,
+        chart: str = "",
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.backends = backends
+        self.rounds = rounds
+        self.megabytes = megabytes
+        self.chart = chart
+        self.clickhouse_conn_id = clickhouse_conn_id
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Measure, record and draw."""
+        from include.storage.benchmark import Benchmark, draw, record, table
+
+        with airflow_errors():
+            stores = [backend(text) for text in _list(self.backends)]
+            benchmark = Benchmark(stores, rounds=int(self.rounds), put_bytes=int(self.megabytes) * 1_000_000)
+            results = benchmark.run()
+            record(clickhouse(self.clickhouse_conn_id), run_key(context), results)
+            self.log.info("medians of %s rounds, seconds:\n%s", self.rounds, table(results))
+            if self.chart:
+                draw(self.chart, results)
+        return [result.to_dict() for result in results]

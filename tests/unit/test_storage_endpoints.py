@@ -1,0 +1,342 @@
+"""Stores over real connections: OCI's double, small S3 servers, and a link that breaks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+import pytest
+
+from include.stack.settings import CHECKOUT, HOST, free_ports
+from include.storage.errors import ChangedError, ObjectError, TransientError, UsageError
+from include.storage.mover import Mover
+from include.storage.multipart import MIB, Profile, Settings
+from include.storage.oci import OCIStore, oci_client
+from include.storage.s3 import S3Store, client_config
+from include.storage.store import Head
+from include.storage.tuner import Measurement, Tuner, recommend
+from include.transform.ledger import Pending
+from tests.link import linked
+from tests.oci_double import NAMESPACE, Double, config, new_key, served
+
+NAMES = ("plain", "x/y z+ü?#%20", "a//b", "../up", "q&r=s;t:u'\"\\", "*{a,b}", "\u200f\u05e9\u05dc", "n" * 200)
+PARTS = Profile.of(Settings(threshold=200_000, part_size=100_000, concurrency=4))
+NOTHING = Head(0, "", "")
+
+
+@pytest.fixture(scope="module")
+def oci() -> Iterator[tuple[Double, int, dict[str, str]]]:
+    with served("a", "b") as found:
+        yield found
+
+
+@pytest.fixture
+def double(oci: tuple[Double, int, dict[str, str]]) -> Double:
+    double = oci[0]
+    for bucket in double.buckets.values():
+        bucket.clear()
+    double.begun.clear()
+    double.faults.clear()
+    double.requests.clear()
+    return double
+
+
+def bucket(oci: tuple[Double, int, dict[str, str]], name: str, port: int = 0) -> OCIStore:
+    return OCIStore(oci_client(oci[2], 8, f"http://{HOST}:{port or oci[1]}"), NAMESPACE, name)
+
+
+def everything(store: OCIStore) -> list[Pending]:
+    return [Pending(o.name, o.name, o.size, o.version) for o in store.list()]
+
+
+# --- OCI
+
+
+def test_oci_objects_arrive_with_their_names_and_metadata(oci: Any, double: Double) -> None:
+    a, b = bucket(oci, "a"), bucket(oci, "b")
+    body = os.urandom(250_001)
+    for n, name in enumerate(NAMES):
+        a.put(
+            name, body if n % 2 else body[:1000], Head(0, "", "", content_type="audio/flac", metadata={"k": f"{n}"})
+        )
+    assert sorted(o.name for o in a.list()) == sorted(NAMES)
+    outcomes = list(Mover(a, b, PARTS).copy(everything(a)))
+    assert [o.error for o in outcomes] == [None] * len(NAMES)
+    for name in NAMES:
+        assert double.buckets["b"][name].body == double.buckets["a"][name].body
+        assert b.head(name).content_type == "audio/flac"
+        assert b.head(name).metadata == {"k": f"{NAMES.index(name)}"}
+    versions = {o.name: o.version for o in b.list()}
+    assert versions == {o.wanted.object: o.version for o in outcomes}
+    assert versions["a//b"] == a.head("a//b").version  # one piece: the same MD5
+    assert versions["plain"] == a.head("plain").version
+    assert versions["../up"].endswith("-3")
+    assert double.begun == {}
+
+
+def test_oci_answers_with_errors_are_tried_again(oci: Any, double: Double) -> None:
+    a, b = bucket(oci, "a"), bucket(oci, "b")
+    a.put("o", os.urandom(500_000), NOTHING)
+    double.faults += [("PUT", "/u/o", 503, "ServiceUnavailable"), ("PUT", "/u/o", 429, "TooManyRequests")]
+    double.faults += [("GET", "/o/o", 500, "InternalServerError"), ("POST", "/u/o", 503, "ServiceUnavailable")]
+    (outcome,) = Mover(a, b, PARTS).copy(everything(a))
+    assert outcome.error is None
+    assert double.faults == []
+    assert double.buckets["b"]["o"].body == double.buckets["a"]["o"].body
+
+
+def test_oci_object_that_is_overwritten_while_it_is_read(oci: Any, double: Double) -> None:
+    a, b = bucket(oci, "a"), bucket(oci, "b")
+    for name in ("good", "changing"):
+        a.put(name, os.urandom(500_000), NOTHING)
+
+    def overwrite(request: Any) -> None:
+        if request.path.endswith("/b/u/changing") and request.query.get("uploadPartNum") == "2":
+            stored = double.buckets["a"]["changing"]
+            double.buckets["a"]["changing"] = type(stored)(bytes(500_000), stored.md5)
+
+    double.before = overwrite
+    try:
+        mover = Mover(a, b, Profile.of(Settings(200_000, 100_000, 1)))
+        outcomes = {o.wanted.object: o for o in mover.copy(everything(a))}
+    finally:
+        double.before = lambda request: None
+    assert outcomes["good"].error is None
+    assert isinstance(outcomes["changing"].error, ChangedError)
+    assert "oci://storeside/a/changing was overwritten" in str(outcomes["changing"].error)
+    assert sorted(double.buckets["b"]) == ["good"]
+    assert double.begun == {}
+
+
+def test_oci_upload_that_somebody_aborts_fails_alone(
+    oci: Any, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.storage.mover.DELAY", 0.001)
+    a, b = bucket(oci, "a"), bucket(oci, "b")
+    a.put("o", os.urandom(500_000), NOTHING)
+    double.before = lambda request: double.begun.clear() if request.query.get("uploadPartNum") == "3" else None
+    try:
+        (outcome,) = Mover(a, b, PARTS).copy(everything(a))
+    finally:
+        double.before = lambda request: None
+    assert isinstance(outcome.error, TransientError)
+    assert "aborted by somebody else" in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "said"),
+    [("none", NAMESPACE, "has no bucket none"), ("a", "elsewhere", "namespace elsewhere has no bucket a")],
+)
+def test_oci_bucket_that_is_missing(oci: Any, name: str, namespace: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        OCIStore(bucket(oci, "a").client, namespace, name).check()
+
+
+def test_oci_refuses_another_key(oci: Any) -> None:
+    client = oci_client(config(new_key()[1]), 2, f"http://{HOST}:{oci[1]}")
+    with pytest.raises(UsageError, match=r"the signature does not fit .*: correct user, tenancy, fingerprint, key"):
+        OCIStore(client, NAMESPACE, "a").check()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tenancy": None}, "tenancy missing"),
+        ({"key_content": None}, "key_content or key_file missing"),
+        ({"fingerprint": "x"}, "malformed"),
+        ({"key_content": "-----BEGIN PRIVATE KEY-----\nx\n-----END PRIVATE KEY-----"}, "private key"),
+        ({"key_content": None, "key_file": "/none"}, "/none"),
+    ],
+)
+def test_oci_connection_that_is_not_complete(oci: Any, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        oci_client({**oci[2], **change}, 2)
+
+
+def test_without_the_sdk_the_error_has_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "oci", None)
+    with pytest.raises(UsageError, match="pip install oci; or use OCI's S3 API"):
+        oci_client({}, 1)
+
+
+def test_modules_of_storage_import_without_the_sdk() -> None:
+    script = "import sys; sys.modules['oci'] = None; import include.storage.oci, include.storage.copy_job"
+    subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, check=True)
+
+
+# --- connections that break
+
+
+def test_a_connection_that_breaks_is_made_again(oci: Any, double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.storage.mover.DELAY", 0.01)
+    with linked(oci[1], rtt=0.002) as link:
+        a, b = bucket(oci, "a"), bucket(oci, "b", link.port)
+        for n in range(4):
+            a.put(f"o{n}", os.urandom(500_000), NOTHING)
+        link.cut_after, link.cuts = 150_000, 5
+        outcomes = list(Mover(a, b, PARTS).copy(everything(a)))
+        assert link.cuts == 0
+    assert [o.error for o in outcomes] == [None] * 4
+    assert {k: v.body for k, v in double.buckets["b"].items()} == {k: v.body for k, v in double.buckets["a"].items()}
+    assert double.begun == {}
+
+
+def test_a_server_that_is_gone_says_so(oci: Any) -> None:
+    (port,) = free_ports(1)
+    client = boto3.client(
+        "s3", endpoint_url=f"http://{HOST}:{port}", region_name="x", aws_access_key_id="a", aws_secret_access_key="b",
+        config=client_config(1, {"retries": {"total_max_attempts": 1}}),
+    )  # fmt: skip
+    with pytest.raises(TransientError, match=f"no server answers at http://{HOST}:{port}"):
+        S3Store(client, "b").check()
+
+
+# --- S3's refusals, as AWS words them; its own servers are not within reach of a test
+
+
+class Refusing:
+    """A server that answers every request with one error."""
+
+    def __init__(self) -> None:
+        refusing = self
+        self.status, self.code = 500, ""
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # botocore asks for a 100 Continue first
+
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                body = f"<Error><Code>{refusing.code}</Code><Message>why</Message></Error>".encode()
+                self.send_response(refusing.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("x-amz-bucket-region", "eu-west-3")
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_PUT = do_POST = answer
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer((HOST, 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[Refusing]:
+    refusing = Refusing()
+    yield refusing
+    refusing.server.shutdown()
+    refusing.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def refused(refusing: Refusing) -> S3Store:
+    return s3(f"http://{HOST}:{refusing.server.server_port}")
+
+
+def s3(endpoint: str, **given: Any) -> S3Store:
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="key", aws_secret_access_key="secret",
+        config=client_config(2, given),
+    )  # fmt: skip
+    return S3Store(client, "bucket")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "said"),
+    [
+        (301, "PermanentRedirect", UsageError, "set the connection's region_name to eu-west-3"),
+        (400, "AuthorizationHeaderMalformed", UsageError, "set the connection's region_name to eu-west-3"),
+        (403, "SignatureDoesNotMatch", UsageError, "correct the connection's keys"),
+        (403, "InvalidAccessKeyId", UsageError, "correct the connection's keys"),
+        (404, "NoSuchBucket", UsageError, "create it at http"),
+        (400, "EntityTooSmall", UsageError, "raise part_size"),
+        (307, "", UsageError, "S3-Reverse-Proxy"),
+        (403, "AccessDenied", ObjectError, "what they may do"),
+        (412, "PreconditionFailed", ChangedError, "was overwritten"),
+        (404, "NoSuchKey", ChangedError, "was overwritten or deleted"),
+        (400, "BadDigest", TransientError, "BadDigest"),
+        (404, "NoSuchUpload", TransientError, "aborted by somebody else"),
+        (400, "MetadataTooLarge", ObjectError, "MetadataTooLarge"),
+    ],
+)
+def test_refusals_of_s3_say_what_to_do(
+    refusing: Refusing, refused: S3Store, status: int, code: str, kind: type[Exception], said: str
+) -> None:
+    refusing.status, refusing.code = status, code
+    with pytest.raises(kind, match=said) as error:
+        refused.put_part("the/object", "upload", 1, b"x")
+    assert type(error.value) is kind
+    assert str(error.value).startswith(refused.name)
+    assert "secret" not in str(error.value)
+
+
+def test_virtual_host_style_where_only_path_style_works() -> None:
+    store = s3("http://storage.invalid", s3={"addressing_style": "virtual"}, retries={"total_max_attempts": 1})
+    with pytest.raises(UsageError, match=r"no server at bucket\.storage\.invalid.*set addressing_style to 'path'"):
+        store.check()
+
+
+def test_a_style_that_does_not_exist() -> None:
+    with pytest.raises(UsageError, match=r"config_kwargs of the connection: .*style host is invalid"):
+        client_config(1, {"s3": {"addressing_style": "host"}})
+
+
+# --- the tuner
+
+
+def test_the_tuner_finds_parts_where_connections_are_slow(oci: Any, double: Double) -> None:
+    with linked(oci[1], rtt=0.01, rate=1.5e6) as link:
+        store = bucket(oci, "a", link.port)
+        tuner = Tuner(store, seconds=60, sizes=(100_000, MIB), part_sizes=(MIB // 8,), concurrencies=(8, 2))
+        put, get = tuner.sweep("put"), tuner.sweep("get")
+    for found in (put, get):
+        assert [(one.object_size, one.multipart) for one in found] == [(100_000, False), (MIB, True)], found
+        assert found[1].single_seconds / found[1].seconds > 1.5
+        profile = recommend(found)
+        assert profile.for_size(200_000).parts(200_000, store.limits) == []
+        assert len(profile.for_size(9 * MIB).parts(9 * MIB, store.limits)) == 72
+    assert double.buckets["a"] == {}
+    assert link.most <= 8
+
+
+def test_the_tuner_keeps_to_its_bounds(oci: Any, double: Double) -> None:
+    store = bucket(oci, "a")
+    started = time.monotonic()
+    found = Tuner(store, seconds=60, most_bytes=20 * MIB, sizes=(MIB, 64 * MIB)).sweep("put")
+    assert [one.object_size for one in found] == [MIB]
+    assert Tuner(store, seconds=0.001, sizes=(MIB, 8 * MIB)).sweep("put")[0].object_size == MIB
+    assert time.monotonic() - started < 20
+    with pytest.raises(UsageError, match="too little to measure"):
+        Tuner(store, seconds=0)
+
+
+def test_an_object_is_treated_as_the_nearest_measured_size() -> None:
+    whole, parts = Settings(1 << 62, MIB, 1), Settings(MIB, MIB, 4)
+    found = [Measurement("put", 64 * MIB, True, parts, 1, 3), Measurement("put", 4 * MIB, False, whole, 1, 1)]
+    profile = recommend(found)
+    assert [start for start, _ in profile.steps] == [0, 4 * MIB, 16 * MIB]
+    assert [profile.for_size(size * MIB) == parts for size in (4, 15, 17, 63, 900)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_recommendations_start_at_nothing() -> None:
+    one = Measurement("put", MIB, True, Settings(MIB // 4, MIB // 4, 4), 1, 3)
+    profile = recommend([one])
+    assert profile.steps[0][0] == 0
+    assert profile.for_size(MIB - 1).threshold > 1 << 60
+    assert profile.concurrency >= 8
+    assert "4 parts of 0.25 MiB at once, 1.00 s (3.0x)" in str(one)
