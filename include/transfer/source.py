@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -91,6 +91,18 @@ class Source:
 
     def _call(self, arguments: str) -> str:
         return f"s3Cluster({literal(self.cluster)}, {arguments})" if self.cluster else f"s3({arguments})"
+
+
+def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:
+    """Return the objects as ClickHouse finds them, by the extras of an AWS connection.
+
+    It reads with its named collection ``clickhouse_collection``; without one it uses what it finds in its own
+    environment, and the ``clickhouse_endpoint``, or else the connection's ``endpoint_url``, or AWS's of the region.
+    With ``clickhouse_cluster`` all replicas of that cluster read (``s3Cluster``).
+    """
+    given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
+    endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
+    return Source(bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""))
 
 
 def wild(key: str) -> bool:
