@@ -118,6 +118,10 @@ lint: $(STAMP) ## ruff and mypy
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 
+.PHONY: docs
+docs: $(STAMP) ## write docs/reference.md from the docstrings
+	@$(PYTHON) docs/make_reference.py
+
 .PHONY: format
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix .

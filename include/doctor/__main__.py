@@ -8,6 +8,7 @@ into buckets and databases to try them is removed afterwards.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import socket
 import sys
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, ValueError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # what it says, the findings say
     print(f"from {socket.gethostname()}:")
     results = examine(systems)
     for finding in results:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 from include.doctor.findings import Finding, System
 from include.storage.buckets import Bucket
@@ -16,6 +19,7 @@ from include.transform.errors import said
 # Bits of `features`, see AIStore's cmn/feat/feat.go.
 FEATURES = {"S3-API-via-Root": 1 << 3, "S3-Reverse-Proxy": 1 << 13}
 _LOGIN_REMEDY = "put a token that AIStore's AuthN has issued into the password of the AIStore connection"
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _here = System("AIStore")
 
 
@@ -34,33 +38,45 @@ def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
 
     try:
         cluster = make()
+        _reach(cluster.endpoint)
         client = cluster.client()
-        if not client.cluster().is_ready():
-            remedy = "correct host, port and schema of the AIStore connection (a proxy's), or wait until it is ready"
-            return None, _here.failed("login", f"no ready cluster at {cluster.endpoint}", remedy)
         nodes = client.cluster().get_info()
         client.cluster().list_buckets()
+        if not client.cluster().is_ready():
+            return None, _here.failed("login", f"{cluster.endpoint} is not ready", "wait, or see its proxies' logs")
     except AISError as e:
-        return None, _here.failed("login", said(e), _LOGIN_REMEDY)
+        remedy = _LOGIN_REMEDY if e.status_code in _REFUSED else "see its proxies' logs"
+        return None, _here.failed("login", said(e), remedy)
     except (RequestException, OSError, ValueError) as e:
-        remedy = "correct the AIStore connection: its host, and ca_cert, client_cert and verify in its extras"
+        remedy = "correct the AIStore connection: host, port and schema of a proxy, and for TLS its extras"
         return None, _here.failed("login", e, remedy)
     return client, _here.ok("login", f"{cluster.endpoint}, {len(nodes.tmap)} targets")
 
 
+def _reach(url: str) -> None:
+    """Open a connection, and close it: the SDK tries much longer. Raises OSError."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    socket.create_connection((parts.hostname or "", port), timeout=5).close()
+
+
 def examine(client: Any) -> Iterator[Finding]:
     """Yield whether the cluster runs ETLs, and its S3 API is where ClickHouse looks for it."""
-    from aistore.sdk.errors import AISError, ErrETLNotFound
+    from aistore.sdk.errors import AISError
 
+    requests = client.cluster().client
+    nobody = {"etl_name": f"doctor-{uuid.uuid4().hex[:8]}", "provider": "ais"}
     try:
-        client.etl(f"doctor-{uuid.uuid4().hex[:8]}").view()
-    except ErrETLNotFound:
-        yield _here.ok("ETL", "it can run ETLs")
+        requests.request(
+            "put", path="objects/storeside-doctor/probe", params=nobody
+        )  # refused before it is looked at
     except AISError as e:
-        yield _here.failed(
-            "ETL", said(e), "deploy AIStore on Kubernetes (its operator does), with a node built with the tag etl"
-        )
-    configuration = client.cluster().client.request("get", path="cluster", params={"what": "cluster_config"}).json()
+        if e.status_code == HTTPStatus.NOT_FOUND:  # it looked for the ETL
+            yield _here.ok("ETL", "it can run ETLs")
+        else:
+            remedy = "deploy AIStore on Kubernetes (its operator does), with a node built with the tag etl"
+            yield _here.failed("ETL", said(e), remedy)
+    configuration = requests.request("get", path="cluster", params={"what": "cluster_config"}).json()
     bits = int(configuration.get("features") or 0)
     missing = [name for name, bit in FEATURES.items() if not bits & bit]
     if missing:

@@ -40,13 +40,19 @@ def bucket(s3_client: S3Client, sqs_client: SQSClient) -> Iterator[str]:
     s3_client.create_bucket(Bucket=name)
     dead = sqs_client.create_queue(QueueName=f"{name}-dlq")["QueueUrl"]
     redrive = json.dumps({"deadLetterTargetArn": arn(sqs_client, dead), "maxReceiveCount": "5"})
-    url = sqs_client.create_queue(QueueName=name, Attributes={"RedrivePolicy": redrive})["QueueUrl"]
+    s3 = {"Service": "s3.amazonaws.com"}
+    may_send = {"Effect": "Allow", "Principal": s3, "Action": "sqs:SendMessage", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": may_send})
+    attributes = {"RedrivePolicy": redrive, "Policy": policy}
+    url = sqs_client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]  # type: ignore[arg-type]
     s3_client.put_bucket_notification_configuration(
         Bucket=name,
         NotificationConfiguration={
             "QueueConfigurations": [{"QueueArn": arn(sqs_client, url), "Events": ["s3:ObjectCreated:*"]}]
         },
     )
+    for message in sqs_client.receive_message(QueueUrl=url).get("Messages", []):  # that S3 has connected to it
+        sqs_client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
     yield name
     for queue in (url, dead):
         sqs_client.delete_queue(QueueUrl=queue)
@@ -273,7 +279,8 @@ def test_messages_of_others_stay_and_a_crowd_is_left_alone(
 
 def test_aistore_does_not_answer(doctor: Callable[..., list[Finding]]) -> None:
     finding = failed(doctor({"AISTORE_DEFAULT": {"port": 1}}))["AIStore login"]
-    assert "correct host, port and schema" in finding.remedy
+    assert "Connection refused" in finding.found
+    assert "host, port and schema of a proxy" in finding.remedy
     finding = failed(doctor({"AISTORE_DEFAULT": {"host": ""}}))["AIStore login"]
     assert "needs the host of an AIStore proxy" in finding.found
 
@@ -310,7 +317,7 @@ def test_aistore_outside_kubernetes_with_its_defaults(
     doctor: Callable[..., list[Finding]], plain_cluster: Callable[..., str]
 ) -> None:
     url = plain_cluster({})
-    findings = failed(doctor(aistore=lambda: Cluster(url)))
+    findings = failed(doctor(aistore=lambda: Cluster(url), source=None))
     assert "requires Kubernetes" in findings["AIStore ETL"].found
     assert "deploy AIStore on Kubernetes" in findings["AIStore ETL"].remedy
     assert "ais config cluster features S3-API-via-Root S3-Reverse-Proxy" in findings["AIStore S3 API"].remedy
@@ -320,7 +327,7 @@ def test_aistore_outside_kubernetes_with_its_defaults(
 def test_aistore_wants_a_token(doctor: Callable[..., list[Finding]], plain_cluster: Callable[..., str]) -> None:
     url = plain_cluster({"enabled": True, "signature": {"key": "a-secret-of-authn", "method": "HMAC"}})
     for token in ("", "not.a.token"):
-        finding = failed(doctor(aistore=lambda token=token: Cluster(url, token=token)))["AIStore login"]
+        finding = failed(doctor(aistore=lambda token=token: Cluster(url, token=token), source=None))["AIStore login"]
         assert "put a token that AIStore's AuthN has issued" in finding.remedy
 
 
