@@ -132,6 +132,8 @@ def _aws(connection: Connection, service: Any) -> Any:
 
 
 def _url(connection: Connection) -> str:
+    if endpoint := connection.extra_dejson.get("endpoint"):
+        return str(endpoint)
     if "://" in connection.host:
         return f"{connection.host}:{connection.port}" if connection.port else connection.host
     return f"{connection.schema or 'http'}://{connection.host}:{connection.port or 5101}"

@@ -25,11 +25,16 @@ def examine(service: Service) -> Iterator[Finding]:
     """Yield whether the service is ready, and lists its top-level domain for this user."""
     import requests
 
-    login = (service.user, service.password) if service.user else None
+    session = requests.Session()
+    if service.endpoint.startswith("http+unix://"):
+        import requests_unixsocket  # comes with h5pyd
+
+        session = requests_unixsocket.Session()
+    session.auth = (service.user, service.password) if service.user else None
     try:
-        about = requests.get(f"{service.endpoint}/about", auth=login, timeout=_SECONDS)
+        about = session.get(f"{service.endpoint}/about", timeout=_SECONDS)
         state = about.json().get("state") if about.ok else f"status {about.status_code}"
-        domains = requests.get(f"{service.endpoint}/domains", params={"domain": "/"}, auth=login, timeout=_SECONDS)
+        domains = session.get(f"{service.endpoint}/domains", params={"domain": "/"}, timeout=_SECONDS)
     except (requests.RequestException, ValueError) as e:
         yield _here.failed("ready", e, "correct host and port of the HSDS connection, and let this machine reach it")
         return

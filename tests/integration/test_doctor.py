@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socketserver import BaseServer, UnixStreamServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import clickhouse_connect
 import pytest
@@ -357,8 +361,8 @@ def test_kubernetes_does_not_let_in(doctor: Callable[..., list[Finding]], stack:
 # HSDS, whose two answers that matter are played by a server of the test: the real one has an environment of its own
 
 
-@pytest.fixture
-def hsds() -> Iterator[tuple[str, dict[str, Any]]]:
+@pytest.fixture(params=["tcp", "unix"])
+def hsds(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, Any]]]:
     answers: dict[str, Any] = {"state": "READY", "user": "Basic YWRtaW46c2VjcmV0"}
 
     class Handler(BaseHTTPRequestHandler):
@@ -368,16 +372,28 @@ def hsds() -> Iterator[tuple[str, dict[str, Any]]]:
             self.end_headers()
             self.wfile.write(json.dumps({"state": answers["state"], "domains": []}).encode())
 
+        def address_string(self) -> str:
+            return "client"
+
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = HTTPServer((HOST, 0), Handler)
+    if request.param == "unix":
+        pytest.importorskip("requests_unixsocket")
+    folder = tempfile.mkdtemp()  # a socket's path is short
+    server: BaseServer
+    if request.param == "unix":
+        server, url = UnixStreamServer(f"{folder}/sn", Handler), f"http+unix://{quote(folder, safe='')}%2Fsn"
+    else:
+        server = HTTPServer((HOST, 0), Handler)
+        url = f"http://{HOST}:{server.server_port}"
     thread = Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
-    yield f"http://{HOST}:{server.server_port}", answers
+    yield url, answers
     server.shutdown()
     thread.join()
     server.server_close()
+    shutil.rmtree(folder)
 
 
 def test_hsds(hsds: tuple[str, dict[str, Any]]) -> None:
