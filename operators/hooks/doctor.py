@@ -21,7 +21,7 @@ def look(connections: Mapping[str, Connection], bucket: str, queue: str, *, writ
     from include.doctor.connections import Connection as Plain
     from include.doctor.connections import systems
     from include.doctor.examination import examine
-    from operators.hooks.transfer import clickhouse_of, client_of
+    from operators.hooks.transfer import clickhouse_client, s3_client, sqs_client
 
     plain = {
         system: Plain(
