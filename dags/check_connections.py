@@ -44,12 +44,15 @@ Each task's log has a line per check, and a remedy where one failed. Nothing is 
 """,
 ) as dag:
     worker = CheckConnectionsOperator(
-        task_id="worker", bucket="{{ params.bucket }}", queue="{{ params.queue or '' }}", write="{{ params.write }}"
+        task_id="worker",
+        bucket="{{ params.bucket }}",
+        sqs_queue="{{ params.queue or '' }}",
+        write="{{ params.write }}",
     )
     triggerer = CheckConnectionsOperator(
         task_id="triggerer",
         bucket="{{ params.bucket }}",
-        queue="{{ params.queue or '' }}",
+        sqs_queue="{{ params.queue or '' }}",
         write="{{ params.write }}",
         where="triggerer",
     )

@@ -27,20 +27,20 @@ class CheckConnectionsOperator(BaseOperator):
     checks were made, and those that failed.
 
     :param bucket: bucket of S3 to try, without ``s3://``
-    :param queue: the queue that its events go to; empty for none
+    :param sqs_queue: the queue that its events go to; empty for none
     :param write: off: put no object anywhere
     :param where: ``worker``, or ``triggerer``, where deferred tasks wait
     :param hsds_conn_id: is not looked at where there is no such connection; None for any other leaves it out as well
     """
 
-    template_fields: Sequence[str] = ("bucket", "queue", "write")
+    template_fields: Sequence[str] = ("bucket", "sqs_queue", "write")
     ui_color = "#e4f0d8"
 
     def __init__(
         self,
         *,
         bucket: str,
-        queue: str = "",
+        sqs_queue: str = "",
         write: bool | str = True,
         where: Literal["worker", "triggerer"] = "worker",
         aistore_conn_id: str | None = AIStoreHook.default_conn_name,
@@ -51,7 +51,7 @@ class CheckConnectionsOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.bucket = bucket
-        self.queue = queue
+        self.sqs_queue = sqs_queue
         self.write = write
         self.where = where
         self.aistore_conn_id = aistore_conn_id
@@ -64,11 +64,11 @@ class CheckConnectionsOperator(BaseOperator):
         connections = {system: conn_id for system, conn_id in self._ids().items() if self._is_there(conn_id)}
         write = as_bool(self.write)
         if self.where == "triggerer":
-            trigger = CheckConnectionsTrigger(connections, self.bucket, self.queue, write)
+            trigger = CheckConnectionsTrigger(connections, self.bucket, self.sqs_queue, write)
             self.defer(trigger=trigger, method_name="finish")
         found = {system: BaseHook.get_connection(conn_id) for system, conn_id in connections.items()}
         try:
-            return self._report(look(found, self.bucket, self.queue, write=write))
+            return self._report(look(found, self.bucket, self.sqs_queue, write=write))
         except (TransferError, ValueError) as e:
             raise AirflowFailException(str(e)) from e
 

@@ -71,7 +71,7 @@ def examine(client: Any) -> Iterator[Finding]:
             "put", path="objects/storeside-doctor/probe", params=nobody
         )  # refused before it is looked at
     except AISError as e:
-        if e.status_code == HTTPStatus.NOT_FOUND:  # it looked for the ETL
+        if nobody["etl_name"] in said(e):  # it looked for the ETL
             yield _here.ok("ETL", "it can run ETLs")
         else:
             remedy = "deploy AIStore on Kubernetes (its operator does), with a node built with the tag etl"

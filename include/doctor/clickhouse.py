@@ -92,7 +92,10 @@ def _use_databases(client: Any) -> None:
 def _grants(client: Any) -> str:
     user = client.query("SELECT currentUser()").first_row[0]
     what = "SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE"
-    return f"GRANT {what} ON {LEDGER}.* TO {user}; the same on {STAGING}.* and on the tables that are loaded"
+    return (
+        f"GRANT {what} ON {LEDGER}.* TO {user}; the same on {STAGING}.* and on the tables that are loaded;"
+        f" GRANT TABLE ENGINE ON * TO {user}"
+    )
 
 
 def reads_object(client: Any, source: Source, key: str, content: bytes) -> Finding:

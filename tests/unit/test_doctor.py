@@ -144,7 +144,7 @@ def test_hsds_may_be_absent_and_the_others_may_not(known: dict[str, Any]) -> Non
 
 def test_the_triggerer_gets_ids_and_gives_findings(known: Any) -> None:
     with pytest.raises(TaskDeferred) as deferred:
-        operator(where="triggerer", queue="q").execute({})
+        operator(where="triggerer", sqs_queue="q").execute({})
     path, arguments = deferred.value.trigger.serialize()
     assert path == "operators.triggers.doctor.CheckConnectionsTrigger"
     assert "secret" not in json.dumps(arguments)
