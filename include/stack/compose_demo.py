@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 from include.doctor import connections
@@ -30,6 +31,12 @@ def main(folder: str) -> int:
         s3.upload_file(str(path), BUCKET, f"demo/{path.name}")
     print(f"{len(files)} recordings in s3://{BUCKET}/demo/", flush=True)
     api = AirflowApi(URL, "admin", os.environ["AIRFLOW_ADMIN_PASSWORD"])
+    deadline = time.monotonic() + _SECONDS
+    while DAG not in {dag["dag_id"] for dag in api.get("dags", limit=100)["dags"]}:
+        if time.monotonic() > deadline:
+            print(f"error: Airflow has not read {DAG} after {_SECONDS} s: docker compose logs dag-processor")
+            return 1
+        time.sleep(2)
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     state = api.wait(DAG, api.trigger(DAG, {"prefix": "demo/"}), _SECONDS)["state"]
     print(f"{DAG}: {state}")

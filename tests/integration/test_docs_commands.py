@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
-RUN = [
-    (path.name, line)
+RUN = {
+    line: path.name
     for path in PAGES
     for block in re.findall(r"^ *```sh run\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
     if line.strip()
-]
+}
 QUERIES = [
     statement
     for path in PAGES
@@ -90,7 +90,7 @@ def test_there_are_commands_and_queries() -> None:
 
 
 def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any) -> None:
-    for page, line in RUN:
+    for line, page in RUN.items():
         # The environment is installed here: make is told not to look whether it is current.
         command = re.sub(r"^make ", "make -o .venv/.installed ", re.sub(r"^python ", f"{sys.executable} ", line))
         place = CHECKOUT if command.startswith("make ") else folder
