@@ -63,6 +63,21 @@ status: $(STAMP) ## show the stack's processes
 logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
 	@$(STACK) logs $(COMPONENT)
 
+.PHONY: doctor
+doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*, or of the running stack; ARGS="--read-only"
+	@if test -z "$${AIRFLOW_CONN_CLICKHOUSE_DEFAULT:-}$${AIRFLOW_CONN_AWS_DEFAULT:-}$${AIRFLOW_CONN_AISTORE_DEFAULT:-}"; then \
+		lines="$$($(STACK) env)"; eval "$$lines"; fi; $(PYTHON) -m include.doctor $(ARGS)
+
+.env: ## make the secrets of docker-compose.yaml, once
+	@umask 077; python3 -c 'import base64, secrets; \
+		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET"; \
+		print(*(f"{name}={secrets.token_hex(24)}" for name in names.split()), sep="\n"); \
+		print("AIRFLOW_FERNET_KEY=" + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())' > $@.new && mv $@.new $@
+
+.PHONY: compose-up
+compose-up: .env ## the whole stack in containers; docker compose down stops it
+	@docker compose up --build --wait --detach
+
 .PHONY: test
 test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" some of them
 	@$(STACK) build
@@ -114,6 +129,10 @@ lint: $(STAMP) ## ruff and mypy
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+
+.PHONY: docs
+docs: $(STAMP) ## write docs/reference.md from the docstrings
+	@$(PYTHON) docs/make_reference.py
 
 .PHONY: format
 format: $(STAMP) ## format the code

@@ -12,9 +12,12 @@ from typing import Any
 from include.stack.aistore_build import LOOPBACK_VARIABLE, SERVICE_ACCOUNT_VARIABLE
 from include.stack.component import Component, answers
 from include.stack.podrunner.component import NAMESPACE, node_name, pod_name, service_account
+from include.stack.s3 import keys as s3_keys
 from include.stack.settings import CHECKOUT, HOST, Stack
 
 REGION = "us-east-1"
+# What the nodes are told of the backend for s3:// buckets.
+BACKEND = ("S3_ENDPOINT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 # Bits of `features`, see AIStore's cmn/feat/feat.go: S3-API-via-Root, S3-Reverse-Proxy, S3-Use-Path-Style.
 FEATURES = 1 << 3 | 1 << 13 | 1 << 14
@@ -25,29 +28,36 @@ def folder(stack: Stack) -> Path:
     return stack.state / "aistore"
 
 
-def components(stack: Stack, binary: Path) -> list[Component]:
-    """Write the configuration of all nodes and return their components."""
+def components(
+    stack: Stack, binary: Path, host: str = HOST, backend: Mapping[str, str] | None = None
+) -> list[Component]:
+    """Write the configuration of all nodes and return their components.
+
+    Clients reach the nodes at `host`. `backend` are the variables `BACKEND`, by default those of the embedded S3.
+    """
+    if backend is None:
+        backend = dict(zip(BACKEND, (stack.url("s3"), REGION, *s3_keys(stack)), strict=True))
     # Targets join while the proxy starts up: earlier they may get lost, later they cause a rebalance.
     proxy_up = f"{stack.url('ais_proxy')}/v1/health"
     proxy = Component(
         name="ais-proxy",
         command=(*_command(stack, binary, "proxy"), f"-ntargets={stack.targets}", "-skip_startup=true"),
-        environment=_environment(stack, "proxy", "node-proxy", "ais-proxy"),
+        environment=_environment(stack, "proxy", "node-proxy", "ais-proxy", backend),
         directory=folder(stack) / "proxy",
         healthy=partial(answers, f"{proxy_up}?prr=true"),
         stop_signal="INT",
     )
-    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"))
+    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), host)
     targets = []
     for number in range(stack.targets):
         name = f"target-{number}"
         ports = tuple(f"ais_target{number}_{kind}" for kind in ("public", "control", "data"))
-        _write(stack, name, ports, instance=number + 1)
+        _write(stack, name, ports, host, instance=number + 1)
         targets.append(
             Component(
                 name=f"ais-{name}",
                 command=(*_after(proxy_up), *_command(stack, binary, name)),
-                environment=_environment(stack, name, node_name(number), pod_name(number)),
+                environment=_environment(stack, name, node_name(number), pod_name(number), backend),
                 directory=CHECKOUT,
                 healthy=partial(answers, f"{stack.url(ports[0])}/v1/health?readiness=true"),
                 stop_signal="INT",
@@ -70,7 +80,7 @@ def _command(stack: Stack, binary: Path, node: str) -> tuple[str, ...]:
     )
 
 
-def _environment(stack: Stack, node: str, kube_node: str, pod: str) -> Mapping[str, str]:
+def _environment(stack: Stack, node: str, kube_node: str, pod: str, backend: Mapping[str, str]) -> Mapping[str, str]:
     return {
         "AIS_DAEMON_ID": f"ais{node}".replace("-", ""),
         "GOMEMLIMIT": "1GiB",
@@ -83,11 +93,8 @@ def _environment(stack: Stack, node: str, kube_node: str, pod: str) -> Mapping[s
         "HOSTNAME": pod,
         SERVICE_ACCOUNT_VARIABLE: str(service_account(stack)),
         LOOPBACK_VARIABLE: "1",
-        # the embedded S3 store, and nothing of the user's own AWS configuration
-        "S3_ENDPOINT": stack.url("s3"),
-        "AWS_REGION": REGION,
-        "AWS_ACCESS_KEY_ID": stack.secrets["s3_access_key"],
-        "AWS_SECRET_ACCESS_KEY": stack.secrets["s3_secret_key"],
+        # the backend that was asked for, and nothing of the user's own AWS configuration
+        **backend,
         "AWS_SESSION_TOKEN": "",
         "AWS_PROFILE": "",
         "AWS_CONFIG_FILE": str(folder(stack) / "no-aws-config"),
@@ -96,7 +103,7 @@ def _environment(stack: Stack, node: str, kube_node: str, pod: str) -> Mapping[s
     }
 
 
-def _write(stack: Stack, node: str, ports: tuple[str, ...], instance: int = 0) -> None:
+def _write(stack: Stack, node: str, ports: tuple[str, ...], host: str, instance: int = 0) -> None:
     home = folder(stack) / node
     data = folder(stack) / "data"
     home.mkdir(parents=True, exist_ok=True)
@@ -106,7 +113,7 @@ def _write(stack: Stack, node: str, ports: tuple[str, ...], instance: int = 0) -
         "confdir": str(home),
         "log_dir": str(home / "log"),
         "host_net": {
-            "hostname": HOST,
+            "hostname": host,
             "hostname_intra_control": HOST,
             "hostname_intra_data": HOST,
             "port": public,

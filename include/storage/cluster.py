@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,39 @@ class Cluster:
             timeout=(5, 60),
             token=self.token or None,
         )
+
+
+class Connected(Protocol):
+    """The fields of an Airflow connection that say where a cluster is."""
+
+    @property
+    def conn_id(self) -> str: ...  # noqa: D102
+    @property
+    def host(self) -> str | None: ...  # noqa: D102
+    @property
+    def port(self) -> int | None: ...  # noqa: D102
+    @property
+    def password(self) -> str | None: ...  # noqa: D102
+    @property
+    def schema(self) -> str | None: ...  # noqa: D102
+    @property
+    def extra_dejson(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+
+def cluster_of(connection: Connected) -> Cluster:
+    """Return the cluster that a connection leads to. Raises ValueError when it has no host."""
+    if not connection.host:
+        raise ValueError(f"connection {connection.conn_id}: needs the host of an AIStore proxy")
+    if "://" in connection.host:
+        endpoint = f"{connection.host}:{connection.port}" if connection.port else connection.host
+    else:
+        endpoint = f"{connection.schema or 'http'}://{connection.host}:{connection.port or 51080}"
+    extra = connection.extra_dejson
+    return Cluster(
+        endpoint,
+        token=connection.password or "",
+        ca_cert=extra.get("ca_cert", ""),
+        client_cert=extra.get("client_cert", ""),
+        client_key=extra.get("client_key", ""),
+        verify=extra.get("verify", True) not in (False, "false", "False"),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -108,6 +108,18 @@ class Source:
 def common(keys: Sequence[str]) -> str:
     """Return what all keys begin with."""
     return os.path.commonprefix(list(keys))  # noqa: RUF071 - letters, not folders, are meant
+
+
+def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:
+    """Return the objects as ClickHouse finds them, by the extras of an AWS connection.
+
+    It reads with its named collection ``clickhouse_collection``; without one it uses what it finds in its own
+    environment, and the ``clickhouse_endpoint``, or else the connection's ``endpoint_url``, or AWS's of the region.
+    With ``clickhouse_cluster`` all replicas of that cluster read (``s3Cluster``).
+    """
+    given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
+    endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
+    return Source(bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""))
 
 
 def wild(key: str) -> bool:

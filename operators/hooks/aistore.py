@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from include.storage.cluster import Cluster
+from include.storage.cluster import Cluster, cluster_of
 from include.transform.pods import PodWatch
 
 if TYPE_CHECKING:
@@ -75,22 +75,3 @@ class AIStoreHook(BaseHook):
         """Tell whether the cluster is ready, for the connection form."""
         ready = self.get_conn().cluster().is_ready()
         return ready, "the cluster is ready" if ready else f"no ready AIStore cluster at {self.endpoint}"
-
-
-def cluster_of(connection: Connection) -> Cluster:
-    """Return the cluster that a connection leads to. Raises ValueError when it has no host."""
-    if not connection.host:
-        raise ValueError(f"connection {connection.conn_id}: needs the host of an AIStore proxy")
-    if "://" in connection.host:
-        endpoint = f"{connection.host}:{connection.port}" if connection.port else connection.host
-    else:
-        endpoint = f"{connection.schema or 'http'}://{connection.host}:{connection.port or 51080}"
-    extra = connection.extra_dejson
-    return Cluster(
-        endpoint,
-        token=connection.password or "",
-        ca_cert=extra.get("ca_cert", ""),
-        client_cert=extra.get("client_cert", ""),
-        client_key=extra.get("client_key", ""),
-        verify=extra.get("verify", True) not in (False, "false", "False"),
-    )

@@ -15,9 +15,14 @@ def clients(aws: Connection, clickhouse: Connection) -> tuple[Any, Any]:
 
     Connections are handed over, not their ids: threads, and the triggerer, cannot ask for them.
     """
+    return clickhouse_client(clickhouse), s3_client(aws)
+
+
+def s3_client(connection: Connection) -> Any:
+    """Return an S3 client."""
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
-    return clickhouse_client(clickhouse), _with(S3Hook, aws)(aws_conn_id=aws.conn_id).get_conn()
+    return _with(S3Hook, connection)(aws_conn_id=connection.conn_id).get_conn()
 
 
 def clickhouse_client(connection: Connection) -> Any:
@@ -48,15 +53,7 @@ def _with(hook: Any, connection: Connection) -> Any:
 
 
 def source(aws: Connection, bucket: str, keys: str) -> Source:
-    """Return the objects as ClickHouse finds them, by the extras of the connection.
+    """Return the objects as ClickHouse finds them, by the extras of the connection; see `source_of`."""
+    from include.transfer.source import source_of
 
-    It reads with its named collection ``clickhouse_collection``; without one it uses what it finds in its own
-    environment, and the ``clickhouse_endpoint``, or else the connection's ``endpoint_url``, or AWS's of the region.
-    With ``clickhouse_cluster`` all replicas of that cluster read (``s3Cluster``).
-    """
-    from include.transfer.source import Source
-
-    extra = aws.extra_dejson
-    given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
-    endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
-    return Source(bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""))
+    return source_of(aws.extra_dejson, bucket, keys)

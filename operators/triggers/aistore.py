@@ -10,8 +10,8 @@ from typing import Any
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from include.storage.cluster import cluster_of
 from include.transform.jobs import Follower, Progress, abort
-from operators.hooks.aistore import cluster_of
 from operators.triggers.engine import SETTLE_SECONDS
 
 REPORT_SECONDS = 5.0

@@ -1,0 +1,114 @@
+# The images of Storeside. `docker compose build` makes all of them; one alone: docker build --target airflow .
+#
+#   airflow      Airflow with the DAGs: every one of its processes, under compose and with Airflow's Helm chart
+#   transformer  what AIStore runs beside its targets (storeside/transformer-audio)
+#   aistore      AIStore and its ETLs in one container, for compose; on Kubernetes use NVIDIA's own images
+#   s3           S3 and SQS for compose
+ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
+ARG GO_IMAGE=golang:1.26.8
+
+FROM ${GO_IMAGE} AS go
+
+FROM ${PYTHON_IMAGE} AS base
+ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+# Group 0, as on OpenShift and in Airflow's image; AIStore's objects can be read by their group.
+RUN useradd --uid 50000 --gid 0 --create-home --home-dir /home/storeside storeside
+
+FROM base AS installer
+ENV UV_NO_PROGRESS=1 UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy VIRTUAL_ENV=/opt/venv PATH=/opt/venv/bin:$PATH
+RUN pip install uv==0.13.8 && uv venv --quiet --python /usr/local/bin/python3 /opt/venv
+WORKDIR /requirements
+COPY requirements.lock ./
+
+FROM installer AS airflow-packages
+COPY images/airflow.txt images/
+RUN uv pip install --quiet --no-cache -c requirements.lock -r images/airflow.txt
+
+FROM installer AS transformer-packages
+COPY include/transformers/requirements.txt images/transformer.txt
+RUN uv pip install --quiet --no-cache -c requirements.lock -r images/transformer.txt
+
+FROM transformer-packages AS aistore-packages
+COPY images/aistore.txt images/
+RUN uv pip install --quiet --no-cache -c requirements.lock -r images/aistore.txt
+
+FROM installer AS s3-packages
+COPY images/s3.txt images/
+RUN uv pip install --quiet --no-cache -c requirements.lock -r images/s3.txt
+
+FROM base AS native
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev pkg-config \
+        libavcodec-dev libavformat-dev libavutil-dev libswresample-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+COPY include/__init__.py include/__init__.py
+COPY include/transformers include/transformers
+RUN STORESIDE_NATIVE_DIR=/native python3 -m include.transformers.native.build
+
+FROM base AS aisnode
+COPY --from=go /usr/local/go /usr/local/go
+ENV PATH=/usr/local/go/bin:$PATH GOPATH=/go GOCACHE=/go/build
+WORKDIR /build
+COPY include/__init__.py include/
+COPY include/stack/__init__.py include/stack/aistore_build.py include/stack/go.py include/stack/settings.py include/stack/
+RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from include.stack import aistore_build; \
+    aistore_build.build(Path('/cache'), print)" || { cat /cache/*.log; false; }
+
+FROM base AS airflow
+RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/* \
+    && install -d -o 50000 -g 0 -m 0775 /opt/airflow /opt/airflow/logs
+COPY --from=airflow-packages /opt/venv /opt/venv
+COPY dags /opt/storeside/dags
+COPY include /opt/storeside/include
+COPY operators /opt/storeside/operators
+COPY plugin[s] /opt/storeside/plugins/
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONPATH=/opt/storeside \
+    AIRFLOW_HOME=/opt/airflow \
+    AIRFLOW__CORE__DAGS_FOLDER=/opt/storeside/dags \
+    AIRFLOW__CORE__PLUGINS_FOLDER=/opt/storeside/plugins \
+    AIRFLOW__CORE__LOAD_EXAMPLES=False \
+    AIRFLOW__USAGE_DATA_COLLECTION__ENABLED=False
+WORKDIR /opt/airflow
+USER 50000:0
+ENTRYPOINT ["tini", "--"]
+CMD ["airflow", "version"]
+
+FROM base AS transformer
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ffmpeg libavcodec59 libavformat59 libavutil57 libswresample4 \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=transformer-packages /opt/venv /opt/venv
+COPY --from=native /native /opt/storeside/native
+COPY include/__init__.py /opt/storeside/include/__init__.py
+COPY include/transformers /opt/storeside/include/transformers
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside STORESIDE_NATIVE_DIR=/opt/storeside/native
+WORKDIR /opt/storeside
+USER 50000:0
+EXPOSE 8000
+CMD ["python", "-m", "include.transformers.serve", "--transform", "audio_transcode"]
+
+FROM transformer AS aistore
+USER root
+COPY --from=aistore-packages /opt/venv /opt/venv
+COPY --from=aisnode /cache /opt/storeside/cache
+COPY include/stack /opt/storeside/include/stack
+RUN install -d -o 50000 -g 0 -m 0770 /var/lib/storeside
+ENV STORESIDE_HOME=/var/lib/storeside
+VOLUME /var/lib/storeside
+USER 50000:0
+EXPOSE 51080
+CMD ["python", "-m", "include.stack.container"]
+
+FROM base AS s3
+COPY --from=s3-packages /opt/venv /opt/venv
+COPY include/__init__.py /opt/storeside/include/__init__.py
+COPY include/stack /opt/storeside/include/stack
+RUN install -d -o 50000 -g 0 -m 0770 /var/lib/storeside
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside
+WORKDIR /opt/storeside
+VOLUME /var/lib/storeside
+USER 50000:0
+EXPOSE 4566
+CMD ["python", "-m", "include.stack.s3_server"]

@@ -1,0 +1,136 @@
+"""Write docs/reference.md, the reference of operators, triggers and hooks, from their docstrings: ``make docs``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference.md"
+KINDS = ("Operator", "Trigger", "Hook")
+HEAD = """\
+# Reference
+
+Made by `make docs` from the docstrings in `operators`. Operators also take Airflow's own arguments (`task_id`,
+`retries`, `outlets`, …). Their connections are described in [configuration](configuration.md).
+"""
+# Arguments that mean the same everywhere, and are not described where they stand.
+COMMON = {
+    "aistore_conn_id": "connection to AIStore",
+    "clickhouse_conn_id": "connection to ClickHouse",
+    "aws_conn_id": "connection to S3 and SQS",
+    "poll_interval": "seconds between two looks",
+    "deferrable": "wait in the triggerer; off: in the worker",
+}
+_PARAM = re.compile(r"^:param (\w+): (.*?)(?=^:param |\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A class of `operators`, as its source describes it."""
+
+    name: str
+    module: str
+    bases: tuple[str, ...]
+    text: str
+    defaults: dict[str, str]
+    templated: tuple[str, ...]
+
+
+def classes() -> dict[str, Described]:
+    """Return all classes of `operators` by name."""
+    found = {}
+    for path in sorted((ROOT / "operators").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name] = _described(node, module)
+    return found
+
+
+def _described(node: ast.ClassDef, module: str) -> Described:
+    bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
+    defaults: dict[str, str] = {}
+    templated: tuple[str, ...] = ()
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            defaults = dict(_arguments(part.args))
+        target = part.targets[0] if isinstance(part, ast.Assign) else getattr(part, "target", None)
+        if isinstance(target, ast.Name) and target.id == "template_fields" and isinstance(part.value, ast.Tuple):
+            templated = tuple(e.value for e in part.value.elts if isinstance(e, ast.Constant))
+    return Described(node.name, module, bases, ast.get_docstring(node) or "", defaults, templated)
+
+
+def _arguments(given: ast.arguments) -> Iterator[tuple[str, str]]:
+    """Yield the names of arguments, with their defaults as the source writes them; empty where one is needed."""
+    positional = [a for a in given.args if a.arg != "self"]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    pairs = [*zip(positional, defaults, strict=True), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    for argument, default in pairs:
+        yield argument.arg, ast.unparse(default) if default is not None else ""
+
+
+def constants() -> dict[str, str]:
+    """Return the source of constants that defaults refer to by name, of modules and of classes."""
+    found = {}
+    for path in sorted((ROOT / "operators").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        owners = [("", tree.body), *((f"{c.name}.", c.body) for c in tree.body if isinstance(c, ast.ClassDef))]
+        for prefix, body in owners:
+            for part in body:
+                if isinstance(part, ast.Assign) and isinstance(part.value, ast.Constant):
+                    found[prefix + ast.unparse(part.targets[0])] = ast.unparse(part.value)
+    return found
+
+
+def chain(found: dict[str, Described], name: str) -> list[Described]:
+    """Return a class and those of `operators` that it extends, itself first."""
+    if name not in found:
+        return []
+    return [found[name], *(above for base in found[name].bases for above in chain(found, base))]
+
+
+def page() -> str:
+    """Return the reference as Markdown."""
+    found, values = classes(), constants()
+    parts = [HEAD]
+    for kind in KINDS:
+        parts.append(f"## {kind}s\n")
+        for name in sorted(found, key=lambda n: (found[n].module, n)):
+            if name.endswith(kind) and not name.startswith("_"):
+                parts.append(_section(chain(found, name), found, values))
+    return "\n".join(parts)
+
+
+def _section(ancestry: list[Described], found: dict[str, Described], values: dict[str, str]) -> str:
+    described = ancestry[0]
+    base = [d for d in found.values() if d.module in ("operators.aistore", described.module)]
+    elsewhere = {n: " ".join(m.split()) for d in reversed(base) for n, m in _PARAM.findall(d.text)}
+    lines = [f"### {described.name}\n", f"`from {described.module} import {described.name}`\n"]
+    lines.append(_markdown(_PARAM.sub("", described.text)) + "\n")
+    meanings = {n: " ".join(m.split()) for d in reversed(ancestry) for n, m in _PARAM.findall(d.text)}
+    defaults = {n: v for d in reversed(ancestry) for n, v in d.defaults.items()}
+    templated = {n for d in ancestry for n in d.templated}
+    if defaults:
+        lines += ["| argument | default | meaning |", "|---|---|---|"]
+        for name in sorted(defaults, key=lambda n: bool(defaults[n])):
+            shown = f"`{values.get(defaults[name], defaults[name])}`" if defaults[name] else "needed"
+            meaning = _markdown(meanings.get(name) or COMMON.get(name) or elsewhere.get(name, ""))
+            note = "templated" if name in templated else ""
+            text = "; ".join(filter(None, [meaning, note])).replace("|", "\\|")
+            lines.append(f"| `{name}` | {shown} | {text} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _markdown(text: str) -> str:
+    """Return reStructuredText as we write it, as Markdown."""
+    return re.sub(r"``(.+?)``", r"`\1`", text.strip())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(PAGE.relative_to(ROOT))

@@ -1,0 +1,44 @@
+"""What the doctor examines, from Airflow connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from include.doctor.findings import Finding
+from include.storage.cluster import cluster_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+
+def look(connections: Mapping[str, Connection], bucket: str, queue: str, *, write: bool) -> list[Finding]:
+    """Examine what the connections, by system, lead to; with the clients that the operators use.
+
+    Connections are handed over, not their ids: threads of the triggerer cannot ask for them. Raises UsageError for a
+    bucket whose name cannot be one.
+    """
+    from include.doctor.connections import Connection as Plain
+    from include.doctor.connections import systems
+    from include.doctor.examination import examine
+    from operators.hooks.transfer import clickhouse_client, s3_client, sqs_client
+
+    plain = {
+        system: Plain(
+            c.conn_id, c.host or "", c.port, c.login or "", c.password or "", c.schema or "", c.extra_dejson
+        )
+        for system, c in connections.items()
+    }
+    made: dict[str, Any] = {}
+    if aws := connections.get("aws"):
+        made |= {"s3": lambda: s3_client(aws), "sqs": lambda: sqs_client(aws)}
+    if house := connections.get("clickhouse"):
+        made["clickhouse"] = lambda: clickhouse_client(house)
+    if store := connections.get("aistore"):
+        made["aistore"] = lambda: cluster_of(store)
+    return examine(systems(plain, bucket, queue=queue, write=write, **made))
+
+
+def lines(findings: Sequence[Finding]) -> str:
+    """Return findings as the lines of a log."""
+    return "\n".join(line for finding in findings for line in finding.lines())

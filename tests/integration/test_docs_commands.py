@@ -1,0 +1,113 @@
+"""The commands of the documentation that are marked ``sh run``, and its queries, do what they say on the stack."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include.stack import airflow, s3
+from include.stack.clickhouse_server import USER
+from include.stack.settings import CHECKOUT, HOST, Stack
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+RUN = {
+    line: path.name
+    for path in PAGES
+    for block in re.findall(r"^ *```sh run\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if line.strip()
+}
+QUERIES = [
+    statement
+    for path in PAGES
+    for block in re.findall(r"^ *```sql\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL)
+    for statement in re.split(r";\s*$", block, flags=re.MULTILINE)
+    if statement.strip().startswith("SELECT")
+]
+TABLE = pa.table({"pickup_time": pa.array([1, 2, 3], pa.timestamp("s")), "fare": [1.5, 2.5, 3.5]})
+
+
+@pytest.fixture(scope="module")
+def environment(stack: Stack) -> dict[str, str]:
+    """What a user of the stack would have in the shell."""
+    access_key, secret_key = s3.keys(stack)
+    return {
+        **os.environ,
+        **{name: value for name, value in airflow.environment(stack).items() if name.startswith("AIRFLOW_CONN_")},
+        "PYTHONPATH": str(CHECKOUT),
+        "CLICKHOUSE_HOST": HOST,
+        "CLICKHOUSE_PORT": str(stack.ports["clickhouse_http"]),
+        "CLICKHOUSE_USER": USER,
+        "CLICKHOUSE_PASSWORD": stack.secrets["clickhouse"],
+        "AWS_ENDPOINT_URL_S3": stack.url("s3"),
+        "AWS_ACCESS_KEY_ID": access_key,
+        "AWS_SECRET_ACCESS_KEY": secret_key,
+        "AWS_DEFAULT_REGION": s3.REGION,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickhouse: Any) -> Iterator[Path]:
+    """A folder with the files that the commands name; S3 and ClickHouse with what they load and where."""
+    place = tmp_path_factory.mktemp("docs")
+    (place / ".venv").symlink_to(sys.prefix, target_is_directory=True)
+    (place / "a.txt").write_text("one two three")
+    (place / "b.txt").write_text("four")
+    pq.write_table(TABLE, place / "trips.parquet")
+    page = (CHECKOUT / "docs" / "transforms.md").read_text()
+    own = re.search(r"^# my_package/words.py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert own
+    (place / "my_package").mkdir()
+    (place / "my_package" / "words.py").write_text(own[1])
+    buffer = BytesIO()
+    pq.write_table(TABLE, buffer)
+    s3_client.create_bucket(Bucket="trips")
+    s3_client.put_object(Bucket="trips", Key="2026/a.parquet", Body=buffer.getvalue())
+    clickhouse.command("CREATE DATABASE IF NOT EXISTS analytics")
+    yield place
+    clickhouse.command("DROP DATABASE analytics")
+    clickhouse.command("DELETE FROM storeside.loads WHERE destination = 'analytics.trips'")
+    s3_client.delete_object(Bucket="trips", Key="2026/a.parquet")
+    s3_client.delete_bucket(Bucket="trips")
+
+
+def test_there_are_commands_and_queries() -> None:
+    assert len(RUN) >= 5
+    assert len(QUERIES) >= 6
+
+
+def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any) -> None:
+    for line, page in RUN.items():
+        # The environment is installed here: make is told not to look whether it is current.
+        command = re.sub(r"^make ", "make -o .venv/.installed ", re.sub(r"^python ", f"{sys.executable} ", line))
+        place = CHECKOUT if command.startswith("make ") else folder
+        path = f"{folder}:{environment['PYTHONPATH']}"
+        done = subprocess.run(
+            ["bash", "-euc", command], cwd=place, env=environment | {"PYTHONPATH": path}, check=False, timeout=120,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{page}: {line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert clickhouse.query("SELECT count(), sum(fare) FROM analytics.trips").first_row == (3, 7.5)
+    assert (folder / "results" / "a.txt").read_text() == "3\n"
+
+
+@pytest.mark.parametrize("statement", QUERIES)
+def test_queries_are_understood(clickhouse: Any, statement: str) -> None:
+    from include import sql
+
+    for definition in sql.schema("transfer"):
+        clickhouse.command(definition)
+    clickhouse.query(statement)

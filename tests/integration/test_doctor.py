@@ -1,0 +1,405 @@
+"""The doctor on the embedded stack: what is well, each thing that can be wrong, and no secret in what it says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from socketserver import BaseServer, UnixStreamServer
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import clickhouse_connect
+import pytest
+from botocore.awsrequest import AWSResponse
+
+from include.doctor import __main__, clickhouse, connections
+from include.doctor.examination import Systems, examine
+from include.doctor.findings import Finding
+from include.doctor.hsds import Service
+from include.stack import airflow, aistore, aistore_build
+from include.stack.settings import HOST, Stack, default_folder
+from include.storage.cluster import Cluster
+from include.transfer.source import Source
+from include.transform.pods import PodWatch
+from tests.support import unique, until
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+    from types_boto3_sqs import SQSClient
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def bucket(s3_client: S3Client, sqs_client: SQSClient) -> Iterator[str]:
+    """A bucket whose events go to a queue of the same name with dead letters."""
+    name = unique("doctor")
+    s3_client.create_bucket(Bucket=name)
+    dead = sqs_client.create_queue(QueueName=f"{name}-dlq")["QueueUrl"]
+    redrive = json.dumps({"deadLetterTargetArn": arn(sqs_client, dead), "maxReceiveCount": "5"})
+    s3 = {"Service": "s3.amazonaws.com"}
+    may_send = {"Effect": "Allow", "Principal": s3, "Action": "sqs:SendMessage", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": may_send})
+    attributes = {"RedrivePolicy": redrive, "Policy": policy}
+    url = sqs_client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]  # type: ignore[arg-type]
+    s3_client.put_bucket_notification_configuration(
+        Bucket=name,
+        NotificationConfiguration={
+            "QueueConfigurations": [{"QueueArn": arn(sqs_client, url), "Events": ["s3:ObjectCreated:*"]}]
+        },
+    )
+    for message in sqs_client.receive_message(QueueUrl=url).get("Messages", []):  # that S3 has connected to it
+        sqs_client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    yield name
+    for queue in (url, dead):
+        sqs_client.delete_queue(QueueUrl=queue)
+    s3_client.delete_bucket(Bucket=name)  # fails when something was left in it
+
+
+def arn(sqs: SQSClient, url: str) -> str:
+    return sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+
+
+@pytest.fixture
+def doctor(stack: Stack, bucket: str) -> Callable[..., list[Finding]]:
+    """Examine the stack, with changes to its connections and to what there is to examine."""
+
+    def run(changes: dict[str, dict[str, Any]] | None = None, queue: str | None = None, **more: Any) -> list[Finding]:
+        given = airflow.connections(stack)
+        for conn_id, change in (changes or {}).items():
+            extra = given[conn_id].get("extra", {}) | change.pop("extra", {})
+            given[conn_id] |= {**change, "extra": extra}
+        environment = {f"{connections.PREFIX}{conn_id}": json.dumps(value) for conn_id, value in given.items()}
+        found = connections.found(environment, connections.IDS)
+        systems = connections.systems(found, more.pop("bucket", bucket), queue=bucket if queue is None else queue)
+        findings = examine(replace(systems, **{"event_seconds": 1.0, **more}))
+        said = "\n".join(line for finding in findings for line in finding.lines())
+        for secret in [*stack.secrets.values(), *(c.get("password", "") for c in given.values())]:
+            assert not secret or secret not in said
+        return findings
+
+    return run
+
+
+def failed(findings: list[Finding]) -> dict[str, Finding]:
+    return {f"{f.system} {f.check}": f for f in findings if f.state == "failed"}
+
+
+# all is well
+
+
+def test_the_stack_is_well_and_nothing_is_left(
+    stack: Stack, bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any, aistore: Any,
+) -> None:  # fmt: skip
+    for name, value in airflow.environment(stack).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AIRFLOW_HOME")
+    assert __main__.main(["--bucket", bucket, "--queue", bucket]) == 0
+    said = capsys.readouterr().out
+    for check in (
+        *("ClickHouse  login", "ClickHouse  databases", "ClickHouse  reads S3", "ClickHouse  reads AIStore"),
+        *("S3          put", "S3          delete", "SQS         redrive policy", "SQS         event of the probe"),
+        *("AIStore     ETL", "AIStore     S3 API", "AIStore     reads S3", "Kubernetes  pods"),
+    ):
+        assert check in said
+    assert "not set, and not looked at: hsds_default" in said
+    assert not any(secret in said for secret in stack.secrets.values())
+    assert s3_client.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+    url = sqs_client.get_queue_url(QueueName=bucket)["QueueUrl"]
+    assert "Messages" not in sqs_client.receive_message(QueueUrl=url)
+    assert not clickhouse.query("SELECT name FROM system.tables WHERE name LIKE 'doctor!_%' ESCAPE '!'").result_rows
+    assert not [b.name for b in aistore.cluster().list_buckets() if b.name.startswith("storeside-doctor")]
+
+
+def test_nothing_is_put_when_nothing_may_be(
+    doctor: Callable[..., list[Finding]], sqs_client: SQSClient, bucket: str
+) -> None:
+    findings = doctor(write=False)
+    assert not failed(findings)
+    assert {f.check for f in findings}.isdisjoint({"put", "get", "delete", "buckets", "reads AIStore"})
+    assert {("ClickHouse", "reads S3"), ("S3", "list")} <= {(f.system, f.check) for f in findings}
+    url = sqs_client.get_queue_url(QueueName=bucket)["QueueUrl"]
+    assert "Messages" not in sqs_client.receive_message(QueueUrl=url)
+
+
+# ClickHouse
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "remedy"),
+    [
+        ({"password": "not-the-password"}, "Authentication failed", "correct login and password"),
+        ({"port": 1}, "Connection refused", "correct host and port"),
+        ({"host": "nowhere.invalid"}, "nowhere.invalid", "correct host and port"),
+        ({"schema": "nope"}, "Database nope does not exist", "leave the schema"),
+    ],
+)
+def test_clickhouse_does_not_let_in(
+    doctor: Callable[..., list[Finding]], change: dict[str, Any], found: str, remedy: str
+) -> None:
+    findings = doctor({"CLICKHOUSE_DEFAULT": change})
+    (finding,) = failed(findings).values()
+    assert (finding.system, finding.check) == ("ClickHouse", "login")
+    assert found in finding.found
+    assert remedy in finding.remedy
+    assert any(f.system == "AIStore" and f.check == "buckets" for f in findings), "the others are looked at"
+
+
+def test_clickhouse_allows_nothing(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
+    def read_only() -> Any:
+        return clickhouse_connect.get_client(
+            host=HOST, port=stack.ports["clickhouse_http"], username="storeside",
+            password=stack.secrets["clickhouse"], settings={"readonly": "2"},
+        )  # fmt: skip
+
+    finding = failed(doctor(clickhouse=read_only))["ClickHouse databases"]
+    assert "readonly mode" in finding.found
+    assert finding.remedy.startswith(
+        "GRANT SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE ON storeside.* TO "
+    )
+
+
+def test_clickhouse_is_too_old(doctor: Callable[..., list[Finding]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clickhouse, "SETTINGS", (*clickhouse.SETTINGS, "of_another_time"))
+    finding = failed(doctor())["ClickHouse settings"]
+    assert "of_another_time" in finding.found
+    assert "use ClickHouse 26.9 or newer" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("extra", "remedy"),
+    [
+        ({"clickhouse_collection": "others"}, "GRANT NAMED COLLECTION ON others"),
+        ({"clickhouse_collection": "", "clickhouse_endpoint": "http://127.0.0.1:1"}, "reach http://127.0.0.1:1"),
+        ({"clickhouse_collection": ""}, "give it keys: extra clickhouse_collection"),
+    ],
+)
+def test_clickhouse_does_not_reach_s3(
+    doctor: Callable[..., list[Finding]], extra: dict[str, Any], remedy: str
+) -> None:
+    for write in (True, False):
+        finding = failed(doctor({"AWS_DEFAULT": {"extra": extra}}, write=write))["ClickHouse reads S3"]
+        assert remedy in finding.remedy
+
+
+def test_clickhouse_reaches_another_store(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
+    findings = doctor(aistore_endpoint="http://127.0.0.1:1")
+    assert "set clickhouse_endpoint" in failed(findings)["ClickHouse reads AIStore"].remedy
+
+
+# S3
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "remedy"),
+    [
+        ({"login": "not-the-key"}, "InvalidAccessKeyId", "correct login (access key)"),
+        ({"extra": {"endpoint_url": "http://127.0.0.1:1"}}, "Could not connect", "correct endpoint_url"),
+    ],
+)
+def test_s3_does_not_let_in(
+    doctor: Callable[..., list[Finding]], change: dict[str, Any], found: str, remedy: str
+) -> None:
+    finding = failed(doctor({"AWS_DEFAULT": change}, queue=""))["S3 list"]
+    assert found in finding.found
+    assert remedy in finding.remedy
+
+
+def test_s3_has_no_such_bucket(doctor: Callable[..., list[Finding]]) -> None:
+    findings = failed(doctor(bucket="no-such-bucket", source=Source("no-such-bucket"), queue=""))
+    assert "create the bucket" in findings["S3 list"].remedy
+    assert "give AIStore's targets credentials" in findings["AIStore reads S3"].remedy
+
+
+@pytest.mark.parametrize("operation", ["PutObject", "GetObject", "DeleteObject"])
+def test_s3_denies(doctor: Callable[..., list[Finding]], s3_client: S3Client, bucket: str, operation: str) -> None:
+    """The embedded S3 knows no policies, so its answer is exchanged for what AWS sends."""
+    body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+    class Denial(AWSResponse):
+        content = body
+
+    def deny(**_: Any) -> AWSResponse:
+        return Denial("http://s3", 403, {"content-type": "application/xml"}, None)
+
+    event = f"before-send.s3.{operation}"
+    s3_client.meta.events.register(event, deny)
+    try:
+        finding = failed(doctor(s3=lambda: s3_client, queue=""))[f"S3 {operation.removesuffix('Object').lower()}"]
+    finally:
+        s3_client.meta.events.unregister(event, deny)
+    assert "AccessDenied" in finding.found
+    assert f"allow s3:{operation} on arn:aws:s3:::{bucket}/*" in finding.remedy
+    if operation == "DeleteObject":
+        (left,) = s3_client.list_objects_v2(Bucket=bucket)["Contents"]
+        s3_client.delete_object(Bucket=bucket, Key=left["Key"])
+
+
+# SQS
+
+
+def test_there_is_no_queue(doctor: Callable[..., list[Finding]]) -> None:
+    assert "create the queue nobody" in failed(doctor(queue="nobody"))["SQS attributes"].remedy
+
+
+def test_the_queue_has_no_dead_letters_and_gets_no_events(
+    doctor: Callable[..., list[Finding]], sqs_client: SQSClient
+) -> None:
+    name = unique("deaf")
+    url = sqs_client.create_queue(QueueName=name)["QueueUrl"]
+    try:
+        findings = failed(doctor(queue=name))
+    finally:
+        sqs_client.delete_queue(QueueUrl=url)
+    assert "set a RedrivePolicy" in findings["SQS redrive policy"].remedy
+    assert "send the s3:ObjectCreated:* events" in findings["SQS event of the probe"].remedy
+
+
+def test_messages_of_others_stay_and_a_crowd_is_left_alone(
+    doctor: Callable[..., list[Finding]], sqs_client: SQSClient, bucket: str
+) -> None:
+    url = sqs_client.get_queue_url(QueueName=bucket)["QueueUrl"]
+    sqs_client.send_message(QueueUrl=url, MessageBody="not of us")
+    assert not failed(doctor())
+    (message,) = sqs_client.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
+    assert message["Body"] == "not of us"
+    for n in range(20):
+        sqs_client.send_message(QueueUrl=url, MessageBody=f"not of us {n}")
+    findings = doctor()
+    assert ("event of the probe", "skipped") in {(f.check, f.state) for f in findings}
+    assert "put" not in {f.check for f in findings if f.system == "S3"}
+
+
+# AIStore
+
+
+def test_aistore_does_not_answer(doctor: Callable[..., list[Finding]]) -> None:
+    finding = failed(doctor({"AISTORE_DEFAULT": {"port": 1}}))["AIStore login"]
+    assert "Connection refused" in finding.found
+    assert "host, port and schema of a proxy" in finding.remedy
+    finding = failed(doctor({"AISTORE_DEFAULT": {"host": ""}}))["AIStore login"]
+    assert "needs the host of an AIStore proxy" in finding.found
+
+
+@pytest.fixture(scope="module")
+def plain_cluster(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Iterator[Callable[..., str]]:
+    """Start one proxy and one target outside Kubernetes, without the features of the stack's cluster."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(auth: dict[str, Any]) -> str:
+        folder = tmp_path_factory.mktemp("aistore")
+        made = Stack.create(folder, 1)
+        nodes = aistore.components(made, aistore_build.build(default_folder() / "cache"))
+        for path in (folder / "state").rglob("ais.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"features": "0", "auth": auth}))
+        for node in nodes:
+            node.directory.mkdir(parents=True, exist_ok=True)
+            environment = {k: v for k, v in node.environment.items() if not k.startswith(("KUBERNETES", "MY_"))}
+            with open(folder / f"{node.name}.log", "wb") as log:
+                running.append(
+                    subprocess.Popen(node.command, env={"HOME": str(folder), **environment}, cwd=node.directory,
+                                     stdout=log, stderr=log)
+                )  # fmt: skip
+        until(lambda: all(node.healthy() for node in nodes), 30, "plain cluster")
+        return made.url("ais_proxy")
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_aistore_outside_kubernetes_with_its_defaults(
+    doctor: Callable[..., list[Finding]], plain_cluster: Callable[..., str]
+) -> None:
+    url = plain_cluster({})
+    findings = failed(doctor(aistore=lambda: Cluster(url), source=None))
+    assert "requires Kubernetes" in findings["AIStore ETL"].found
+    assert "deploy AIStore on Kubernetes" in findings["AIStore ETL"].remedy
+    assert "ais config cluster features S3-API-via-Root S3-Reverse-Proxy" in findings["AIStore S3 API"].remedy
+    assert "ClickHouse reads AIStore" in findings
+
+
+def test_aistore_wants_a_token(doctor: Callable[..., list[Finding]], plain_cluster: Callable[..., str]) -> None:
+    url = plain_cluster({"enabled": True, "signature": {"key": "a-secret-of-authn", "method": "HMAC"}})
+    for token in ("", "not.a.token"):
+        finding = failed(doctor(aistore=lambda token=token: Cluster(url, token=token), source=None))["AIStore login"]
+        assert "put a token that AIStore's AuthN has issued" in finding.remedy
+
+
+# Kubernetes
+
+
+def test_kubernetes_does_not_let_in(doctor: Callable[..., list[Finding]], stack: Stack, tmp_path: Path) -> None:
+    good = airflow.connections(stack)["AISTORE_DEFAULT"]["extra"]["kube_config"]
+    record = json.loads(Path(good).read_text())
+    record["users"][0]["user"] = {"token": "not-the-token"}
+    stranger = tmp_path / "stranger"
+    stranger.write_text(json.dumps(record))
+    record["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    gone = tmp_path / "gone"
+    gone.write_text(json.dumps(record))
+    for path, found, remedy in (
+        (stranger, "401", "allow get and list of pods"),
+        (gone, "Connection refused", "reach the API server"),
+        (tmp_path / "absent", "Invalid kube-config file", "correct kube_config"),
+    ):
+        finding = failed(doctor(pods=PodWatch(str(path), "ais")))["Kubernetes pods"]
+        assert found in finding.found
+        assert remedy in finding.remedy
+        assert "not-the-token" not in finding.found
+
+
+# HSDS, whose two answers that matter are played by a server of the test: the real one has an environment of its own
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def hsds(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+    answers: dict[str, Any] = {"state": "READY", "user": "Basic YWRtaW46c2VjcmV0"}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            about = self.path.startswith("/about")
+            self.send_response(200 if about or self.headers["Authorization"] == answers["user"] else 401)
+            self.end_headers()
+            self.wfile.write(json.dumps({"state": answers["state"], "domains": []}).encode())
+
+        def address_string(self) -> str:
+            return "client"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    if request.param == "unix":
+        pytest.importorskip("requests_unixsocket")
+    folder = tempfile.mkdtemp()  # a socket's path is short
+    server: BaseServer
+    if request.param == "unix":
+        server, url = UnixStreamServer(f"{folder}/sn", Handler), f"http+unix://{quote(folder, safe='')}%2Fsn"
+    else:
+        server = HTTPServer((HOST, 0), Handler)
+        url = f"http://{HOST}:{server.server_port}"
+    thread = Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield url, answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    shutil.rmtree(folder)
+
+
+def test_hsds(hsds: tuple[str, dict[str, Any]]) -> None:
+    url, answers = hsds
+    assert [f.state for f in examine(Systems(hsds=Service(url, "admin", "secret")))] == ["ok", "ok"]
+    assert "correct login" in failed(examine(Systems(hsds=Service(url, "admin", "wrong"))))["HSDS login"].remedy
+    answers["state"] = "WAITING"
+    assert "WAITING" in failed(examine(Systems(hsds=Service(url, "admin", "secret"))))["HSDS ready"].found
+    assert "correct host" in failed(examine(Systems(hsds=Service("http://127.0.0.1:1"))))["HSDS ready"].remedy

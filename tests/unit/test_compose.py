@@ -1,0 +1,149 @@
+"""docker-compose.yaml and the Dockerfile, as far as no engine is needed: whole, pinned, unprivileged, in step."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from include.doctor.connections import PREFIX, Connection
+from include.stack import aistore, container, s3
+from include.stack.cli import IMAGES
+from include.stack.settings import CHECKOUT
+from operators.aistore import TRANSFORMER_IMAGE
+
+COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+COMMANDS = ("airflow-init", "demo", "doctor")
+DOCKERFILE = (CHECKOUT / "Dockerfile").read_text()
+STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
+TARGETS = ("airflow", "transformer", "aistore", "s3")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_are_unprivileged_and_limited(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    if "build" not in service:
+        assert not service["user"].startswith("0"), "an image of others starts as root"
+    if name not in COMMANDS:
+        assert service["healthcheck"]["test"][0] == "CMD"
+        assert service["restart"] == "unless-stopped"
+        assert service["volumes"], "it would forget everything"
+    if name not in ("demo", "doctor"):
+        assert service["deploy"]["resources"]["limits"]["memory"]
+
+
+def test_images_are_pinned_and_ours_are_built() -> None:
+    for name, service in SERVICES.items():
+        image, _, tag = service["image"].partition(":")
+        assert tag, name
+        assert tag != "latest", name
+        if image.startswith("storeside/"):
+            assert service["build"]["target"] in TARGETS
+    for argument in re.findall(r"^ARG \w+_IMAGE=(\S+)$", DOCKERFILE, re.MULTILINE):
+        assert re.search(r":\d+\.\d+\.\d+", argument), argument
+
+
+def test_ports_are_open_to_this_machine_alone() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_make_knows_every_secret(tmp_path: Path) -> None:
+    wanted = set(re.findall(r"\$\{(\w+):\?", (CHECKOUT / "docker-compose.yaml").read_text()))
+    (tmp_path / "Makefile").symlink_to(CHECKOUT / "Makefile")
+    subprocess.run(["make", ".env"], cwd=tmp_path, check=True, capture_output=True)
+    lines = (tmp_path / ".env").read_text().splitlines()
+    made = dict(line.split("=", 1) for line in lines)
+    assert set(made) == wanted
+    assert len(set(made.values())) == len(made)
+    assert min(map(len, made.values())) >= 32
+    assert (tmp_path / ".env").stat().st_mode & 0o077 == 0
+
+
+def test_connections_lead_to_the_services() -> None:
+    environment = SERVICES["scheduler"]["environment"]
+    text = {name: re.sub(r"\$\{(\w+):\?[^}]*\}", r"\1", value) for name, value in environment.items()}
+    found = {
+        name: Connection.parse(name.removeprefix(PREFIX).lower(), value)
+        for name, value in text.items()
+        if name.startswith(PREFIX)
+    }
+    assert {(c.host, c.port) for c in found.values() if c.host} == {("aistore", container.PORT), ("clickhouse", 8123)}
+    assert SERVICES["aistore"]["environment"]["AIS_HOST"] == "aistore"
+    aws = found["AIRFLOW_CONN_AWS_DEFAULT"]
+    endpoint = f"http://s3:{SERVICES['s3']['environment']['GATEWAY_PORT']}"
+    assert aws.extra_dejson["endpoint_url"] == endpoint == SERVICES["aistore"]["environment"]["S3_ENDPOINT"]
+    config = ElementTree.parse(CHECKOUT / "images" / "clickhouse" / "config.xml")  # noqa: S314 - ours
+    collection = config.find(f"named_collections/{aws.extra_dejson['clickhouse_collection']}")
+    assert collection is not None
+    assert collection.findtext("url") == endpoint + "/"
+    users = ElementTree.parse(CHECKOUT / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
+    user = users.find(f"users/{found['AIRFLOW_CONN_CLICKHOUSE_DEFAULT'].login}")
+    assert user is not None
+    assert f"GRANT NAMED COLLECTION ON {collection.tag}" in [query.text for query in user.findall("grants/query")]
+    taken = {e.get("from_env") for root in (config, users) for e in root.iter() if e.get("from_env")}
+    assert taken == set(SERVICES["clickhouse"]["environment"])
+
+
+def test_aistore_gets_its_backend() -> None:
+    assert set(aistore.BACKEND) <= set(SERVICES["aistore"]["environment"])
+    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "GATEWAY_PORT"} <= set(SERVICES["s3"]["environment"])
+    assert s3.BUCKET == "recordings"
+
+
+# the Dockerfile
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_targets_do_not_run_as_root(target: str) -> None:
+    users = re.findall(r"^USER (\S+)$", STAGES[target], re.MULTILINE)
+    assert users
+    assert users[-1] == "50000:0"
+
+
+def test_everything_that_is_copied_is_there_and_sent() -> None:
+    allowed = [line[1:] for line in (CHECKOUT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    sources = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+        if source != "plugin[s]"  # there may be none
+    ]
+    assert len(sources) > 10
+    for source in sources:
+        assert (CHECKOUT / source).exists(), source
+        assert any(fnmatch.fnmatch(source, f"{rule}*") for rule in allowed), f"{source} is not sent"
+
+
+def test_the_airflow_image_has_what_the_project_needs_there() -> None:
+    project = (CHECKOUT / "requirements.txt").read_text().partition("# Code that runs beside")[0]
+    image = (CHECKOUT / "images" / "airflow.txt").read_text()
+
+    def packages(text: str) -> set[str]:
+        return {line for line in text.splitlines() if line and not line.startswith("#")}
+
+    assert packages(project) <= packages(image)
+    lock = (CHECKOUT / "requirements.lock").read_text()
+    for package in packages(image) - packages(project):
+        assert "==" in package, f"{package} is neither in the lock nor pinned"
+    for name in ("aistore", "s3"):
+        for package in packages((CHECKOUT / "images" / f"{name}.txt").read_text()):
+            assert re.search(rf"^{package}==", lock, re.MULTILINE), package
+
+
+def test_etls_find_their_image_under_compose() -> None:
+    assert fnmatch.fnmatch(TRANSFORMER_IMAGE.partition(":")[0], next(iter(IMAGES)))
+    command = json.loads(re.search(r"^CMD (\[.*)$", STAGES["aistore"], re.MULTILINE)[1])  # type: ignore[index]
+    assert command == ["python", "-m", container.__name__]

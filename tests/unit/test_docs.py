@@ -1,0 +1,227 @@
+"""The documentation is true where that shows without running it: links, commands, messages, the tests it names."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from include.stack.settings import CHECKOUT
+
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+IDS = [path.name for path in PAGES]
+FENCE = re.compile(r"^ *```(\w*)(?: \w+)?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([\w-]+))?\)")
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return [text for kind, text in FENCE.findall(path.read_text()) if kind == language]
+
+
+def prose(path: Path) -> str:
+    return FENCE.sub("", path.read_text())
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that GitHub gives a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def shell_lines(path: Path) -> Iterator[str]:
+    """Yield the commands of a page's shell blocks, without comments."""
+    for block in blocks(path, "sh"):
+        for line in block.splitlines():
+            command = re.sub(r"(^|\s)#.*", "", line).strip()
+            if command:
+                yield command
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_links_lead_somewhere(path: Path) -> None:
+    broken = []
+    for target, anchor in LINK.findall(prose(path)):
+        file = (path.parent / target).resolve() if target else path
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(f"{target}#{anchor}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_python_blocks_compile_and_import_what_exists(path: Path) -> None:
+    for block in blocks(path, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module
+                and node.module.split(".")[0] in ("include", "operators")
+            ):
+                names = {alias.name for alias in node.names}
+                source = importlib.util.find_spec(node.module)
+                assert source is not None, node.module
+                assert source.origin is not None
+                text = Path(source.origin).read_text()
+                assert all(re.search(rf"\b{name}\b", text) for name in names), (node.module, names)
+
+
+# commands
+
+
+@cache
+def make_targets() -> frozenset[str]:
+    return frozenset(re.findall(r"^([.\w-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+
+
+@cache
+def help_of(module: str, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *command, "--help"], cwd=CHECKOUT, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+@cache
+def services() -> frozenset[str]:
+    text = (CHECKOUT / "docker-compose.yaml").read_text()
+    return frozenset(re.findall(r"^  ([a-z][\w-]*):$", text, re.MULTILINE))
+
+
+def check(command: str) -> str:
+    """Return what is wrong with a command; empty when what it names exists."""
+    return "; ".join(filter(None, map(check_one, command.split(" && "))))
+
+
+def check_one(command: str) -> str:
+    words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", command))
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words.pop(0)
+    if words[0] == "make":
+        missing = [w for w in words[1:] if "=" not in w and w not in make_targets()]
+        return f"no target {missing}" if missing else ""
+    if words[0].endswith("python") and words[1] == "-m":
+        return check_module(words[2], words[3:])
+    if words[:2] == ["docker", "compose"]:
+        return check_compose(words[2:])
+    if words[:2] == ["docker", "build"]:
+        return check_file("Dockerfile", f" AS {words[words.index('--target') + 1]}\n")
+    if words[0].endswith("airflow") and words[1:3] == ["dags", "trigger"]:
+        return check_file(f"dags/{words[3]}.py", "DAG(")
+    return "a command that this test does not know"
+
+
+def check_file(name: str, text: str) -> str:
+    path = CHECKOUT / name
+    return "" if path.exists() and text in path.read_text() else f"{name} has no {text!r}"
+
+
+def check_module(module: str, words: list[str]) -> str:
+    if importlib.util.find_spec(module) is None:
+        return f"no module {module}"
+    command = [w for w in words[:1] if module == "include.stack" and not w.startswith("-")]
+    known = help_of(module, *command)
+    unknown = [w for w in words if w.startswith("-") and w not in known]
+    return f"no options {unknown}" if unknown else ""
+
+
+def check_compose(words: list[str]) -> str:
+    options = {"up": {"--build", "--wait", "--detach"}, "run": {"--rm"}, "down": {"--volumes"}, "config": set()}
+    verb, *rest = words
+    if verb not in options:
+        return f"docker compose {verb} is not one of {sorted(options)}"
+    wrong = [w for w in rest if w not in options[verb] and w not in services()]
+    return f"neither an option nor a service: {wrong}" if wrong else ""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_commands_name_what_exists(path: Path) -> None:
+    wrong = {command: reason for command in shell_lines(path) if (reason := check(command))}
+    assert wrong == {}
+
+
+def test_commands_in_sentences_name_what_exists() -> None:
+    wrong = {}
+    for path in PAGES:
+        for command in re.findall(r"`((?:make|docker compose|python -m) [^`…]+)`", prose(path)):
+            if " --resolve-image-digests" not in command and (reason := check(command)):
+                wrong[f"{path.name}: {command}"] = reason
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["make nonsense", "python -m include.nothing", "python -m include.doctor --nonsense", "docker compose run nobody",
+     "docker build --target nobody .", "airflow dags trigger nobody", "python -m include.stack up --nonsense"],
+)  # fmt: skip
+def test_the_check_sees_a_wrong_command(command: str) -> None:
+    assert check(command)
+
+
+# the reference, the guarantees, the messages
+
+
+def test_the_reference_is_current() -> None:
+    made = runpy.run_path(str(CHECKOUT / "docs" / "make_reference.py"))
+    assert (CHECKOUT / "docs" / "reference.md").read_text() == made["page"](), "run `make docs`"
+
+
+def test_the_reference_has_every_operator() -> None:
+    text = (CHECKOUT / "docs" / "reference.md").read_text()
+    classes = [
+        name
+        for path in (CHECKOUT / "operators").rglob("*.py")
+        for name in re.findall(r"^class ([A-Z]\w+(?:Operator|Trigger|Hook))\b", path.read_text(), re.MULTILINE)
+    ]
+    assert len(classes) > 15
+    assert [name for name in classes if f"### {name}\n" not in text] == []
+
+
+def test_every_proof_exists() -> None:
+    text = (CHECKOUT / "docs" / "guarantees.md").read_text()
+    files = set(re.findall(r"`((?:unit|integration|e2e)/test_\w+\.py)`", text))
+    assert len(files) > 15
+    files |= set(re.findall(r"`((?:unit|integration|e2e)/test_\w+\.py)`", (CHECKOUT / "README.md").read_text()))
+    assert [file for file in sorted(files) if not (CHECKOUT / "tests" / file).exists()] == []
+    for file, names in re.findall(r"`((?:unit|integration|e2e)/test_\w+\.py)`: ((?:`test_\w+`(?:, )?)+)", text):
+        source = (CHECKOUT / "tests" / file).read_text()
+        for name in re.findall(r"test_\w+", names):
+            assert f"def {name}(" in source, name
+
+
+@cache
+def said() -> tuple[str, ...]:
+    """Return every string of the code, with … for what is filled in."""
+    found = []
+    for folder in ("operators", "include"):
+        for path in (CHECKOUT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    parts = (v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
+                    found.append("".join(map(str, parts)))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(re.sub(r"%[-.\w]*?[sdrgf]", "…", node.value))
+    return tuple(found)
+
+
+FOREIGN = ("the operation requires Kubernetes", "required variable … is missing a value", "Range of CPUs is from")
+
+
+def test_troubleshooting_quotes_messages_that_exist() -> None:
+    text = (CHECKOUT / "docs" / "troubleshooting.md").read_text()
+    cells = re.findall(r"^\| (`.*?`(?:, `.*?`)*) \|", text, re.MULTILINE)
+    quoted = [message for cell in cells for message in re.findall(r"`(.*?)`", cell)]
+    assert len(quoted) > 30
+    unknown = []
+    for message in quoted:
+        pattern = re.compile(".*?".join(re.escape(part) for part in message.split("…")))
+        if not message.startswith(FOREIGN) and not any(pattern.search(text) for text in said()):
+            unknown.append(message)
+    assert unknown == []

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection as AirflowConnection
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, TaskDeferred
+
+from include.doctor import __main__, connections
+from include.doctor.connections import Connection
+from include.doctor.examination import Systems, examine
+from include.doctor.findings import Finding, without_secrets
+from operators import doctor
+from operators.doctor import CheckConnectionsOperator
+from operators.triggers.doctor import CheckConnectionsTrigger
+
+FIELDS = {"conn_type": "aws", "host": "h", "port": 1, "login": "me", "password": "p/w"}
+FORMS = {
+    "json": json.dumps(
+        {
+            "conn_type": "aws",
+            "host": "h",
+            "port": "1",
+            "login": "me",
+            "password": "p/w",
+            "extra": {"region_name": "r"},
+        }
+    ),
+    "json with extra as text": json.dumps(
+        {
+            "conn_type": "aws",
+            "host": "h",
+            "port": 1,
+            "login": "me",
+            "password": "p/w",
+            "extra": '{"region_name": "r"}',
+        }
+    ),
+    "uri": "aws://me:p%2Fw@h:1/?region_name=r",
+    "uri with extra": "aws://me:p%2Fw@h:1/?__extra__=%7B%22region_name%22%3A+%22r%22%7D",
+}
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+def test_connections_are_read_as_airflow_reads_them(text: str) -> None:
+    ours = Connection.parse("c", text)
+    assert ours == Connection("c", "h", 1, "me", "p/w", "", {"region_name": "r"})
+    airflows = AirflowConnection.from_json(text, "c") if text[0] == "{" else AirflowConnection.from_uri(text, "c")
+    for name in ("host", "port", "login", "password", "extra_dejson"):
+        assert getattr(ours, name) == getattr(airflows, name), name
+
+
+@pytest.mark.parametrize(
+    "text", ['{"password": "hidden"', '{"port": "hidden"}', '{"extra": "hidden"}', "aws://h:hidden"]
+)
+def test_a_connection_that_cannot_be_read_is_named_and_not_shown(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", text)
+    assert __main__.main([]) == 2
+    said = capsys.readouterr().err
+    assert said == "error: AIRFLOW_CONN_AWS_DEFAULT: write it as Airflow's JSON or URI\n"
+
+
+def test_nothing_to_examine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for conn_id in connections.IDS.values():
+        monkeypatch.delenv(f"AIRFLOW_CONN_{conn_id.upper()}", raising=False)
+    assert __main__.main([]) == 2
+    assert "no connection is set: set some of AIRFLOW_CONN_CLICKHOUSE_DEFAULT" in capsys.readouterr().err
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", "aws://")
+    assert __main__.main(["--bucket", "s3://x"]) == 2
+    assert "bucket 's3://x'" in capsys.readouterr().err
+
+
+def test_secrets_are_blotted_out() -> None:
+    found = Finding("S", "c", "failed", "refused a/b, a%2Fb and a/b-longer by http://u:a/b@h")
+    (said,) = without_secrets([found], ["", "a/b", "a/b-longer"])
+    assert said.found == "refused ***, *** and *** by http://u:***@h"
+
+
+def test_extras_that_are_secrets_are_known() -> None:
+    given = Connection(
+        "c", password="p", extra_dejson={"aws_session_token": "t", "region_name": "r", "client_key": 5}
+    )
+    assert given.secrets() == ["p", "t", "5"]
+    assert "'p'" not in repr(given)
+    assert "'t'" not in repr(given)
+
+
+def test_what_nobody_thought_of_hides_nothing() -> None:
+    def surprise() -> Any:
+        raise KeyError("hidden")
+
+    (first, second) = examine(Systems(clickhouse=surprise, aistore=surprise, secrets=["hidden"]))
+    assert (first.system, second.system) == ("ClickHouse", "AIStore")
+    assert first.found == "KeyError: '***'"
+
+
+# the operator
+
+
+AWS = AirflowConnection(conn_id="aws_default", conn_type="aws", password="secret")
+GOOD = Finding("S3", "list", "ok", "there")
+BAD = Finding("S3", "put", "failed", "denied", "allow it")
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, AirflowConnection]:
+    there = {name: AWS for name in ("aws_default", "clickhouse_default", "aistore_default")}
+
+    def get(conn_id: str) -> AirflowConnection:
+        if conn_id not in there:
+            raise AirflowNotFoundException(conn_id)
+        return there[conn_id]
+
+    monkeypatch.setattr(doctor.BaseHook, "get_connection", get)
+    return there
+
+
+def operator(**arguments: Any) -> CheckConnectionsOperator:
+    return CheckConnectionsOperator(task_id="check", bucket="b", **arguments)
+
+
+def test_the_task_fails_with_what_to_mend(known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def look(found: Any, bucket: str, queue: str, *, write: bool) -> list[Finding]:
+        asked.update(found=list(found), bucket=bucket, queue=queue, write=write)
+        return [GOOD, *([BAD] if write else [])]
+
+    monkeypatch.setattr(doctor, "look", look)
+    assert operator(write="False").execute({}) == {"checks": 1, "skipped": 0}
+    assert asked == {"found": ["clickhouse", "aws", "aistore"], "bucket": "b", "queue": "", "write": False}
+    with pytest.raises(AirflowFailException, match="1 of 2 checks failed: S3 put: denied -> allow it"):
+        operator().execute({})
+
+
+def test_hsds_may_be_absent_and_the_others_may_not(known: dict[str, Any]) -> None:
+    del known["aws_default"]
+    with pytest.raises(AirflowFailException, match="no connection aws_default"):
+        operator().execute({})
+
+
+def test_the_triggerer_gets_ids_and_gives_findings(known: Any) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        operator(where="triggerer", sqs_queue="q").execute({})
+    path, arguments = deferred.value.trigger.serialize()
+    assert path == "operators.triggers.doctor.CheckConnectionsTrigger"
+    assert "secret" not in json.dumps(arguments)
+    assert CheckConnectionsTrigger(**arguments).serialize() == (path, arguments)
+    event = {"findings": [vars(GOOD), vars(BAD)]}
+    with pytest.raises(AirflowFailException, match="S3 put: denied"):
+        operator().finish({}, event)

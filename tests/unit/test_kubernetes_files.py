@@ -1,0 +1,127 @@
+"""The examples for Kubernetes: every key exists in the API, and the files agree with each other and with the code."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client
+
+from include.doctor.aistore import FEATURES
+from include.doctor.connections import Connection
+from include.stack.settings import CHECKOUT
+from operators.aistore import TRANSFORMER_IMAGE
+
+FOLDER = CHECKOUT / "docs" / "kubernetes"
+OWN = {
+    "Role": "V1Role",
+    "RoleBinding": "V1RoleBinding",
+    "Secret": "V1Secret",
+    "NetworkPolicy": "V1NetworkPolicy",
+}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return [d for d in yaml.safe_load_all((FOLDER / name).read_text()) if d]
+
+
+def unknown(value: Any, kind: str, path: str = "") -> Iterator[str]:
+    """Yield the keys that Kubernetes' own model of an object does not have."""
+    if kind.startswith("list["):
+        for item in value:
+            yield from unknown(item, kind[5:-1], path)
+        return
+    if isinstance(value, dict) and (inner := re.fullmatch(r"dict\(str, (.*)\)", kind)):
+        for key, item in value.items():
+            yield from unknown(item, inner[1], f"{path}.{key}")
+        return
+    model = getattr(client, kind, None)
+    if model is None:
+        return
+    names = {wire: name for name, wire in model.attribute_map.items()}
+    for key, item in value.items():
+        if key not in names:
+            yield f"{path}.{key}"
+        else:
+            yield from unknown(item, model.openapi_types[names[key]], f"{path}.{key}")
+
+
+@pytest.mark.parametrize("name", ["rbac.yaml", "networkpolicy.yaml", "secrets.yaml"])
+def test_the_api_knows_every_key(name: str) -> None:
+    found = documents(name)
+    assert found
+    for document in found:
+        assert list(unknown(document, OWN[document["kind"]])) == [], document["metadata"]["name"]
+
+
+def test_the_check_sees_a_wrong_key() -> None:
+    wrong = {"kind": "Role", "rules": [{"apiGroups": [""], "resource": ["pods"]}]}
+    assert list(unknown(wrong, "V1Role")) == [".rules.resource"]
+
+
+def test_pods_may_be_read_by_those_who_watch_them() -> None:
+    role, binding = documents("rbac.yaml")
+    allowed = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
+    # what include.transform.pods and include.doctor.kubernetes call
+    assert {("pods", "list"), ("pods/log", "get")} <= allowed
+    assert not {v for _, v in allowed} & {"create", "delete", "update", "patch", "*"}
+    values = documents("airflow-values.yaml")[0]
+    accounts = {values[part]["serviceAccount"]["name"] for part in ("workers", "triggerer")}
+    assert {s["name"] for s in binding["subjects"]} == accounts
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+def test_airflow_gets_the_secrets_that_there_are() -> None:
+    secrets = {d["metadata"]["name"]: d["stringData"] for d in documents("secrets.yaml")}
+    values = documents("airflow-values.yaml")[0]
+    for entry in values["secret"]:
+        conn_id = entry["envName"].removeprefix("AIRFLOW_CONN_").lower()
+        connection = Connection.parse(conn_id, secrets[entry["secretName"]][entry["secretKey"]])
+        assert connection.extra_dejson or conn_id == "clickhouse_default"
+    for key, name in (
+        ("fernet-key", values["fernetKeySecretName"]),
+        ("api-secret-key", values["apiSecretKeySecretName"]),
+        ("jwt-secret", values["jwtSecretName"]),
+        ("connection", values["data"]["metadataSecretName"]),
+    ):
+        assert key in secrets[name]
+    assert documents("aistore.yaml")[0]["spec"]["awsSecretName"] in secrets
+
+
+def test_the_store_is_as_the_connections_and_policies_say() -> None:
+    (store,) = documents("aistore.yaml")
+    spec = store["spec"]
+    assert int(spec["configToUpdate"]["features"]) == sum(FEATURES.values())
+    secrets = {d["metadata"]["name"]: d["stringData"] for d in documents("secrets.yaml")}
+    connection = json.loads(secrets["storeside-connections"]["aistore"])
+    assert connection["port"] == spec["proxySpec"]["portPublic"]
+    assert connection["extra"]["kube_namespace"] == store["metadata"]["namespace"]
+    policy = documents("networkpolicy.yaml")[0]
+    open_ports = {port["port"] for rule in policy["spec"]["ingress"] for port in rule.get("ports", [])}
+    assert open_ports == {spec["proxySpec"]["portPublic"], spec["targetSpec"]["portPublic"]}
+
+
+def test_clickhouse_has_what_compose_gives_it() -> None:
+    (house,) = documents("clickhouse.yaml")
+    configuration = house["spec"]["configuration"]
+    collection = re.findall(r"<(storeside_\w+)>", configuration["files"]["config.d/storeside.xml"])
+    secrets = {d["metadata"]["name"]: d["stringData"] for d in documents("secrets.yaml")}
+    aws = json.loads(secrets["storeside-connections"]["aws"])
+    assert aws["extra"]["clickhouse_collection"] in collection
+    grants = configuration["users"]["storeside/grants/query"]
+    assert f"GRANT NAMED COLLECTION ON {collection[0]}" in grants
+    page = (CHECKOUT / "docs" / "configuration.md").read_text()
+    for grant in grants:
+        assert f"{grant} TO storeside;" in page
+
+
+def test_versions_are_those_of_the_code() -> None:
+    values = documents("airflow-values.yaml")[0]
+    pinned = (CHECKOUT / "requirements.txt").read_text()
+    assert f"apache-airflow=={values['airflowVersion']}\n" in pinned
+    assert values["defaultAirflowTag"] == TRANSFORMER_IMAGE.rpartition(":")[2]
+    assert TRANSFORMER_IMAGE in (CHECKOUT / "docs" / "kubernetes.md").read_text()
