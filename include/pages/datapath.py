@@ -8,8 +8,9 @@ from typing import Any
 
 from include.pages.movement import Movement
 
-NODE_WIDTH, NODE_HEIGHT, GAP, LEFT, TOP = 168, 56, 150, 8, 60
-# Those who move bytes from storage to storage by themselves.
+NODE_WIDTH, NODE_HEIGHT, GAP, LEFT, TOP = 140, 56, 140, 8, 60
+# Who moves bytes from storage to storage by themselves.
+MANIFEST = "clickhouse://storeside.speech"
 STORAGE_SIDE = {"copy": "AIStore copies", "transform": "AIStore's ETL transforms", "load": "ClickHouse pulls"}
 
 
@@ -22,6 +23,16 @@ class Node:
     y: int = TOP
 
     @property
+    def right(self) -> int:
+        """Where it ends."""
+        return self.x + NODE_WIDTH
+
+    @property
+    def middle(self) -> float:
+        """Half way between its ends."""
+        return self.x + NODE_WIDTH / 2
+
+    @property
     def system(self) -> str:
         """The system's name."""
         scheme = self.uri.partition("://")[0]
@@ -31,7 +42,7 @@ class Node:
     def name(self) -> str:
         """The name within the system, shortened in the middle."""
         text = self.uri.partition("://")[2]
-        return text if len(text) <= 22 else f"{text[:10]}…{text[-11:]}"
+        return text if len(text) <= 18 else f"{text[:8]}…{text[-9:]}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,11 @@ class Edge:
     objects: int = 0
     rows: int = 0
     through_worker: bool = False
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether nothing stands between its ends."""
+        return self.destination.x - self.source.x == NODE_WIDTH + GAP
 
 
 @dataclass(frozen=True)
@@ -63,14 +79,14 @@ class DataPath:
 def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = ()) -> DataPath:
     """Draw the stages of a run, and the manifest rows that it published."""
     moving = [stage for stage in stages if stage.destination and stage.kind in STORAGE_SIDE]
+    # The rows are made of facts about objects, which stand in the bucket that a stage measured them into.
+    facts = {stage.source: stage.destination for stage in moving}
+    rows = [(facts.get(row["bucket"], row["bucket"]), row["rows"]) for row in published]
     uris = [uri for stage in moving for uri in (stage.source, stage.destination)]
-    uris += [uri for row in published for uri in (row["bucket"], "clickhouse://storeside.speech")]
+    uris += [uri for bucket, _ in rows for uri in (bucket, MANIFEST)]
     nodes = {uri: Node(uri, LEFT + n * (NODE_WIDTH + GAP)) for n, uri in enumerate(dict.fromkeys(uris))}
     edges = [_edge(stage, nodes) for stage in moving]
-    edges += [
-        Edge(nodes[row["bucket"]], nodes["clickhouse://storeside.speech"], "facts", rows=row["rows"])
-        for row in published
-    ]
+    edges += [Edge(nodes[bucket], nodes[MANIFEST], "ClickHouse pulls", rows=count) for bucket, count in rows]
     carried = sum(e.bytes_in for e in edges if e.through_worker)
     spared = sum(e.bytes_in + e.bytes_out for e in edges if not e.through_worker)
     width = LEFT * 2 + len(nodes) * NODE_WIDTH + max(len(nodes) - 1, 0) * GAP
@@ -78,14 +94,12 @@ def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = 
 
 
 def _edge(stage: Movement, nodes: dict[str, Node]) -> Edge:
-    push = stage.kind == "load" and stage.detail.get("loader") == "push"
-    return Edge(
-        nodes[stage.source],
-        nodes[stage.destination],
-        "the worker pushes" if push else STORAGE_SIDE[stage.kind],
-        stage.bytes_in,
-        stage.bytes_out if stage.kind != "load" else 0,
-        stage.done,
-        int(stage.detail.get("rows", 0)),
-        push,
-    )
+    source, destination = nodes[stage.source], nodes[stage.destination]
+    if stage.kind == "load":
+        push = stage.detail.get("loader") == "push"
+        how = "the worker pushes" if push else STORAGE_SIDE["load"]
+        rows = int(stage.detail.get("rows", 0))
+        return Edge(source, destination, how, stage.bytes_in, 0, stage.done, rows, push)
+    if stage.done and not stage.job_seconds:  # no job ran: nothing was read for these
+        return Edge(source, destination, "made in passing", 0, stage.bytes_out, stage.done)
+    return Edge(source, destination, STORAGE_SIDE[stage.kind], stage.bytes_in, stage.bytes_out, stage.done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from include import sql
@@ -79,34 +79,46 @@ def media_type(name: str) -> str | None:
     return _MEDIA.get(name.rpartition(".")[2].lower())
 
 
-def search(tables: Tables, text: str, bucket: str = "", status: str = "", after: str = "") -> Page[dict[str, Any]]:
-    """Return copied and transformed objects with `text` in either name. Raises ValueError for unknown arguments."""
+@dataclass(frozen=True)
+class Search:
+    """What is looked for: names that begin with a text, or have it `anywhere`, in a bucket, with an outcome."""
+
+    text: str = ""
+    bucket: str = ""
+    status: str = ""
+    anywhere: bool = False
+
+    def __post_init__(self) -> None:
+        if self.status not in SEARCHED:
+            raise ValueError(f"status {self.status!r}: choose from {', '.join(SEARCHED[1:])}")
+
+    @property
+    def stem(self) -> str:
+        """The text without what may be an extension."""
+        folder, slash, name = self.text.rpartition("/")
+        return folder + slash + (name.rpartition(".")[0] or name)
+
+
+def search(tables: Tables, wanted: Search, after: str = "") -> Page[dict[str, Any]]:
+    """Return copied and transformed objects. Raises ValueError for a cursor that is none."""
     source, destination, name = read_cursor(after, str, str, str) or ("", "", "")
     rows = tables.rows(
         sql.query("pages_objects"),
-        text=text, bucket=bucket, status=_status(status),
+        **asdict(wanted), stem=wanted.stem,
         after_source=source, after_destination=destination, after_object=name, limit=PAGE + 1,
     )  # fmt: skip
     return page_of(rows, lambda row: (row["source"], row["destination"], row["object"]))
 
 
-def search_loads(
-    tables: Tables, text: str, bucket: str = "", status: str = "", after: str = ""
-) -> Page[dict[str, Any]]:
-    """Return loaded objects with `text` in their keys. Raises ValueError for unknown arguments."""
+def search_loads(tables: Tables, wanted: Search, after: str = "") -> Page[dict[str, Any]]:
+    """Return objects that were to be loaded into tables. Raises ValueError for a cursor that is none."""
     table, of, key, version = read_cursor(after, str, str, str, str) or ("", "", "", "")
     rows = tables.rows(
         sql.query("pages_keys"),
-        text=text, bucket=bucket.partition("://")[2] or bucket, status=_status(status),
+        **{**asdict(wanted), "bucket": wanted.bucket.rpartition("://")[2]},
         after_destination=table, after_bucket=of, after_key=key, after_version=version, limit=PAGE + 1,
     )  # fmt: skip
     return page_of(rows, lambda row: (row["destination"], row["bucket"], row["key"], row["version"]))
-
-
-def _status(status: str) -> str:
-    if status not in SEARCHED:
-        raise ValueError(f"status {status!r}: choose from {', '.join(SEARCHED[1:])}")
-    return status
 
 
 def lineage(tables: Tables, place: Place) -> Lineage:

@@ -30,6 +30,7 @@ class Tables:
 
     def __init__(self, client: Any, dags: Collection[str] | None = None) -> None:
         self.client = client
+        self.dags = None if dags is None else frozenset(dags)
         self._visible = {"all_dags": dags is None, "dags": sorted(dags or ())}
 
     def rows(self, statement: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -49,7 +50,7 @@ class Tables:
 
     def may_read(self, dag: str) -> bool:
         """Tell whether the visitor may read a DAG."""
-        return bool(self._visible["all_dags"]) or dag in self._visible["dags"]
+        return self.dags is None or dag in self.dags
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ SELECT
     toUnixTimestamp64Milli(toDateTime64(recorded_at, 3)) AS recorded_ms
 FROM storeside.loads
 WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run:String}
-    AND ({all_dags:Bool} OR has({dags:Array(String)}, splitByChar('/', run_id)[1]))
+    AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
     AND ({status:String} = '' OR state = {status:String})
     AND (key, version) > ({after_key:String}, {after_version:String})
 ORDER BY key, version, recorded_at DESC

@@ -4,6 +4,6 @@ SELECT
     run_id, toUnixTimestamp64Milli(toDateTime64(recorded_at, 3)) AS recorded_ms
 FROM storeside.loads FINAL
 WHERE bucket = {bucket:String} AND key = {object:String}
-    AND ({all_dags:Bool} OR has({dags:Array(String)}, splitByChar('/', run_id)[1]))
+    AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
 ORDER BY recorded_ms DESC
 LIMIT 20

@@ -4,7 +4,7 @@ SELECT
     bytes_out, run_id, toUnixTimestamp64Milli(recorded_at) AS recorded_ms
 FROM storeside.objects
 WHERE destination = {bucket:String} AND destination_object = {object:String}
-    AND ({all_dags:Bool} OR has({dags:Array(String)}, splitByChar('/', run_id)[1]))
+    AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
 ORDER BY recorded_at DESC
 LIMIT 1 BY source, destination, object
 LIMIT 10

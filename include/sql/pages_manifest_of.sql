@@ -4,4 +4,4 @@ SELECT
     peak_dbfs, rms_dbfs, checksum, codec, run_id, toUnixTimestamp64Milli(loaded_at) AS recorded_ms
 FROM storeside.speech FINAL
 WHERE bucket = {bucket:String} AND object = {object:String}
-    AND ({all_dags:Bool} OR has({dags:Array(String)}, splitByChar('/', run_id)[1]))
+    AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))

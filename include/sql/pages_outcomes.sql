@@ -5,7 +5,7 @@ SELECT
     toUnixTimestamp64Milli(recorded_at) AS recorded_ms
 FROM storeside.objects
 WHERE source = {source:String} AND destination = {destination:String} AND run_id = {run:String}
-    AND ({all_dags:Bool} OR has({dags:Array(String)}, splitByChar('/', run_id)[1]))
+    AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
     AND ({status:String} = '' OR status = {status:String})
     AND object > {after:String}
 ORDER BY object, recorded_at DESC

@@ -29,7 +29,7 @@ def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Res
         raise HTTPException(404, "no audio object of AIStore that the ledger knows")
     try:
         handle = Bucket.parse(bucket).handle(AIStoreHook().get_conn()).object(object)
-        length = int(handle.head()["Content-Length"])
+        length = int(handle.head().size)
     except AISError as e:
         raise HTTPException(404, f"AIStore does not have it: {e.message[:200]}") from e
     headers = {"Accept-Ranges": "bytes", "Content-Security-Policy": "default-src 'none'; sandbox"}

@@ -14,15 +14,15 @@ router = APIRouter()
 
 @router.get("/objects")
 def find(
-    request: Request, tables: TablesDep, text: str = "", bucket: str = "", status: str = "", after: str = "",
-    after_load: str = "",
+    request: Request, tables: TablesDep, text: str = "", bucket: str = "", status: str = "", anywhere: bool = False,
+    after: str = "", after_load: str = "",
 ) -> Response:  # fmt: skip
-    """Show the objects with a text in their names."""
+    """Show the objects that are looked for."""
+    wanted = objects.Search(text, bucket, status, anywhere)
     return render(
-        request, "objects.html", title="Objects", text=text, bucket=bucket, status=status,
-        page=objects.search(tables, text, bucket, status, after),
-        loads=objects.search_loads(tables, text, bucket, status, after_load),
-        after=after, after_load=after_load,
+        request, "objects.html", title="Objects", wanted=wanted, after=after, after_load=after_load,
+        same={"text": text, "bucket": bucket, "status": status, "anywhere": "true" if anywhere else ""},
+        page=objects.search(tables, wanted, after), loads=objects.search_loads(tables, wanted, after_load),
     )  # fmt: skip
 
 

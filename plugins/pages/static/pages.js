@@ -143,6 +143,12 @@ function envelope(channel, columns) {
   });
 }
 
+// As high as the canvas: quiet speech would be a line.
+function scaled(peaks) {
+  const top = Math.max(...peaks.map(([low, high]) => Math.max(-low, high)), 1e-4);
+  return peaks.map(([low, high]) => [low / top, high / top]);
+}
+
 function draw(canvas, peaks, played) {
   const pen = canvas.getContext("2d");
   const style = getComputedStyle(document.documentElement);
@@ -171,11 +177,11 @@ async function waveform(figure) {
   const content = await (await fetch(figure.dataset.audio)).arrayBuffer();
   const context = new OfflineAudioContext(1, 1, 48000);
   const decoded = await context.decodeAudioData(content);
-  const peaks = envelope(decoded.getChannelData(0), canvas.width);
+  const peaks = scaled(envelope(decoded.getChannelData(0), canvas.width));
   const paint = () => draw(canvas, peaks, audio.duration ? audio.currentTime / audio.duration : 0);
   paint();
   figure.dataset.drawn = "";
-  facts.textContent = `${decoded.duration.toFixed(2)} s, ${decoded.numberOfChannels} channel(s), ${(size / 1000).toFixed(0)} kB`;
+  facts.textContent = `${decoded.duration.toFixed(2)} s, ${decoded.numberOfChannels} channel(s), ${(size / 1000).toFixed(0)} kB, drawn at full height`;
   audio.addEventListener("timeupdate", paint);
   new MutationObserver(paint).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   canvas.addEventListener("click", (event) => {
