@@ -18,15 +18,6 @@ from include.pages.objects import Place, Search
 from include.pages.tables import PAGE, Tables, UnavailableError, read_cursor, write_cursor
 
 HOSTILE = ['"><script>alert(1)</script>', "it's", "a\\b", "new\nline", "{text:String}", "% _", "\u202egnp.exe", "ü?*"]
-    '"><script>alert(1)</script>',
-    "it's",
-    "a\\b",
-    "new\nline",
-    "{text:String}",
-    "% _",
-    "\u202egnp.exe",
-    "ü b?*#",
-]
 QUEUES = """
 CREATE TABLE storeside.events (queue String, message_id String, record UInt32, event LowCardinality(String),
     bucket String, key String, size UInt64, sent_at DateTime64(3), receives UInt32,
