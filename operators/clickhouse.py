@@ -234,7 +234,9 @@ class S3ToClickHouseOperator(BaseOperator):
                 "failed": report["failed"],
                 "bytes_in": report["bytes"],
                 "seconds": report["seconds"],
-                "detail": json.dumps({"rows": report["rows"], "rejected": report["rejected"], "loader": self._loader}),
+                "detail": json.dumps(
+                    {"rows": report["rows"], "rejected": report["rejected"], "loader": self._loader}
+                ),
             }
         )
         rate = report["rows"] / report["seconds"] if report["seconds"] else 0

@@ -11,7 +11,12 @@ from include.pages.movement import Movement
 NODE_WIDTH, NODE_HEIGHT, GAP, LEFT, TOP = 140, 56, 140, 8, 60
 # Who moves bytes from storage to storage by themselves.
 MANIFEST = "clickhouse://storeside.speech"
-STORAGE_SIDE = {"copy": "AIStore copies", "transform": "AIStore's ETL transforms", "load": "ClickHouse pulls"}
+STORAGE_SIDE = {
+    "copy": "AIStore copies",
+    "transform": "AIStore's ETL transforms",
+    "load": "ClickHouse pulls",
+    "events": "ClickHouse pulls",
+}
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = 
 
 def _edge(stage: Movement, nodes: dict[str, Node]) -> Edge:
     source, destination = nodes[stage.source], nodes[stage.destination]
-    if stage.kind == "load":
+    if stage.is_load:
         push = stage.detail.get("loader") == "push"
         how = "the worker pushes" if push else STORAGE_SIDE["load"]
         rows = int(stage.detail.get("rows", 0))

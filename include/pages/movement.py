@@ -59,9 +59,14 @@ class Movement:
         return self.bytes_in / self.seconds if self.seconds else 0.0
 
     @property
+    def is_load(self) -> bool:
+        """Whether objects become rows."""
+        return self.kind in ("load", "events")
+
+    @property
     def table(self) -> str:
         """The table that a load fills, ``database.table``; empty for what is no load."""
-        return self.destination.removeprefix("clickhouse://") if self.kind == "load" else ""
+        return self.destination.removeprefix("clickhouse://") if self.is_load else ""
 
     @property
     def bucket(self) -> str:
@@ -112,7 +117,7 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", after: str = "")
     """Return a page of what a stage made of its objects. Raises ValueError for an unknown status or cursor."""
     if status not in STATUSES:
         raise ValueError(f"status {status!r}: choose from {', '.join(STATUSES[1:])}")
-    if stage.kind == "load":
+    if stage.is_load:
         key, version = read_cursor(after, str, str) or ("", "")
         rows = tables.rows(
             sql.query("pages_loaded"),

@@ -6,7 +6,7 @@ SELECT
 FROM storeside.runs FINAL
 WHERE ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
     AND ({dag:String} = '' OR dag_id = {dag:String})
-    AND kind NOT IN ('validate', 'events') AND state != 'running' AND done > 0 AND seconds > 0
+    AND kind != 'validate' AND state != 'running' AND done > 0 AND seconds > 0
     AND recorded_at > now64(3) - toIntervalHour({hours:UInt32})
 GROUP BY at
 ORDER BY at

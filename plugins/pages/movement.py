@@ -118,11 +118,11 @@ def _live(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") ->
     found = movements.movements(tables, asked, limit=20, run=run).rows
     states = _states(found)
     moving = [m for m in found if states.get((m.dag_id, m.run, m.task_id), "") not in {"", *_OVER}]
-    client = AIStoreHook().get_conn() if any(m.kind != "load" for m in moving) else None
+    client = AIStoreHook().get_conn() if any(not m.is_load for m in moving) else None
     return [
         Live(
             m,
-            movements.load_progress(tables, m) if m.kind == "load" else movements.job_progress(client, m),
+            movements.load_progress(tables, m) if m.is_load else movements.job_progress(client, m),
             states[m.dag_id, m.run, m.task_id],
             may_stop(user, m.dag_id),
         )

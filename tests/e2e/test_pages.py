@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -364,8 +363,6 @@ def test_a_running_load_is_shown_and_cancelled(site: Site, tab: Page) -> None:
 
 
 def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client: SQSClient) -> None:
-    if importlib.util.find_spec("include.events.dead_letters") is None:
-        pytest.skip("dead letters are not there yet")
     for statement in sql.schema("events"):
         site.clickhouse.command(statement)
     dead = sqs_client.create_queue(QueueName=unique("dead"))["QueueUrl"]

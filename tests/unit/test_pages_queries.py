@@ -18,15 +18,6 @@ from include.pages.objects import Place, Search
 from include.pages.tables import PAGE, Tables, UnavailableError, read_cursor, write_cursor
 
 HOSTILE = ['"><script>alert(1)</script>', "it's", "a\\b", "new\nline", "{text:String}", "% _", "\u202egnp.exe", "ü?*"]
-QUEUES = """
-CREATE TABLE storeside.events (queue String, message_id String, record UInt32, event LowCardinality(String),
-    bucket String, key String, size UInt64, sent_at DateTime64(3), receives UInt32,
-    state Enum8('loaded' = 1, 'skipped' = 2, 'released' = 3, 'dead' = 4), reason String, run_id String,
-    recorded_at DateTime64(6) DEFAULT now64(6))
-    ENGINE = ReplacingMergeTree(recorded_at) ORDER BY (queue, message_id, record);
-CREATE TABLE storeside.queue_depths (queue String, visible UInt64, in_flight UInt64, delayed UInt64, dead UInt64,
-    oldest_seconds Float64, recorded_at DateTime64(3) DEFAULT now64(3)) ENGINE = MergeTree ORDER BY (queue, recorded_at)
-"""
 
 
 class Rows:
@@ -78,7 +69,7 @@ def empty(engine: Client) -> Client:
 
 @pytest.fixture
 def client(empty: Client) -> Client:
-    for statement in (*sql.schema(), *sql.schema("transfer"), *QUEUES.split(";\n")):
+    for statement in (*sql.schema(), *sql.schema("transfer"), *sql.schema("events")):
         empty.command(statement)
     return empty
 
