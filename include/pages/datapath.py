@@ -8,7 +8,7 @@ from typing import Any
 
 from include.pages.movement import Movement
 
-NODE_WIDTH, NODE_HEIGHT, GAP, LEFT, TOP = 140, 56, 140, 8, 60
+NODE_WIDTH, NODE_HEIGHT, GAP, LEFT, TOP = 140, 56, 132, 8, 60
 # Who moves bytes from storage to storage by themselves.
 MANIFEST = "clickhouse://storeside.speech"
 STORAGE_SIDE = {

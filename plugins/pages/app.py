@@ -52,7 +52,9 @@ async def headers(request: Request, call_next: Any) -> Response:
 def refused(request: Request, error: HTTPException) -> Response:
     """Show why a request was turned away."""
     said = "Sign in to Airflow first." if error.status_code == 401 else str(error.detail)
-    return render(request, "error.html", code=error.status_code, title="Not possible", said=said)
+    answer = render(request, "error.html", code=error.status_code, title="Not possible", said=said)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 @app.exception_handler(ValueError)

@@ -32,7 +32,11 @@ def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Res
         length = int(handle.head().size)
     except AISError as e:
         raise HTTPException(404, f"AIStore does not have it: {e.message[:200]}") from e
-    headers = {"Accept-Ranges": "bytes", "Content-Security-Policy": "default-src 'none'; sandbox"}
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Content-Encoding": "identity",  # else Airflow compresses it, and a range is no range any more
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+    }
     asked = requested(request.headers.get("range", ""), length)
     if asked is None:
         headers["Content-Length"] = str(length)
