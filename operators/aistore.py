@@ -20,7 +20,8 @@ from include.transform.etl import EtlSpec
 from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
 from operators.hooks.aistore import AIStoreHook
-from operators.shared import airflow_errors, as_bool, ledger, run_columns, run_key
+from operators.links import RunPageLink
+from operators.shared import airflow_errors, as_bool, ledger, record_running, run_columns, run_key
 from operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class _BucketJobOperator(BaseOperator):
         "plan_only",
     )
     ui_color = "#d7e9f7"
+    operator_extra_links = (RunPageLink(),)
     kind = "copy"
 
     def __init__(
@@ -170,6 +172,10 @@ class _BucketJobOperator(BaseOperator):
                 )
             state = job.submit(state)
             if state.job_id:
+                record_running(
+                    job.ledger, context, self.kind, str(job.source), str(job.destination),
+                    started=state.started, objects=state.pending, job=state.job_id,
+                )  # fmt: skip
                 self.defer(
                     trigger=AISJobTrigger(
                         aistore_conn_id=self.aistore_conn_id,

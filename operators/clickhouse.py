@@ -12,12 +12,14 @@ from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from operators.hooks.transfer import clients, source
-from operators.shared import as_bool, ledger, run_columns, run_key, transfer_errors
+from operators.links import RunPageLink
+from operators.shared import as_bool, ledger, record_running, run_columns, run_key, transfer_errors
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
+    from include.transfer.engine import Prepared
     from include.transfer.request import Request
 
 OnFailedObjects = Literal["fail", "report"]
@@ -75,6 +77,7 @@ class S3ToClickHouseOperator(BaseOperator):
         "on_failed_objects",
     )
     ui_color = "#fff4c2"
+    operator_extra_links = (RunPageLink(),)
 
     def __init__(
         self,
@@ -133,6 +136,7 @@ class S3ToClickHouseOperator(BaseOperator):
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
+        self._loader = "pull"
 
     def request(self, aws: Connection) -> Request:
         """Return the engine's request for the rendered arguments. Raises UsageError for arguments that make none."""
@@ -174,6 +178,9 @@ class S3ToClickHouseOperator(BaseOperator):
             request = self.request(aws)
             self._transfer = Transfer(request, *clients(aws, clickhouse), run_key(context))
             prepared = self._transfer.prepare()
+            if prepared.planned:
+                self._loader = "push" if prepared.push else "pull"
+                self._record_running(context, "load", started, self._transfer.request.table, prepared)
             if prepared.planned and self.deferrable and not prepared.push:
                 self.defer(
                     trigger=S3ToClickHouseTrigger(
@@ -200,6 +207,16 @@ class S3ToClickHouseOperator(BaseOperator):
         if self._transfer is not None:
             self._transfer.cancel()
 
+    def _record_running(
+        self, context: Context, kind: str, started: float, table: str, prepared: Prepared | None = None
+    ) -> None:
+        """Record that the task is under way; `prepared` has its totals, where they are known before."""
+        tables = ledger(self.clickhouse_conn_id)
+        tables.create()
+        totals = {"objects": prepared.planned, "bytes": prepared.bytes} if prepared else {}
+        source, destination = f"s3://{self.bucket}/{self.keys}", f"clickhouse://{table}"
+        record_running(tables, context, kind, source, destination, started=started, **totals)
+
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
         failures = report["failures"]
         tables = ledger(self.clickhouse_conn_id)
@@ -217,7 +234,9 @@ class S3ToClickHouseOperator(BaseOperator):
                 "failed": report["failed"],
                 "bytes_in": report["bytes"],
                 "seconds": report["seconds"],
-                "detail": json.dumps({"rows": report["rows"], "rejected": report["rejected"]}),
+                "detail": json.dumps(
+                    {"rows": report["rows"], "rejected": report["rejected"], "loader": self._loader}
+                ),
             }
         )
         rate = report["rows"] / report["seconds"] if report["seconds"] else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
             queue = Queue.find(sqs_client(aws), self.sqs_queue)
             load = EventLoad(queue, request, *clients(aws, clickhouse), run_key(context), limits)
             batches = batches_of(context, queue)
+            self._record_running(context, "events", time.time(), self.table)
             if self.deferrable and load.pulls:
                 self.defer(
                     trigger=S3EventsToClickHouseTrigger(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,20 @@ def run_columns(context: Context) -> dict[str, str]:
     """Return the columns of ``storeside.runs`` that say which task this is."""
     instance = context["ti"]
     return {"run_id": run_key(context), "dag_id": instance.dag_id, "task_id": instance.task_id}
+
+
+def record_running(tables: Ledger, context: Context, kind: str, source: str, destination: str, **detail: Any) -> None:
+    """Record a task that is under way, for whoever watches; the row of its end takes this one's place."""
+    tables.record_run(
+        {
+            **run_columns(context),
+            "kind": kind,
+            "source": source,
+            "destination": destination,
+            "state": "running",
+            "detail": json.dumps(detail),
+        }
+    )
 
 
 def clickhouse(conn_id: str) -> Any:

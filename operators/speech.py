@@ -18,6 +18,7 @@ from include.transform.ledger import Ledger, Scope
 from include.transform.naming import Naming
 from operators.aistore import AISTransformBucketOperator, transformer_command
 from operators.hooks.aistore import AIStoreHook
+from operators.links import RunPageLink
 from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class _ManifestOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("bucket", "facts")
     ui_color = "#fdf0d5"
+    operator_extra_links = (RunPageLink(),)
 
     def __init__(
         self,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from include.storage.buckets import Bucket
+from include.storage.cluster import cluster_of
 from include.storage.multipart import Profile, Settings
-from operators.hooks.aistore import cluster_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -1,0 +1,99 @@
+"""Results of benchmarks as charts: every table of results is read by the kinds of its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from include.pages.tables import Tables
+
+# Tables that something fills, and what does.
+EXPECTED = {
+    "backend_benchmark": "make bench-storage: single and multipart requests against every storage backend",
+    "throughput": "tasks that measure a storage backend, and make bench-storage",
+    "transform_benchmark": "make bench-matrix: server, channel, file access and direct put of transforms",
+}
+_MOST_BARS = 40
+_MOST_METRICS = 4
+# Columns that name a measurement, and say nothing about what was measured.
+_NAMES = ("run_id", "id", "commit", "host", "note", "detail", "error")
+_FLOATS = ("Float", "Decimal", "Nullable(Float")
+_WHAT = ("String", "LowCardinality", "Enum", "Bool", "UInt", "Int", "Nullable(UInt", "Nullable(Int")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: what was measured, the median, and its part of the longest."""
+
+    label: str
+    value: float
+    share: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The medians of one measure of one table."""
+
+    table: str
+    measure: str
+    by: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    more: bool
+
+
+def missing(tables: Tables) -> dict[str, str]:
+    """Return the tables that are not there yet or empty, and what fills them."""
+    there = {row["name"] for row in _tables(tables) if row["total_rows"]}
+    return {name: what for name, what in EXPECTED.items() if name not in there}
+
+
+def charts(tables: Tables) -> list[Chart]:
+    """Return the charts of all tables of results that there are."""
+    return [chart for row in _tables(tables) if row["total_rows"] for chart in _charts(tables, row["name"])]
+
+
+def _tables(tables: Tables) -> list[dict[str, Any]]:
+    return tables.rows(
+        "SELECT name, total_rows FROM system.tables WHERE database = 'storeside'"
+        " AND (match(name, 'benchmark') OR name IN {known:Array(String)}) ORDER BY name LIMIT 20",
+        known=list(EXPECTED),
+    )
+
+
+def _charts(tables: Tables, table: str) -> list[Chart]:
+    """Read a table: fractions are measures, texts and whole numbers with more than one value say of what."""
+    from clickhouse_connect.driver.binding import quote_identifier
+
+    columns = tables.rows(
+        "SELECT name, type FROM system.columns WHERE database = 'storeside' AND table = {table:String}"
+        " ORDER BY position",
+        table=table,
+    )
+    measures = [c["name"] for c in columns if c["type"].startswith(_FLOATS)][:_MOST_METRICS]
+    candidates = [c["name"] for c in columns if c["type"].startswith(_WHAT) and c["name"] not in _NAMES]
+    if not measures or not candidates:
+        return []
+    source = f"storeside.{quote_identifier(table)}"
+    counted = ", ".join(f"uniq({quote_identifier(name)})" for name in candidates)
+    (values,) = tables.rows(f"SELECT [{counted}] AS distinct_values FROM {source}")
+    several = zip(candidates, values["distinct_values"], strict=True)
+    by = tuple(name for name, count in several if count > 1)[:5] or (candidates[0],)
+    keys = ", ".join(quote_identifier(name) for name in by)
+    medians = ", ".join(f"median({quote_identifier(name)}) AS median_{n}" for n, name in enumerate(measures))
+    rows = tables.rows(
+        f"SELECT [{', '.join(f'toString({quote_identifier(name)})' for name in by)}] AS what, count() AS number,"
+        f" {medians} FROM {source} GROUP BY {keys} ORDER BY {keys} LIMIT {{limit:UInt32}}",
+        limit=_MOST_BARS + 1,
+    )
+    return [_chart(table, name, by, rows, f"median_{n}") for n, name in enumerate(measures)]
+
+
+def _chart(table: str, measure: str, by: tuple[str, ...], rows: list[dict[str, Any]], column: str) -> Chart:
+    shown = rows[:_MOST_BARS]
+    longest = max((abs(row[column] or 0) for row in shown), default=0) or 1
+    bars = tuple(
+        Bar(" · ".join(row["what"]), float(row[column] or 0), max(row[column] or 0, 0) / longest, row["number"])
+        for row in shown
+    )
+    return Chart(table, measure, by, bars, len(rows) > _MOST_BARS)

@@ -1,0 +1,110 @@
+"""The way of the data in one run as a picture: places, and what went from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from include.pages.movement import Movement
+
+NODE_WIDTH, NODE_HEIGHT, GAP, LEFT, TOP = 140, 56, 132, 8, 60
+# Who moves bytes from storage to storage by themselves.
+MANIFEST = "clickhouse://storeside.speech"
+STORAGE_SIDE = {
+    "copy": "AIStore copies",
+    "transform": "AIStore's ETL transforms",
+    "load": "ClickHouse pulls",
+    "events": "ClickHouse pulls",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A place that data is in, and where it is drawn."""
+
+    uri: str
+    x: int
+    y: int = TOP
+
+    @property
+    def right(self) -> int:
+        """Where it ends."""
+        return self.x + NODE_WIDTH
+
+    @property
+    def middle(self) -> float:
+        """Half way between its ends."""
+        return self.x + NODE_WIDTH / 2
+
+    @property
+    def system(self) -> str:
+        """The system's name."""
+        scheme = self.uri.partition("://")[0]
+        return {"ais": "AIStore", "clickhouse": "ClickHouse"}.get(scheme, scheme.upper())
+
+    @property
+    def name(self) -> str:
+        """The name within the system, shortened in the middle."""
+        text = self.uri.partition("://")[2]
+        return text if len(text) <= 18 else f"{text[:8]}…{text[-9:]}"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What went from one place to another."""
+
+    source: Node
+    destination: Node
+    how: str
+    bytes_in: int = 0
+    bytes_out: int = 0
+    objects: int = 0
+    rows: int = 0
+    through_worker: bool = False
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether nothing stands between its ends."""
+        return self.destination.x - self.source.x == NODE_WIDTH + GAP
+
+
+@dataclass(frozen=True)
+class DataPath:
+    """The picture. `spared` bytes went from storage to storage, `carried` ones through Airflow."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    spared: int
+    carried: int
+    width: int = field(default=0)
+    height: int = TOP + NODE_HEIGHT + 74
+
+
+def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = ()) -> DataPath:
+    """Draw the stages of a run, and the manifest rows that it published."""
+    moving = [stage for stage in stages if stage.destination and stage.kind in STORAGE_SIDE]
+    # The rows are made of facts about objects, which stand in the bucket that a stage measured them into.
+    facts = {stage.source: stage.destination for stage in moving}
+    rows = [(facts.get(row["bucket"], row["bucket"]), row["rows"]) for row in published]
+    uris = [uri for stage in moving for uri in (stage.source, stage.destination)]
+    uris += [uri for bucket, _ in rows for uri in (bucket, MANIFEST)]
+    nodes = {uri: Node(uri, LEFT + n * (NODE_WIDTH + GAP)) for n, uri in enumerate(dict.fromkeys(uris))}
+    edges = [_edge(stage, nodes) for stage in moving]
+    edges += [Edge(nodes[bucket], nodes[MANIFEST], "ClickHouse pulls", rows=count) for bucket, count in rows]
+    carried = sum(e.bytes_in for e in edges if e.through_worker)
+    spared = sum(e.bytes_in + e.bytes_out for e in edges if not e.through_worker)
+    width = LEFT * 2 + len(nodes) * NODE_WIDTH + max(len(nodes) - 1, 0) * GAP
+    return DataPath(tuple(nodes.values()), tuple(edges), spared, carried, width)
+
+
+def _edge(stage: Movement, nodes: dict[str, Node]) -> Edge:
+    source, destination = nodes[stage.source], nodes[stage.destination]
+    if stage.is_load:
+        push = stage.detail.get("loader") == "push"
+        how = "the worker pushes" if push else STORAGE_SIDE["load"]
+        rows = int(stage.detail.get("rows", 0))
+        return Edge(source, destination, how, stage.bytes_in, 0, stage.done, rows, push)
+    if stage.done and not stage.job_seconds:  # no job ran: nothing was read for these
+        return Edge(source, destination, "made in passing", 0, stage.bytes_out, stage.done)
+    return Edge(source, destination, STORAGE_SIDE[stage.kind], stage.bytes_in, stage.bytes_out, stage.done)

@@ -1,0 +1,32 @@
+"""Queues of S3 events: how deep they are, how old, and what became of the events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from include import sql
+from include.pages.tables import PAGE, Page, Tables, page_of, read_cursor
+
+STATES = ("", "loaded", "skipped", "released", "dead")
+
+
+def queues(tables: Tables) -> list[dict[str, Any]]:
+    """Return the newest depth of every queue that was measured."""
+    return tables.rows(sql.query("pages_queues"))
+
+
+def history(tables: Tables, queue: str, hours: int = 24) -> list[dict[str, Any]]:
+    """Return depth and age of a queue over the last hours."""
+    return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=hours, slice=max(hours * 3600 // 96, 15))
+
+
+def events(tables: Tables, queue: str, state: str = "", before: str = "") -> Page[dict[str, Any]]:
+    """Return a page of a queue's events, newest first. Raises ValueError for an unknown state or cursor."""
+    if state not in STATES:
+        raise ValueError(f"state {state!r}: choose from {', '.join(STATES[1:])}")
+    ms, message, record = read_cursor(before, int, str, int) or (1 << 62, "", 0)
+    rows = tables.rows(
+        sql.query("pages_events"),
+        queue=queue, state=state, before_ms=ms, before_message=message, before_record=record, limit=PAGE + 1,
+    )  # fmt: skip
+    return page_of(rows, lambda row: (row["recorded_ms"], row["message_id"], row["record"]))

@@ -1,0 +1,22 @@
+-- Object versions of the ledger of loads whose keys begin with a text or have it anywhere; see pages_objects.
+SELECT
+    destination, bucket, key, version, toString(load_id) AS load_id, toString(state) AS status, reason, rows, rejected,
+    bytes, run_id, toUnixTimestamp64Milli(toDateTime64(recorded_at, 3)) AS recorded_ms
+FROM storeside.loads FINAL
+WHERE (destination, bucket, key, version) IN
+(
+    SELECT destination, bucket, key, version
+    FROM storeside.loads
+    WHERE if({anywhere:Bool}, position(key, {text:String}) > 0, startsWith(key, {text:String}))
+        AND ({bucket:String} = '' OR bucket = {bucket:String})
+        AND ({status:String} = '' OR state = if({status:String} = 'done', 'loaded', {status:String}))
+        AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
+        AND destination >= {after_destination:String}
+        AND (destination, bucket, key, version)
+            > ({after_destination:String}, {after_bucket:String}, {after_key:String}, {after_version:String})
+    ORDER BY destination, bucket, key, version
+    LIMIT {limit:UInt32} * 4
+)
+    AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
+ORDER BY destination, bucket, key, version
+LIMIT {limit:UInt32}

@@ -1,0 +1,33 @@
+"""Links from task instances to Storeside's pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urlsplit
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.models.taskinstancekey import TaskInstanceKey
+    from airflow.sdk import BaseOperator
+
+# Where the pages are below Airflow's own address.
+PREFIX = "/storeside"
+
+
+def page(path: str, **query: str) -> str:
+    """Return the path of one of the pages, below the path that Airflow itself is reached at."""
+    from airflow.sdk.configuration import conf
+
+    base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return f"{base}{PREFIX}/{path}" + (f"?{urlencode(query)}" if query else "")
+
+
+class RunPageLink(BaseOperatorLink):
+    """Leads to the page of the run: its objects, failures, rejected rows, timings and the way of the data."""
+
+    name = "Data movement"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # type: ignore[override]
+        """Return the address of the page."""
+        return page("run", dag=ti_key.dag_id, run=ti_key.run_id, task=ti_key.task_id)

@@ -1,0 +1,69 @@
+"""Audio objects as browsers play them: through the cluster, in ranges, for those who may see the object."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import StreamingResponse
+
+from include.pages.objects import Place, is_known, media_type
+from include.storage.buckets import Bucket
+from operators.hooks.aistore import AIStoreHook
+from plugins.pages.access import TablesDep
+
+router = APIRouter()
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_CHUNK = 256 * 1024
+
+
+@router.get("/audio")
+def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Response:
+    """Stream an object, or the range of it that was asked for. Only objects of the ledger are handed out."""
+    from aistore.sdk.errors import AISError
+
+    place, kind = Place(bucket, object), media_type(object)
+    if kind is None or not place.is_audio or not is_known(tables, place):
+        raise HTTPException(404, "no audio object of AIStore that the ledger knows")
+    try:
+        handle = Bucket.parse(bucket).handle(AIStoreHook().get_conn()).object(object)
+        length = int(handle.head().size)
+    except AISError as e:
+        raise HTTPException(404, f"AIStore does not have it: {e.message[:200]}") from e
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Content-Encoding": "identity",  # else Airflow compresses it, and a range is no range any more
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+    }
+    asked = requested(request.headers.get("range", ""), length)
+    if asked is None:
+        headers["Content-Length"] = str(length)
+        return StreamingResponse(_content(handle, None), media_type=kind, headers=headers)
+    first, last = asked
+    if first > last:
+        raise HTTPException(416, "the range is not in the object", headers={"Content-Range": f"bytes */{length}"})
+    headers |= {"Content-Range": f"bytes {first}-{last}/{length}", "Content-Length": str(last - first + 1)}
+    return StreamingResponse(_content(handle, f"bytes={first}-{last}"), 206, headers, kind)
+
+
+def requested(text: str, length: int) -> tuple[int, int] | None:
+    """Return the first and last byte that a Range header asks for; None for all, as for what is no single range.
+
+    The first is greater than the last where the range is not within `length`.
+    """
+    match = _RANGE.fullmatch(text.strip())
+    if not match or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    if not first:
+        return (max(length - int(last), 0), length - 1) if int(last) else (length, 0)
+    if last and int(last) < int(first):
+        return None
+    return (int(first), min(int(last), length - 1) if last else length - 1)
+
+
+def _content(handle: Any, byte_range: str | None) -> Iterator[bytes]:
+    reader = handle.get_reader(byte_range=byte_range, chunk_size=_CHUNK)
+    yield from reader

@@ -1,0 +1,34 @@
+"""Objects: find one, and see where it came from and where its rows are."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from include.pages import objects
+from include.pages.objects import Place
+from plugins.pages.access import TablesDep
+from plugins.pages.render import render
+
+router = APIRouter()
+
+
+@router.get("/objects")
+def find(
+    request: Request, tables: TablesDep, text: str = "", bucket: str = "", status: str = "", anywhere: bool = False,
+    after: str = "", after_load: str = "",
+) -> Response:  # fmt: skip
+    """Show the objects that are looked for."""
+    wanted = objects.Search(text, bucket, status, anywhere)
+    return render(
+        request, "objects.html", title="Objects", wanted=wanted, after=after, after_load=after_load,
+        same={"text": text, "bucket": bucket, "status": status, "anywhere": "true" if anywhere else ""},
+        page=objects.search(tables, wanted, after), loads=objects.search_loads(tables, wanted, after_load),
+    )  # fmt: skip
+
+
+@router.get("/object")
+def one(request: Request, tables: TablesDep, bucket: str, object: str) -> Response:
+    """Show the lineage of one object."""
+    place = Place(bucket, object)
+    found = objects.lineage(tables, place)
+    return render(request, "object.html", title="Object", found=found, place=place, code=200 if found.known else 404)

@@ -1,0 +1,22 @@
+"""Quality: what Great Expectations found, over time."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from include.pages import charts, quality
+from plugins.pages.access import TablesDep
+from plugins.pages.render import render
+
+router = APIRouter()
+
+
+@router.get("/quality")
+def overview(request: Request, tables: TablesDep, before: str = "") -> Response:
+    """Show validations, newest first, with the expectations that were not met."""
+    page = quality.verdicts(tables, before)
+    points = [(v.recorded, 100 * v.invalid / v.rows if v.rows else 0.0) for v in reversed(page.rows)]
+    return render(
+        request, "quality.html", title="Quality", page=page, before=before,
+        line=charts.line("% of rows that are not valid", "", points),
+    )  # fmt: skip

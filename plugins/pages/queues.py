@@ -1,0 +1,80 @@
+"""Queues: their depth and age, what became of events, and dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Depends, Form, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
+
+from include.pages import charts, queues
+from include.pages.tables import Tables
+from include.transfer.errors import TransferError
+from operators.hooks.transfer import sqs_client
+from plugins.pages.access import TablesDep, may_run, require_run, require_same_origin
+from plugins.pages.render import query, render
+
+router = APIRouter()
+_MOST_LETTERS = 200
+
+
+@router.get("/queues")
+def overview(request: Request, tables: TablesDep, queue: str = "", state: str = "", before: str = "") -> Response:
+    """Show all queues, and the history and the events of one of them."""
+    found = queues.queues(tables)
+    chosen = queue or (found[0]["queue"] if found else "")
+    history = queues.history(tables, chosen) if chosen else []
+    return render(
+        request, "queues.html", title="Queues", queues=found, chosen=chosen, state=state, states=queues.STATES,
+        before=before, page=queues.events(tables, chosen, state, before) if chosen else None,
+        lines=[
+            charts.line("messages waiting", "", [(row["at"], row["waiting"]) for row in history]),
+            charts.line("age of the oldest, seconds", "", [(row["at"], row["age"]) for row in history]),
+            charts.line("dead letters", "", [(row["at"], row["dead_letters"]) for row in history]),
+        ],
+    )  # fmt: skip
+
+
+@router.get("/dead-letters", dependencies=[Depends(require_run)])
+def dead_letters(
+    request: Request, tables: TablesDep, user: GetUserDep, queue: str, sent: int | None = None
+) -> Response:
+    """Show dead letters, to those who may send them back: reading hides them from others for a while."""
+    try:
+        letters = _dead_letters(tables, queue).listed(_MOST_LETTERS)
+    except TransferError as e:
+        raise HTTPException(502, str(e)) from e
+    return render(
+        request, "dead_letters.html", title="Dead letters", queue=queue, letters=letters, sent=sent,
+        most=_MOST_LETTERS, may_run=may_run(user),
+    )  # fmt: skip
+
+
+@router.post("/redrive", dependencies=[Depends(require_run), Depends(require_same_origin)])
+def redrive(
+    request: Request,
+    tables: TablesDep,
+    queue: Annotated[str, Form()],
+    message: Annotated[list[str] | None, Form()] = None,
+) -> Response:
+    """Send the chosen dead letters back to their queue."""
+    if not message:
+        raise HTTPException(400, "no dead letter was chosen: tick those that are to be sent back")
+    try:
+        count = _dead_letters(tables, queue).redrive(set(message))
+    except TransferError as e:
+        raise HTTPException(502, str(e)) from e
+    return RedirectResponse(f"{request.scope['root_path']}/dead-letters?{query(queue=queue, sent=str(count))}", 303)
+
+
+def _dead_letters(tables: Tables, queue: str) -> Any:
+    """Return the dead letters of a queue that Storeside measures; our credentials are for no others."""
+    from airflow.sdk import BaseHook
+
+    from include.events.dead_letters import DeadLetters
+    from include.events.queue import Queue
+
+    if queue not in {row["queue"] for row in queues.queues(tables)}:
+        raise HTTPException(404, "no such queue among those that Storeside reads")
+    return DeadLetters(Queue(sqs_client(BaseHook.get_connection("aws_default")), queue))

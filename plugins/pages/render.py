@@ -1,0 +1,88 @@
+"""Templates, and how numbers, times and names are written in them."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+# Characters that turn text around or hide in it: an object may be called so, and must not look like another.
+_INVISIBLE = {
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    *range(0x200B, 0x2010),
+    *range(0x2028, 0x202F),
+    *range(0x2060, 0x206A),
+    0xFEFF,
+}
+_SHOWN = {code: f"\\u{code:04x}" for code in _INVISIBLE} | {9: "\\t", 10: "\\n", 13: "\\r"}
+
+
+def name(text: str) -> str:
+    """Write the name of an object: what cannot be seen is escaped."""
+    return text.translate(_SHOWN)
+
+
+def size(count: float) -> str:
+    """Write a number of bytes."""
+    unit = min(int(math.log(count, 1000)), len(_UNITS) - 1) if count >= 1 else 0
+    return f"{count / 1000**unit:.{0 if unit == 0 else 1}f} {_UNITS[unit]}"
+
+
+def number(value: float) -> str:
+    """Write a number with as many digits as say something."""
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def span(seconds: float) -> str:
+    """Write a length of time."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 5400:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
+
+
+def moment(seconds: float) -> str:
+    """Write a time in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def ago(seconds: float) -> str:
+    """Write how long ago a time is."""
+    return f"{span(max(time.time() - seconds, 0))} ago"
+
+
+def query(**values: Any) -> str:
+    """Write the query of a link; what is empty is left out."""
+    return urlencode({key: value for key, value in values.items() if value not in ("", None)})
+
+
+_environment = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+_environment.filters |= {"name": name, "size": size, "number": number, "span": span, "moment": moment, "ago": ago}
+_environment.globals["query"] = query
+
+
+def render(request: Request, template: str, code: int = 200, **values: Any) -> HTMLResponse:
+    """Return a page. `base` is the path of the pages, `airflow` that of Airflow itself."""
+    base = request.scope["root_path"]
+    text = _environment.get_template(template).render(
+        base=base, airflow=base.rpartition("/")[0], path=request.scope["path"].removeprefix(base).strip("/"), **values
+    )
+    return HTMLResponse(text, status_code=code)

@@ -1,0 +1,196 @@
+// What the pages do by themselves: live progress, actions through Airflow's REST API, waveforms.
+"use strict";
+
+const airflow = document.body.dataset.airflow;
+const said = document.getElementById("said");
+const LIVE_MS = 2000;
+const MOST_SAMPLES = 150;
+const MOST_BYTES_DRAWN = 64e6;
+
+function say(text, bad = false) {
+  said.textContent = text;
+  said.className = bad ? "notice bad" : "notice";
+}
+
+// Links to Airflow leave the frame that Airflow shows us in. The frame may not navigate the page around it, but that
+// page is Airflow's own, from where we are: the click is made there.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-top]");
+  if (!link || parent === window || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  const outside = parent.document.createElement("a");
+  outside.href = link.href;
+  parent.document.body.append(outside);
+  outside.click();
+  outside.remove();
+});
+
+// Choosing all
+
+document.querySelectorAll("input[data-all]").forEach((all) => {
+  all.addEventListener("change", () => {
+    document.getElementsByName(all.dataset.all).forEach((box) => { box.checked = all.checked; });
+  });
+});
+
+// Live progress
+
+const samples = new Map(); // movement -> [time, objects, bytes]
+
+function sample(article) {
+  const seen = samples.get(article.dataset.key) || [];
+  seen.push([performance.now() / 1000, Number(article.dataset.objects), Number(article.dataset.bytes)]);
+  samples.set(article.dataset.key, seen.slice(-MOST_SAMPLES));
+  const rates = seen.slice(1).map(([at, , bytes], n) => Math.max(bytes - seen[n][2], 0) / (at - seen[n][0]));
+  const top = Math.max(...rates, 1);
+  if (rates.length < 2) return;
+  const points = rates.map((rate, n) => `${(n / (rates.length - 1)) * 300},${38 - (rate / top) * 36}`);
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+  line.setAttribute("class", "line");
+  line.setAttribute("points", points.join(" "));
+  article.querySelector(".spark").replaceChildren(line);
+}
+
+async function refresh(section) {
+  const answer = await fetch(section.dataset.from);
+  if (!answer.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const before = section.querySelectorAll("article").length;
+  const focused = document.activeElement?.closest("#live") ? document.activeElement.dataset.task : null;
+  section.replaceChildren(...fresh.body.childNodes);
+  section.querySelectorAll("article").forEach(sample);
+  if (focused) [...section.querySelectorAll("button")].find((b) => b.dataset.task === focused)?.focus();
+  const now = section.querySelectorAll("article").length;
+  if (now) section.hidden = false;
+  if (now < before) location.reload(); // something has ended: its row is in the tables now
+}
+
+const live = document.getElementById("live");
+if (live) {
+  live.querySelectorAll("article").forEach(sample);
+  setInterval(() => { if (!document.hidden) refresh(live).catch(() => {}); }, LIVE_MS);
+}
+
+// Actions: Airflow's own REST API does them, so its permissions hold and its audit log has them.
+
+async function ask(method, path, body) {
+  const answer = await fetch(`${airflow}/api/v2/${path}`, {
+    method, headers: { "Content-Type": "application/json" }, body: body && JSON.stringify(body),
+  });
+  const found = await answer.json().catch(() => ({}));
+  if (!answer.ok) {
+    const detail = typeof found.detail === "string" ? found.detail : JSON.stringify(found.detail ?? "");
+    throw new Error(`Airflow refuses it (${answer.status}): ${detail}`);
+  }
+  return found;
+}
+
+const runPath = ({ dag, run }) => `dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`;
+
+const actions = {
+  // A DAG that has the parameter is run again with it; the task of any other is cleared with what comes after it.
+  async retry(what) {
+    const { params } = await ask("GET", `dags/${encodeURIComponent(what.dag)}/details`);
+    if (params && "retry_failed" in params) {
+      const { conf } = await ask("GET", runPath(what));
+      const started = await ask("POST", `dags/${encodeURIComponent(what.dag)}/dagRuns`, {
+        logical_date: null, conf: { ...conf, retry_failed: true },
+      });
+      return `Run ${started.dag_run_id} tries the failed objects again.`;
+    }
+    await ask("POST", `dags/${encodeURIComponent(what.dag)}/clearTaskInstances`, {
+      dry_run: false, dag_run_id: what.run, task_ids: [what.task], only_failed: false, include_downstream: true,
+    });
+    return `Task ${what.task} was cleared: it tries the failed objects again.`;
+  },
+
+  async cancel(what) {
+    await ask("PATCH", `${runPath(what)}/taskInstances/${encodeURIComponent(what.task)}`, { new_state: "failed" });
+    return `Task ${what.task} was set to failed; its job is ended. What is done stays done.`;
+  },
+};
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-action]");
+  if (!button || button.disabled) return;
+  const text = button.textContent;
+  if (button.dataset.sure === undefined) { // the second click does it
+    button.dataset.sure = "";
+    button.textContent = `${text}: sure?`;
+    setTimeout(() => { delete button.dataset.sure; button.textContent = text; }, 5000);
+    return;
+  }
+  button.disabled = true;
+  try {
+    say(await actions[button.dataset.action](button.dataset));
+  } catch (error) {
+    say(error.message, true);
+    button.disabled = false;
+  }
+});
+
+// Waveforms: the browser decodes what it plays.
+
+function envelope(channel, columns) {
+  const step = Math.max(Math.floor(channel.length / columns), 1);
+  return Array.from({ length: columns }, (_, n) => {
+    let low = 0, high = 0;
+    for (let i = n * step; i < Math.min((n + 1) * step, channel.length); i++) {
+      if (channel[i] < low) low = channel[i];
+      if (channel[i] > high) high = channel[i];
+    }
+    return [low, high];
+  });
+}
+
+// As high as the canvas: quiet speech would be a line.
+function scaled(peaks) {
+  const top = Math.max(...peaks.map(([low, high]) => Math.max(-low, high)), 1e-4);
+  return peaks.map(([low, high]) => [low / top, high / top]);
+}
+
+function draw(canvas, peaks, played) {
+  const pen = canvas.getContext("2d");
+  const style = getComputedStyle(document.documentElement);
+  const middle = canvas.height / 2;
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  peaks.forEach(([low, high], n) => {
+    pen.fillStyle = style.getPropertyValue(n / peaks.length < played ? "--accent" : "--wave");
+    pen.fillRect(n, middle - high * middle, 1, Math.max((high - low) * middle, 1));
+  });
+}
+
+async function waveform(figure) {
+  const canvas = figure.querySelector("canvas");
+  const audio = figure.querySelector("audio");
+  const facts = figure.querySelector("[data-facts]");
+  const head = await fetch(figure.dataset.audio, { headers: { Range: "bytes=0-0" } });
+  if (!head.ok) {
+    facts.textContent = "It cannot be read: AIStore does not have it any more, or does not answer.";
+    return;
+  }
+  const size = Number(head.headers.get("Content-Range").split("/")[1]);
+  if (size > MOST_BYTES_DRAWN) {
+    facts.textContent = "Too large to draw.";
+    return;
+  }
+  const content = await (await fetch(figure.dataset.audio)).arrayBuffer();
+  const context = new OfflineAudioContext(1, 1, 48000);
+  const decoded = await context.decodeAudioData(content);
+  const peaks = scaled(envelope(decoded.getChannelData(0), canvas.width));
+  const paint = () => draw(canvas, peaks, audio.duration ? audio.currentTime / audio.duration : 0);
+  paint();
+  figure.dataset.drawn = "";
+  facts.textContent = `${decoded.duration.toFixed(2)} s, ${decoded.numberOfChannels} channel(s), ${(size / 1000).toFixed(0)} kB, drawn at full height`;
+  audio.addEventListener("timeupdate", paint);
+  new MutationObserver(paint).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  canvas.addEventListener("click", (event) => {
+    audio.currentTime = (event.offsetX / canvas.clientWidth) * audio.duration;
+  });
+}
+
+document.querySelectorAll("figure.player").forEach((figure) => {
+  waveform(figure).catch((error) => {
+    figure.querySelector("[data-facts]").textContent = `This browser cannot decode it: ${error.message}`;
+  });
+});

@@ -1,0 +1,384 @@
+"""The pages in Airflow: who gets in, what they show in a real browser, and what their actions do."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+import requests
+
+from include import sql
+from include.quality.validation import ExpectationOutcome, Verdict
+from include.stack.airflow_api import AirflowApi
+from include.stack.settings import CHECKOUT, Stack
+from include.storage.buckets import Bucket
+from tests.support import put, unique, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+    from types_boto3_s3 import S3Client
+    from types_boto3_sqs import SQSClient
+
+pytestmark = pytest.mark.timeout(120)
+
+DAG = "s3_to_clickhouse"
+HOSTILE = 'in/<script>alert("1")</script>\u202e\'.csv'
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ROUTES = sorted(
+    (method, path)
+    for file in (CHECKOUT / "plugins" / "pages").glob("*.py")
+    for method, path in re.findall(r'@(?:router|app)\.(get|post|put|delete)\("(/[^"]*)"', file.read_text())
+)
+PHONE, DESK = {"width": 390, "height": 800}, {"width": 1400, "height": 900}
+
+
+@dataclass
+class Site:
+    """The pages with what was put there for them to show."""
+
+    stack: Stack
+    api: AirflowApi
+    clickhouse: Any
+    s3: S3Client
+    bucket: str
+    table: str
+    run: str
+    audio: Bucket
+
+    @property
+    def airflow(self) -> str:
+        return self.stack.url("airflow")
+
+    def session(self, user: str | None) -> requests.Session:
+        """Return what asks as a browser of this user does, with the cookie alone."""
+        session = requests.Session()
+        session.trust_env = False
+        session.headers["Connection"] = "close"
+        if user:
+            session.cookies.set("_token", self.token(user))
+        return session
+
+    def token(self, user: str) -> str:
+        login = {"username": user, "password": self.stack.secrets[f"airflow_{user}"]}
+        return str(requests.post(f"{self.airflow}/auth/token", json=login, timeout=30).json()["access_token"])
+
+    def url(self, path: str, **query: str) -> str:
+        return f"{self.airflow}/storeside/{path}" + (f"?{urlencode(query)}" if query else "")
+
+    def get(self, path: str, user: str | None = "admin", headers: dict[str, str] | None = None, **query: str) -> Any:
+        return self.session(user).get(self.url(path, **query), headers=headers, timeout=30, allow_redirects=False)
+
+    @property
+    def pages(self) -> list[str]:
+        """The addresses of all pages."""
+        run = {"dag": DAG, "run": self.run}
+        return [
+            self.url("movement"), self.url("run", **run), self.url("run", **run, status="failed"),
+            self.url("objects"), self.url("object", bucket=f"s3://{self.bucket}", object=HOSTILE),
+            self.url("object", bucket=str(self.audio), object="speech.wav"), self.url("queues"),
+            self.url("quality"), self.url("benchmarks"),
+        ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(airflow: Stack, clickhouse: Any, aistore: Any, s3_client: S3Client) -> Site:
+    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
+    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, "DAG")
+    assert api.get("plugins/importErrors")["import_errors"] == []
+    bucket, table = unique("pages"), f"storeside.{unique('pages').replace('-', '_')}"
+    s3_client.create_bucket(Bucket=bucket)
+    for key, body in {
+        "in/good.csv": b"n,x\n1,a\n2,b\n",
+        HOSTILE: b"n,x\n3,c\n1,2,3\n",
+        "in/bad.csv.gz": b"no",
+    }.items():
+        s3_client.put_object(Bucket=bucket, Key=key, Body=body)
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    run = api.trigger(DAG, {"bucket": bucket, "table": table, "on_bad_rows": "keep", "order_by": "n"})
+    audio = Bucket("ais", unique("pages"))
+    recording = next((CHECKOUT / "tests" / "data" / "speech").glob("*.flac")).read_bytes()
+    put(aistore, audio, {"speech.wav": wav(), "speech.flac": recording, "secret.wav": b"not in the ledger"})
+    fill(clickhouse, audio)
+    assert api.wait(DAG, run, 100)["state"] == "success"
+    return Site(airflow, api, clickhouse, s3_client, bucket, table, run, audio)
+
+
+def wav() -> bytes:
+    """Return a second of a tone."""
+    import io
+    import math
+    import struct
+    import wave
+
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(n / 10))) for n in range(16_000)))
+    return out.getvalue()
+
+
+def fill(clickhouse: Any, audio: Bucket) -> None:
+    """Put a transcode and a verdict into the tables."""
+    made = [[str(audio), str(audio), "speech.flac", "v", "effect", "speech.wav", "done", 100, 32_044, "pages/run"]]
+    names = ["source", "destination", "object", "version", "effect", "destination_object", "status", "bytes_in"]
+    clickhouse.insert("storeside.objects", made, column_names=[*names, "bytes_out", "run_id"])
+    failed = ExpectationOutcome(
+        "expect_x", ("n",), "critical", "n is small", False, 9, 0, 2, (("<b>key</b>", 10),)
+    )  # fmt: skip
+    detail = json.dumps(asdict(Verdict(False, 9, (failed,))))
+    row = ["pages/run", "pages", "validate", "validate", str(audio), "failed", 9, 7, 2, 1.0, detail]
+    names = [
+        "run_id",
+        "dag_id",
+        "task_id",
+        "kind",
+        "source",
+        "state",
+        "listed",
+        "done",
+        "failed",
+        "seconds",
+        "detail",
+    ]
+    clickhouse.insert("storeside.runs", [row], column_names=names)
+
+
+# who gets in
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_nobody_gets_in_without_signing_in(site: Site, method: str, path: str) -> None:
+    answer = site.session(None).request(method, site.url(path[1:]), timeout=30, allow_redirects=False)
+    assert answer.status_code == 401
+    assert "Sign in" in answer.text
+
+
+def test_a_viewer_sees_and_does_not_touch(site: Site) -> None:
+    for address in site.pages:
+        assert site.session("viewer").get(address, timeout=30).status_code == 200, address
+    page = site.get("run", "viewer", dag=DAG, run=site.run, status="failed").text
+    assert re.search(r'data-action="retry"[^>]* disabled', page)
+    assert not re.search(r'data-action="retry"[^>]* disabled', site.get("run", dag=DAG, run=site.run).text)
+    assert site.get("dead-letters", "viewer", queue="q").status_code == 403
+    own = {"Origin": site.airflow, "Sec-Fetch-Site": "same-origin"}
+    form = {"queue": "q", "message": "m"}
+    assert site.session("viewer").post(site.url("redrive"), data=form, headers=own, timeout=30).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Origin": "https://else.where"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}],
+)
+def test_what_other_sites_send_is_turned_away(site: Site, headers: dict[str, str]) -> None:
+    form = {"queue": "q", "message": "m"}
+    answer = site.session("admin").post(site.url("redrive"), data=form, headers=headers, timeout=30)
+    assert answer.status_code == 403
+    assert "own pages" in answer.text
+
+
+def test_a_queue_that_is_not_ours_is_not_touched(site: Site) -> None:
+    form, own = {"queue": f"{site.stack.url('s3')}/000000000000/else", "message": "m"}, {"Origin": site.airflow}
+    answer = site.session("admin").post(site.url("redrive"), data=form, headers=own, timeout=30)
+    assert answer.status_code == 404
+
+
+def test_every_answer_forbids_what_is_not_ours(site: Site) -> None:
+    for address in (*site.pages, site.url("nothing"), site.url("objects", after="x"), site.url("static/pages.js")):
+        policy = site.session("admin").get(address, timeout=30).headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+
+
+def test_a_hostile_name_is_only_text(site: Site) -> None:
+    page = site.get("run", dag=DAG, run=site.run).text
+    assert "alert(" in page
+    assert "<script>alert" not in page
+    assert "\u202e" not in page
+    assert "<b>key</b>" not in site.get("quality").text
+    assert "&lt;b&gt;key" in site.get("quality").text
+
+
+@pytest.mark.parametrize("query", [{"after": "x"}, {"status": "' OR 1"}, {"after": '["a"]'}])
+def test_changed_addresses_are_refused(site: Site, query: dict[str, str]) -> None:
+    answer = site.get("objects", **query)
+    assert answer.status_code == 400
+
+
+# audio
+
+
+def test_audio_comes_in_the_ranges_that_are_asked_for(site: Site) -> None:
+    whole, where = wav(), {"bucket": str(site.audio), "object": "speech.wav"}
+    answer = site.get("audio", **where)
+    assert (answer.status_code, answer.content, answer.headers["Content-Type"]) == (200, whole, "audio/wav")
+    for asked, expected, said in (
+        ("bytes=0-9", whole[:10], f"bytes 0-9/{len(whole)}"),
+        ("bytes=100-", whole[100:], f"bytes 100-{len(whole) - 1}/{len(whole)}"),
+        ("bytes=-50", whole[-50:], f"bytes {len(whole) - 50}-{len(whole) - 1}/{len(whole)}"),
+        (f"bytes=10-{10 * len(whole)}", whole[10:], f"bytes 10-{len(whole) - 1}/{len(whole)}"),
+    ):
+        part = site.get("audio", headers={"Range": asked}, **where)
+        assert (part.status_code, part.content, part.headers["Content-Range"]) == (206, expected, said)
+        assert part.headers["Content-Length"] == str(len(expected))
+    beyond = site.get("audio", headers={"Range": f"bytes={len(whole)}-"}, **where)
+    assert (beyond.status_code, beyond.headers["Content-Range"]) == (416, f"bytes */{len(whole)}")
+
+
+@pytest.mark.parametrize("name", ["secret.wav", "absent.wav", "../speech.wav", "speech"])
+def test_only_audio_of_the_ledger_is_handed_out(site: Site, name: str) -> None:
+    assert site.get("audio", bucket=str(site.audio), object=name).status_code == 404
+
+
+# in Airflow
+
+
+def test_task_instances_link_to_the_page_of_their_run(site: Site) -> None:
+    links = site.api.get(f"dags/{DAG}/dagRuns/{site.run}/taskInstances/load/links")["extra_links"]
+    page = site.session("admin").get(f"{site.airflow}{links['Data movement']}", timeout=30)
+    assert page.status_code == 200
+    assert "in/bad.csv.gz" in page.text
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(site: Site, browser: Browser) -> Iterator[Page]:
+    """A tab of a signed-in administrator; nothing may go wrong in it unnoticed."""
+    context = browser.new_context(viewport=DESK)
+    context.add_cookies([{"name": "_token", "value": site.token("admin"), "url": site.airflow}])
+    tab = context.new_page()
+    wrong: list[str] = []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    yield tab
+    context.close()
+    assert not wrong
+
+
+def test_every_page_fits_a_desk_and_a_phone_in_light_and_dark(site: Site, tab: Page) -> None:
+    backgrounds = set()
+    for size, scheme in ((DESK, "light"), (PHONE, "dark")):
+        tab.set_viewport_size(size)  # type: ignore[arg-type]
+        tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        for address in site.pages:
+            tab.goto(address)
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), (address, size)
+            assert tab.locator("h1").count() == 1
+            backgrounds.add((scheme, tab.evaluate("getComputedStyle(document.body).backgroundColor")))
+    assert len(backgrounds) == 2
+
+
+def test_waveforms_of_the_recording_and_its_twin_are_drawn(site: Site, tab: Page) -> None:
+    tab.goto(site.url("object", bucket=str(site.audio), object="speech.flac"))
+    tab.locator("figure.player[data-drawn]").nth(1).wait_for()
+    tab.locator("audio").nth(1).evaluate("a => new Promise(done => { a.onseeked = done; a.currentTime = 0.5 })")
+    assert tab.locator("audio").nth(1).evaluate("a => a.duration") == pytest.approx(1, abs=0.1)
+
+
+def test_the_keyboard_is_enough(site: Site, tab: Page) -> None:
+    tab.goto(site.url("objects"))
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.className") == "skip"
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.id") == "content"
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.name") == "text"
+    tab.keyboard.type("in/bad")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**text=in*")
+    tab.get_by_role("link", name="in/bad.csv.gz").first.focus()
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/object?*")
+    assert "in/bad.csv.gz" in tab.inner_text("h1")
+
+
+def test_airflow_shows_the_pages_and_they_take_its_colours(site: Site, tab: Page) -> None:
+    tab.add_init_script("localStorage.setItem('theme', 'dark')")
+    tab.goto(f"{site.airflow}/plugin/storeside-movement")
+    frame = tab.frame_locator("iframe")
+    frame.get_by_role("heading", name="Data movement").wait_for()
+    assert frame.locator("html").get_attribute("data-theme") == "dark"
+    frame.get_by_role("link", name=DAG).first.click()
+    frame.get_by_role("link", name="open in Airflow").click()
+    tab.wait_for_url(f"**/dags/{DAG}/runs/**")
+
+
+def click_twice(tab: Page, name: str) -> None:
+    tab.get_by_role("button", name=name).click()
+    tab.get_by_role("button", name="sure?").click()
+
+
+def test_failed_objects_are_tried_again(site: Site, tab: Page) -> None:
+    site.s3.put_object(Bucket=site.bucket, Key="in/bad.csv.gz", Body=b"still no")
+    tab.goto(site.url("run", dag=DAG, run=site.run, task="load"))
+    click_twice(tab, "Retry the 1 failed")
+    tab.get_by_text("tries the failed objects again").wait_for()
+    newest = max(site.api.runs(DAG), key=lambda run: run["run_after"])
+    assert newest["conf"] == {**site.api.run(DAG, site.run)["conf"], "retry_failed": True}
+    assert site.api.wait(DAG, newest["dag_run_id"], 60)["state"] == "success"
+
+
+def test_a_running_load_is_shown_and_cancelled(site: Site, tab: Page) -> None:
+    table = f"storeside.{unique('slow').replace('-', '_')}"
+    site.clickhouse.command(
+        f"CREATE TABLE {table} (n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.00004))"
+        " ENGINE = MergeTree ORDER BY n"
+    )
+    bucket = unique("slow")
+    site.s3.create_bucket(Bucket=bucket)
+    rows = b"n\n" + b"\n".join(b"%d" % n for n in range(1_000_000))
+    site.s3.put_object(Bucket=bucket, Key="n.csv", Body=rows)
+    run = site.api.trigger(DAG, {"bucket": bucket, "table": table, "format": "csv"})
+    tab.goto(site.url("movement", place=bucket))
+    tab.locator("article.live", has_text=table).wait_for(timeout=60_000)
+    assert tab.get_by_role("progressbar").count() == 1
+    click_twice(tab, "Cancel")
+    tab.get_by_text("was set to failed").wait_for()
+    assert site.api.wait(DAG, run, 30)["state"] == "failed"
+    reading = (
+        f"SELECT count() FROM system.processes WHERE query LIKE '%{bucket}%' AND query_id LIKE 'storeside-load%'"
+    )
+    until(lambda: site.clickhouse.query(reading).first_row[0] == 0, 30, "end of the queries")
+    tab.get_by_text("Nothing moves at the moment").wait_for()
+    tab.get_by_text("cut off").wait_for()
+
+
+def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client: SQSClient) -> None:
+    for statement in sql.schema("events"):
+        site.clickhouse.command(statement)
+    dead = sqs_client.create_queue(QueueName=unique("dead"))["QueueUrl"]
+    arn = sqs_client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "3"})
+    queue = sqs_client.create_queue(QueueName=unique("live"), Attributes={"RedrivePolicy": policy})["QueueUrl"]
+    site.clickhouse.insert("storeside.queue_depths", [[queue, 0, 1]], column_names=["queue", "visible", "dead"])
+    reason = {"storeside.reason": {"DataType": "String", "StringValue": "no <b>table</b>"}}
+    for body in ("first", "second"):
+        sqs_client.send_message(QueueUrl=dead, MessageBody=body, MessageAttributes=reason)
+    tab.goto(site.url("queues", queue=queue))
+    tab.get_by_role("link", name="Dead letters…").click()
+    tab.get_by_role("cell", name="no <b>table</b>").first.wait_for()
+    tab.get_by_role("row", name="second").get_by_role("checkbox").check()
+    tab.get_by_role("button", name="Send the chosen ones back").click()
+    tab.get_by_text("1 sent back").wait_for()
+    (message,) = sqs_client.receive_message(QueueUrl=queue, WaitTimeSeconds=5)["Messages"]
+    assert message["Body"] == "second"
+    assert tab.get_by_role("cell", name="no <b>table</b>").count() == 1

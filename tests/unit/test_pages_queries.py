@@ -1,0 +1,375 @@
+"""What the pages read, in ClickHouse's own engine: nothing there yet, cursors, and who may see what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from clickhouse_connect.driver.binding import bind_query
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from include import sql
+from include.pages import benchmarks, movement, objects, quality, queues
+from include.pages.datapath import data_path
+from include.pages.movement import Filter, Movement
+from include.pages.objects import Place, Search
+from include.pages.tables import PAGE, Tables, UnavailableError, read_cursor, write_cursor
+
+HOSTILE = ['"><script>alert(1)</script>', "it's", "a\\b", "new\nline", "{text:String}", "% _", "\u202egnp.exe", "ü?*"]
+
+
+class Rows:
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def named_results(self) -> Iterator[dict[str, Any]]:
+        return (json.loads(line) for line in self.lines)
+
+
+class Client:
+    """ClickHouse's engine in process, asked as clickhouse-connect asks a server."""
+
+    def __init__(self) -> None:
+        from chdb.session import Session
+
+        self.session = Session()
+
+    def query(self, text: str, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> Rows:
+        statement, bound = bind_query(text, dict(parameters))
+        values = {name.removeprefix("param_"): value for name, value in bound.items()}
+        try:
+            answer = self.session.query(statement, "JSONEachRow", params=values).data()
+        except Exception as e:
+            code = int(str(e).partition("Code: ")[2].partition(".")[0] or 0)
+            raise DatabaseError(str(e), code=code) from e
+        return Rows(answer.splitlines())
+
+    def command(self, text: str) -> None:
+        self.session.query(text)
+
+    def fill(self, table: str, **columns: Any) -> None:
+        """Insert one row."""
+        self.session.query(f"INSERT INTO storeside.{table} FORMAT JSONEachRow {json.dumps(columns)}")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Client]:
+    client = Client()
+    yield client
+    client.session.close()
+
+
+@pytest.fixture
+def empty(engine: Client) -> Client:
+    engine.command("DROP DATABASE IF EXISTS storeside")
+    return engine
+
+
+@pytest.fixture
+def client(empty: Client) -> Client:
+    for statement in (*sql.schema(), *sql.schema("transfer"), *sql.schema("events")):
+        empty.command(statement)
+    return empty
+
+
+def stage(**other: Any) -> Movement:
+    given = {
+        "run_id": "d/r", "dag_id": "d", "task_id": "t", "kind": "transform", "source": "ais://a",
+        "destination": "ais://b", "state": "done", "listed": 0, "skipped": 0, "done": 1, "failed": 0, "bytes_in": 10,
+        "bytes_out": 20, "seconds": 2.0, "job_seconds": 1.0, "recorded": 100.0,
+    }  # fmt: skip
+    return Movement(**{**given, **other})
+
+
+def run_row(client: Client, run: str, task: str = "t", at: str = "2026-01-01 00:00:00", **other: Any) -> None:
+    dag = run.partition("/")[0]
+    client.fill(
+        "runs", run_id=run, dag_id=dag, task_id=task, recorded_at=at, **{"kind": "copy", "state": "done", **other}
+    )
+
+
+def everything(tables: Tables) -> list[Any]:
+    """Call every function that reads; each gives what counts as nothing when there is nothing."""
+    load = stage(kind="load", source="s3://b/", destination="clickhouse://db.table", detail={"rejected": 1})
+    found = objects.lineage(tables, Place("ais://a", "x"))
+    return [
+        movement.movements(tables, Filter()).rows, movement.stages(tables, "d/r"), movement.throughput(tables),
+        movement.outcomes(tables, stage()).rows, movement.outcomes(tables, load).rows,
+        movement.rejected_rows(tables, load), movement.published(tables, "d/r"),
+        objects.search(tables, Search()).rows, objects.search_loads(tables, Search()).rows,
+        found.steps, found.loads, found.manifest or [], quality.verdicts(tables).rows, queues.queues(tables),
+        queues.history(tables, "q"), queues.events(tables, "q").rows, benchmarks.charts(tables),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_nothing_is_there_yet(empty: Client, request: pytest.FixtureRequest, there: bool) -> None:
+    tables = Tables(request.getfixturevalue("client") if there else empty)
+    assert not any(everything(tables))
+    assert set(benchmarks.missing(tables)) == set(benchmarks.EXPECTED)
+    progress = movement.load_progress(tables, stage(kind="load", detail={"objects": 4, "bytes": 8}))
+    assert (progress.objects, progress.objects_total, progress.share) == (0, 4, 0.0)
+
+
+def test_what_is_wrong_is_not_taken_for_nothing(client: Client) -> None:
+    with pytest.raises(UnavailableError, match="Syntax error"):
+        Tables(client).rows("SELECT (")
+
+
+def test_movements_come_newest_first_in_pages(client: Client) -> None:
+    for n in range(7):
+        run_row(client, f"d/{n}", at=f"2026-01-01 00:00:0{n // 2}")  # two at a time
+    tables, seen, after = Tables(client), [], ""
+    while True:
+        page = movement.movements(tables, Filter(), after, limit=3)
+        seen += [m.run for m in page.rows]
+        if not (after := page.after):
+            break
+    assert seen == ["6", "5", "4", "3", "2", "1", "0"]
+
+
+def test_movements_are_filtered(client: Client) -> None:
+    run_row(client, "speech/1", "ingest", source="s3://in", destination="ais://in")
+    run_row(client, "speech/1", "transcode", kind="transform", source="ais://in", destination="ais://out")
+    run_row(client, "load/1", "load", kind="load", state="partial", source="s3://t/", destination="clickhouse://db.t")
+
+    def found(**chosen: str) -> set[str]:
+        return {m.task_id for m in movement.movements(Tables(client), Filter(**chosen)).rows}
+
+    assert found(dag="load") == found(place="db.t") == found(kind="load") == found(state="partial") == {"load"}
+    assert found(place="ais://in") == {"ingest", "transcode"}
+    assert found() == {"ingest", "transcode", "load"}
+    with pytest.raises(ValueError, match="choose from"):
+        Filter(state="'; DROP")
+
+
+def test_the_end_of_a_task_takes_the_place_of_its_beginning(client: Client) -> None:
+    run_row(client, "d/1", state="running", detail=json.dumps({"started": 1.5, "objects": 9}))
+    (running,) = movement.movements(Tables(client), Filter(state="running")).rows
+    assert (running.started, running.detail["objects"]) == (1.5, 9)
+    run_row(client, "d/1", at="2026-01-01 00:01:00", state="done", done=9)
+    assert [m.state for m in movement.movements(Tables(client), Filter()).rows] == ["done"]
+
+
+def fill_all(client: Client, dag: str, name: str = "x") -> None:
+    """Put one row of everything, all of one DAG."""
+    run = f"{dag}/r"
+    run_row(client, run, kind="validate", detail=json.dumps({"expectations": []}), listed=1, done=1, seconds=1)
+    run_row(client, run, "moved", source="ais://a", destination="ais://b", done=1, seconds=1, at="2100-01-01")
+    client.fill(
+        "objects",
+        source="ais://a",
+        destination="ais://b",
+        object=name,
+        destination_object=name,
+        status="done",
+        run_id=run,
+    )
+    client.fill("loads", destination="db.table", bucket="b", key=name, version="v", state="loaded", run_id=run)
+    client.fill("speech", bucket="ais://b", object=name, run_id=run)
+    client.fill("events", queue="q", message_id="m", bucket="b", key=name, state="dead", run_id=run)
+
+
+def test_rows_of_dags_that_one_may_not_read_are_not_there(client: Client) -> None:
+    fill_all(client, "secret")
+    client.command("CREATE TABLE IF NOT EXISTS storeside.table_rejected (key String) ENGINE = Memory")
+
+    def seen(tables: Tables) -> list[bool]:
+        return [
+            bool(movement.movements(tables, Filter()).rows), bool(movement.stages(tables, "secret/r")),
+            bool(movement.throughput(tables, hours=24 * 365 * 80)),
+            bool(movement.outcomes(tables, stage(run_id="secret/r")).rows),
+            bool(movement.outcomes(tables, load("secret/r")).rows), bool(movement.published(tables, "secret/r")),
+            bool(objects.search(tables, Search("x")).rows), bool(objects.search_loads(tables, Search("x")).rows),
+            objects.lineage(tables, Place("ais://a", "x")).known, objects.is_known(tables, Place("ais://b", "x")),
+            bool(quality.verdicts(tables).rows), bool(queues.events(tables, "q").rows),
+        ]  # fmt: skip
+
+    def load(run: str) -> Movement:
+        return stage(kind="load", run_id=run, source="s3://b/", destination="clickhouse://db.table")
+
+    assert all(seen(Tables(client)))
+    assert all(seen(Tables(client, ["other", "secret"])))
+    assert not any(seen(Tables(client, ["other"])))
+    assert not any(seen(Tables(client, [])))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_found_as_they_are(client: Client, name: str) -> None:
+    fill_all(client, "d", name)
+    tables = Tables(client)
+    for anywhere in (False, True):
+        assert [row["object"] for row in objects.search(tables, Search(name, anywhere=anywhere)).rows] == [name]
+        assert [row["key"] for row in objects.search_loads(tables, Search(name, anywhere=anywhere)).rows] == [name]
+    assert objects.lineage(tables, Place("ais://b", name)).manifest
+    assert read_cursor(write_cursor((name, 1)), str, int) == (name, 1)
+
+
+@pytest.mark.parametrize("text", ["x", "[]", '["a"]', '["a", "b"]', '["a", 1, 2]', '{"a": 1}', '["a", true]', "NaN"])
+def test_a_changed_cursor_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="go back to the first page"):
+        read_cursor(text, str, int)
+
+
+def test_objects_are_found_by_either_name_and_in_pages(client: Client) -> None:
+    for n in range(PAGE + 20):
+        for status in ("failed", "done"):  # two versions of the row, not merged
+            client.fill(
+                "objects", source="ais://in", destination="ais://out", object=f"a/{n:03}.flac",
+                destination_object=f"a/{n:03}.wav", status=status, run_id="d/r",
+                recorded_at=f"2026-01-01 00:00:0{len(status)}" if status == "done" else "2026-01-01 00:00:00",
+            )  # fmt: skip
+    tables = Tables(client)
+
+    def names(wanted: Search) -> list[str]:
+        return [row["object"] for row in objects.search(tables, wanted).rows]
+
+    assert names(Search("a/007.wav")) == names(Search("a/007.flac")) == names(Search("007.wav", anywhere=True))
+    assert names(Search("a/007")) == ["a/007.flac"]
+    assert names(Search("007")) == names(Search("a/007", bucket="ais://else")) == []
+    first = objects.search(tables, Search("a/"))
+    second = objects.search(tables, Search("a/"), first.after)
+    assert {row["status"] for row in first.rows} == {"done"}
+    assert [len(first.rows), len(second.rows), second.after] == [PAGE, 20, ""]
+    assert [row["object"] for row in (*first.rows, *second.rows)] == [f"a/{n:03}.flac" for n in range(PAGE + 20)]
+
+
+def step(client: Client, source: str, destination: str, name: str, result: str, status: str = "done") -> None:
+    client.fill(
+        "objects", source=source, destination=destination, object=name, destination_object=result, status=status,
+        effect="" if source.startswith("s3") else "e", run_id="d/r",
+    )  # fmt: skip
+
+
+def test_lineage_goes_back_to_the_origin_and_on_to_everything_made_of_it(client: Client) -> None:
+    step(client, "s3://in", "ais://in", "a.flac", "a.flac")
+    step(client, "ais://in", "ais://wav", "a.flac", "a.wav")
+    step(client, "ais://in", "ais://mp3", "a.flac", "a.mp3", "failed")
+    step(client, "ais://wav", "ais://facts", "a.wav", "r/a.wav.json")
+    step(client, "ais://wav", "s3://in", "a.wav", "a.flac")  # round and round
+    client.fill(
+        "loads", destination="db.t", bucket="in", key="a.flac", version="v", state="loaded", rows=3, run_id="d/r"
+    )
+    client.fill("speech", bucket="ais://wav", object="a.wav", duration_seconds=2, run_id="d/r")
+    for place in (Place("ais://wav", "a.wav"), Place("s3://in", "a.flac"), Place("ais://facts", "r/a.wav.json")):
+        found = objects.lineage(Tables(client), place)
+        assert {step.destination.bucket for step in found.steps} >= {"ais://in", "ais://wav", "ais://facts"}
+        assert [p.object for p in found.audio] == ["a.flac", "a.wav"]  # not the one that failed
+        assert found.manifest
+        assert found.manifest["duration_seconds"] == 2
+        assert {load["destination"] for load in found.loads} == {"db.t"}
+    assert not objects.lineage(Tables(client), Place("ais://in", "b")).known
+
+
+def test_outcomes_are_those_of_the_run_and_in_pages(client: Client) -> None:
+    for n in range(PAGE + 1):
+        client.fill(
+            "objects", source="ais://a", destination="ais://b", object=f"{n:03}",
+            status="failed" if n == 3 else "done", reason="why", run_id="d/r",
+        )  # fmt: skip
+    client.fill("objects", source="ais://a", destination="ais://b", object="other", status="done", run_id="d/later")
+    tables = Tables(client)
+    first = movement.outcomes(tables, stage())
+    second = movement.outcomes(tables, stage(), after=first.after)
+    assert [row["object"] for row in (*first.rows, *second.rows)] == [f"{n:03}" for n in range(PAGE + 1)]
+    assert [row["object"] for row in movement.outcomes(tables, stage(), "failed").rows] == ["003"]
+    with pytest.raises(ValueError, match="status"):
+        movement.outcomes(tables, stage(), "no")
+
+
+def test_rejected_rows_are_those_of_the_run(client: Client) -> None:
+    client.command(
+        "CREATE OR REPLACE TABLE storeside.`odd``name_rejected` (load_id UInt64, key String, row_number UInt64,"
+        " reason String, raw String) ENGINE = ReplacingMergeTree ORDER BY (load_id, row_number)"
+    )
+    for load_id, run in ((1, "d/r"), (2, "d/other")):
+        client.fill(
+            "loads", destination="storeside.odd`name", bucket="b", key=f"k{load_id}", load_id=load_id, state="loaded",
+            rejected=1, run_id=run,
+        )  # fmt: skip
+        client.fill("`odd``name_rejected`", load_id=load_id, key=f"k{load_id}", row_number=5, reason="bad", raw="x,y")
+    load = stage(kind="load", source="s3://b/", destination="clickhouse://storeside.odd`name", detail={"rejected": 1})
+    assert movement.rejected_rows(Tables(client), load) == [
+        {"key": "k1", "row_number": 5, "reason": "bad", "raw": "x,y"}
+    ]
+
+
+def test_progress_of_a_load_is_what_its_ledger_says(client: Client) -> None:
+    for n, state in enumerate(("loaded", "loaded", "failed", "publishing")):
+        client.fill("loads", destination="db.t", bucket="b", key=str(n), state=state, bytes=10, rows=5, run_id="d/r")
+    load = stage(
+        kind="load",
+        source="s3://b/x",
+        destination="clickhouse://db.t",
+        detail={"objects": 8, "bytes": 80, "started": 1},
+    )
+    found = movement.load_progress(Tables(client), load)
+    assert (found.objects, found.failed, found.bytes, found.share) == (2, 1, 20, 0.25)
+    assert found.eta == pytest.approx(3 * found.seconds)
+
+
+def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
+    stages = [
+        stage(kind="copy", source="s3://in", destination="ais://a", bytes_in=100, bytes_out=100),
+        stage(bytes_in=100, bytes_out=300),
+        stage(source="ais://b", destination="ais://facts", bytes_in=300, bytes_out=7, job_seconds=0.0),  # no job ran
+        stage(kind="load", source="s3://t/", destination="clickhouse://db.t", bytes_in=50, detail={"loader": "push"}),
+        stage(kind="validate", destination=""),
+    ]
+    picture = data_path(stages, [{"bucket": "ais://b", "rows": 4}])
+    assert (picture.spared, picture.carried) == (607, 50)
+    assert [(e.source.uri, e.destination.uri) for e in picture.edges] == [
+        ("s3://in", "ais://a"), ("ais://a", "ais://b"), ("ais://b", "ais://facts"), ("s3://t/", "clickhouse://db.t"),
+        ("ais://facts", "clickhouse://storeside.speech"),
+    ]  # fmt: skip
+    assert [e.is_straight for e in picture.edges][:3] == [True, True, True]
+    assert not data_path([]).edges
+
+
+def test_verdicts_show_what_failed(client: Client) -> None:
+    expectations = [{"expectation": "a", "success": True}, {"expectation": "b", "success": False}]
+    run_row(
+        client,
+        "d/1",
+        kind="validate",
+        state="failed",
+        listed=10,
+        failed=2,
+        detail=json.dumps({"expectations": expectations}),
+    )
+    run_row(client, "d/2", kind="validate", detail="{not json", at="2026-01-02")
+    broken, found = quality.verdicts(Tables(client)).rows
+    assert broken.expectations == ()
+    assert (found.rows, found.invalid, [e["expectation"] for e in found.failed]) == (10, 2, ["b"])
+
+
+def test_queues_have_their_newest_depth_and_their_events(client: Client) -> None:
+    client.fill("queue_depths", queue="q", visible=5, recorded_at="2026-01-01 00:00:00")
+    client.command("INSERT INTO storeside.queue_depths (queue, visible, dead) VALUES ('q', 2, 1)")
+    fill_all(client, "d")
+    tables = Tables(client)
+    (row,) = queues.queues(tables)
+    assert (row["visible"], row["dead"]) == (2, 1)
+    assert [point["waiting"] for point in queues.history(tables, "q")] == [2]
+    assert [row["key"] for row in queues.events(tables, "q", "dead").rows] == ["x"]
+    assert queues.events(tables, "q", "loaded").rows == []
+
+
+def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> None:
+    client.command(
+        "CREATE TABLE storeside.backend_benchmark (at DateTime, backend LowCardinality(String), part_mb UInt32,"
+        " host String, mb_per_second Float64, note String) ENGINE = MergeTree ORDER BY at"
+    )
+    for backend, part, rate in (("s3", 8, 10.0), ("s3", 8, 30.0), ("s3", 16, 40.0), ("ais", 8, 80.0)):
+        client.fill(
+            "backend_benchmark", backend=backend, part_mb=part, host="one", mb_per_second=rate, note=str(rate)
+        )
+    tables = Tables(client)
+    (chart,) = benchmarks.charts(tables)
+    assert (chart.measure, chart.by) == ("mb_per_second", ("backend", "part_mb"))
+    assert [(bar.label, bar.value, bar.share) for bar in chart.bars] == [
+        ("ais · 8", 80, 1), ("s3 · 8", 20, 0.25), ("s3 · 16", 40, 0.5),
+    ]  # fmt: skip
+    assert "backend_benchmark" not in benchmarks.missing(tables)
