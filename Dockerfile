@@ -21,20 +21,20 @@ WORKDIR /requirements
 COPY requirements.lock ./
 
 FROM installer AS airflow-packages
-COPY images/airflow.txt images/
-RUN uv pip install --quiet --no-cache -c requirements.lock -r images/airflow.txt
+COPY include/stack/images/airflow.txt include/stack/images/
+RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/airflow.txt
 
 FROM installer AS transformer-packages
-COPY include/transformers/requirements.txt images/transformer.txt
-RUN uv pip install --quiet --no-cache -c requirements.lock -r images/transformer.txt
+COPY include/transformers/requirements.txt include/stack/images/transformer.txt
+RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/transformer.txt
 
 FROM transformer-packages AS aistore-packages
-COPY images/aistore.txt images/
-RUN uv pip install --quiet --no-cache -c requirements.lock -r images/aistore.txt
+COPY include/stack/images/aistore.txt include/stack/images/
+RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/aistore.txt
 
 FROM installer AS s3-packages
-COPY images/s3.txt images/
-RUN uv pip install --quiet --no-cache -c requirements.lock -r images/s3.txt
+COPY include/stack/images/s3.txt include/stack/images/
+RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/s3.txt
 
 FROM base AS native
 RUN apt-get update \
