@@ -85,11 +85,11 @@ def test_connections_lead_to_the_services() -> None:
     aws = found["AIRFLOW_CONN_AWS_DEFAULT"]
     endpoint = f"http://s3:{SERVICES['s3']['environment']['GATEWAY_PORT']}"
     assert aws.extra_dejson["endpoint_url"] == endpoint == SERVICES["aistore"]["environment"]["S3_ENDPOINT"]
-    config = ElementTree.parse(CHECKOUT / "images" / "clickhouse" / "config.xml")  # noqa: S314 - ours
+    config = ElementTree.parse(CHECKOUT / "include" / "stack" / "images" / "clickhouse" / "config.xml")  # noqa: S314 - ours
     collection = config.find(f"named_collections/{aws.extra_dejson['clickhouse_collection']}")
     assert collection is not None
     assert collection.findtext("url") == endpoint + "/"
-    users = ElementTree.parse(CHECKOUT / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
+    users = ElementTree.parse(CHECKOUT / "include" / "stack" / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
     user = users.find(f"users/{found['AIRFLOW_CONN_CLICKHOUSE_DEFAULT'].login}")
     assert user is not None
     assert f"GRANT NAMED COLLECTION ON {collection.tag}" in [query.text for query in user.findall("grants/query")]
@@ -129,7 +129,7 @@ def test_everything_that_is_copied_is_there_and_sent() -> None:
 
 def test_the_airflow_image_has_what_the_project_needs_there() -> None:
     project = (CHECKOUT / "requirements.txt").read_text().partition("# Code that runs beside")[0]
-    image = (CHECKOUT / "images" / "airflow.txt").read_text()
+    image = (CHECKOUT / "include" / "stack" / "images" / "airflow.txt").read_text()
 
     def packages(text: str) -> set[str]:
         return {line for line in text.splitlines() if line and not line.startswith("#")}
@@ -139,7 +139,7 @@ def test_the_airflow_image_has_what_the_project_needs_there() -> None:
     for package in packages(image) - packages(project):
         assert "==" in package, f"{package} is neither in the lock nor pinned"
     for name in ("aistore", "s3"):
-        for package in packages((CHECKOUT / "images" / f"{name}.txt").read_text()):
+        for package in packages((CHECKOUT / "include" / "stack" / "images" / f"{name}.txt").read_text()):
             assert re.search(rf"^{package}==", lock, re.MULTILINE), package
 
 
