@@ -362,8 +362,8 @@ def test_queues_have_their_newest_depth_and_their_events(client: Client) -> None
 
 def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> None:
     client.command(
-        "CREATE TABLE storeside.backend_benchmark (at DateTime, backend LowCardinality(String), part_mb UInt32, round UInt16,"
-        " host String, mb_per_second Float64, note String) ENGINE = MergeTree ORDER BY at"
+        "CREATE TABLE storeside.backend_benchmark (at DateTime, backend LowCardinality(String), part_mb UInt32,"
+        " round UInt16, host String, mb_per_second Float64, note String) ENGINE = MergeTree ORDER BY at"
     )
     for backend, part, rate in (("s3", 8, 10.0), ("s3", 8, 30.0), ("s3", 16, 40.0), ("ais", 8, 80.0)):
         client.fill(
