@@ -31,7 +31,9 @@ SELECT 'ais://in', 'ais://out', concat(name, '.flac'), hex(sipHash64(number)), '
     if(number % 1000 = 7, 'failed', 'done'), '', 140000, 280000, format('d/{{}}', toString(number % {runs}))
 FROM
 (
-    SELECT number, format('speech/{{}}/recording-{{}}', toString(number % 977), leftPad(toString(number), 9, '0')) AS name
+    SELECT
+        number,
+        format('speech/{{}}/recording-{{}}', toString(number % 977), leftPad(toString(number), 9, '0')) AS name
     FROM numbers({count})
 )
 """
