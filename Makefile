@@ -105,6 +105,10 @@ bench-matrix: $(STAMP) ## server x channel x file access x direct put; ARGS="--c
 bench-reconcile: $(STAMP) ## comparing the listings of a bucket of 10 million objects
 	@$(PYTHON) -m tests.benchmarks.reconcile $(ARGS)
 
+.PHONY: bench-pages
+bench-pages: $(STAMP) ## what the pages in Airflow ask of a ledger of 10 million objects
+	@$(PYTHON) -m tests.benchmarks.pages $(ARGS)
+
 .PHONY: bench-transfer
 bench-transfer: $(STAMP) ## S3 into ClickHouse against the engine itself, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
 	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
@@ -122,7 +126,7 @@ bench-storage: $(STAMP) ## objects in parts against one piece, on a long link; A
 	@$(PYTHON) -m tests.benchmarks.storage $(ARGS)
 
 .PHONY: bench
-bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-events bench-hsds bench-storage ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile bench-pages bench-transfer bench-events bench-hsds bench-storage ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

@@ -9,14 +9,13 @@ from include.pages.tables import Tables
 
 # Tables that something fills, and what does.
 EXPECTED = {
-    "backend_benchmark": "make bench-storage: single and multipart requests against every storage backend",
-    "throughput": "tasks that measure a storage backend, and make bench-storage",
-    "transform_benchmark": "make bench-matrix: server, channel, file access and direct put of transforms",
+    "backend_benchmark": "tasks that measure single and multipart requests against storage backends",
+    "throughput_runs": "tasks that measure the throughput of an AIStore cluster",
 }
 _MOST_BARS = 40
 _MOST_METRICS = 4
 # Columns that name a measurement, and say nothing about what was measured.
-_NAMES = ("run_id", "id", "commit", "host", "note", "detail", "error")
+_NAMES = frozenset({"run_id", "measurement", "round", "tick", "host", "note", "detail", "error"})
 _FLOATS = ("Float", "Decimal", "Nullable(Float")
 _WHAT = ("String", "LowCardinality", "Enum", "Bool", "UInt", "Int", "Nullable(UInt", "Nullable(Int")
 

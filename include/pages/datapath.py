@@ -14,6 +14,7 @@ MANIFEST = "clickhouse://storeside.speech"
 STORAGE_SIDE = {
     "copy": "AIStore copies",
     "transform": "AIStore's ETL transforms",
+    "prefetch": "AIStore prefetches",
     "load": "ClickHouse pulls",
     "events": "ClickHouse pulls",
 }
@@ -83,7 +84,7 @@ class DataPath:
 
 def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = ()) -> DataPath:
     """Draw the stages of a run, and the manifest rows that it published."""
-    moving = [stage for stage in stages if stage.destination and stage.kind in STORAGE_SIDE]
+    moving = [stage for stage in stages if stage.destination]
     # The rows are made of facts about objects, which stand in the bucket that a stage measured them into.
     facts = {stage.source: stage.destination for stage in moving}
     rows = [(facts.get(row["bucket"], row["bucket"]), row["rows"]) for row in published]
@@ -105,6 +106,9 @@ def _edge(stage: Movement, nodes: dict[str, Node]) -> Edge:
         how = "the worker pushes" if push else STORAGE_SIDE["load"]
         rows = int(stage.detail.get("rows", 0))
         return Edge(source, destination, how, stage.bytes_in, 0, stage.done, rows, push)
-    if stage.done and not stage.job_seconds:  # no job ran: nothing was read for these
+    if stage.kind == "transform" and stage.done and not stage.job_seconds:  # no job ran: nothing was read for these
         return Edge(source, destination, "made in passing", 0, stage.bytes_out, stage.done)
-    return Edge(source, destination, STORAGE_SIDE[stage.kind], stage.bytes_in, stage.bytes_out, stage.done)
+    # A copy that AIStore had no job for, and what is neither copy nor transform, goes through the task itself.
+    worker = stage.kind not in STORAGE_SIDE or (stage.kind == "copy" and stage.done > 0 and not stage.job_seconds)
+    how = f"the worker: {stage.kind}" if worker else STORAGE_SIDE[stage.kind]
+    return Edge(source, destination, how, stage.bytes_in, stage.bytes_out, stage.done, 0, worker)

@@ -45,7 +45,7 @@ def overview(
     history = movements.throughput(tables, dag)
     return render(
         request, "movement.html", title="Data movement", chosen=chosen, before=before,
-        kinds=movements.KINDS, states=movements.STATES,
+        kinds=["", *movements.kinds(tables)], states=movements.STATES,
         live=_live(tables, user, chosen), page=movements.movements(tables, chosen, before),
         ended=_ended,
         lines=[
@@ -80,7 +80,7 @@ def run(
         raise HTTPException(403, "you may not read this DAG")
     run_id = f"{dag}/{run}"
     stages = movements.stages(tables, run_id)
-    moving = [stage for stage in stages if stage.kind in datapath.STORAGE_SIDE]
+    moving = [stage for stage in stages if stage.destination]
     # the stage that was asked for; else the first with failures, or else the last
     asked = [stage for stage in moving if stage.task_id == task]
     stage = next(iter([*asked, *[s for s in moving if s.failed], *reversed(moving)]), None)

@@ -316,12 +316,15 @@ def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
         stage(bytes_in=100, bytes_out=300),
         stage(source="ais://b", destination="ais://facts", bytes_in=300, bytes_out=7, job_seconds=0.0),  # no job ran
         stage(kind="load", source="s3://t/", destination="clickhouse://db.t", bytes_in=50, detail={"loader": "push"}),
+        stage(kind="copy", source="gs://x", destination="oci://y", bytes_in=5, bytes_out=5, job_seconds=0.0),
+        stage(kind="export", source="hsds://x", destination="s3://y", bytes_in=6, bytes_out=6),
         stage(kind="validate", destination=""),
     ]
     picture = data_path(stages, [{"bucket": "ais://b", "rows": 4}])
-    assert (picture.spared, picture.carried) == (607, 50)
+    assert (picture.spared, picture.carried) == (607, 61)
     assert [(e.source.uri, e.destination.uri) for e in picture.edges] == [
         ("s3://in", "ais://a"), ("ais://a", "ais://b"), ("ais://b", "ais://facts"), ("s3://t/", "clickhouse://db.t"),
+        ("gs://x", "oci://y"), ("hsds://x", "s3://y"),
         ("ais://facts", "clickhouse://storeside.speech"),
     ]  # fmt: skip
     assert [e.is_straight for e in picture.edges][:3] == [True, True, True]
@@ -360,11 +363,17 @@ def test_queues_have_their_newest_depth_and_their_events(client: Client) -> None
 def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> None:
     client.command(
         "CREATE TABLE storeside.backend_benchmark (at DateTime, backend LowCardinality(String), part_mb UInt32,"
-        " host String, mb_per_second Float64, note String) ENGINE = MergeTree ORDER BY at"
+        " round UInt16, host String, mb_per_second Float64, note String) ENGINE = MergeTree ORDER BY at"
     )
     for backend, part, rate in (("s3", 8, 10.0), ("s3", 8, 30.0), ("s3", 16, 40.0), ("ais", 8, 80.0)):
         client.fill(
-            "backend_benchmark", backend=backend, part_mb=part, host="one", mb_per_second=rate, note=str(rate)
+            "backend_benchmark",
+            backend=backend,
+            part_mb=part,
+            round=int(rate),
+            host="one",
+            mb_per_second=rate,
+            note=str(rate),
         )
     tables = Tables(client)
     (chart,) = benchmarks.charts(tables)
