@@ -188,7 +188,7 @@ def _configure(stack: Stack, part: str) -> None:
         "log_level": "WARNING",
         "password_file": str(passwords),
         # a chunk that was read is seldom read again: of its 128 MB for each node most would be garbage
-        "chunk_mem_cache_size": "16m",
+        "chunk_mem_cache_size": "32m",
         "metadata_mem_cache_size": "16m",
     }
     (_home(stack, part) / "override.yml").write_text(json.dumps(settings, indent=1))  # YAML holds JSON

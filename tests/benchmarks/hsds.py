@@ -179,7 +179,7 @@ def fill(client: Client, domain: str, rows: int) -> int:
     client.create(domain, "/values", body)
     dataset, random, total = client.dataset(domain, "/values"), np.random.default_rng(1), 0
     for slab in plan((range(rows), range(COLUMNS)), CHUNKS, 8, 9 << 20, whole_rows=True):
-        values = random.integers(0, 1 << 40, slab.shape, dtype=np.int64)
+        values = random.integers(0, 1 << 30, slab.shape, dtype=np.int64)
         total += int(values.sum())
         client.write(dataset, slab, values.reshape(-1).view(np.uint8).data)
     client.flush(domain)
