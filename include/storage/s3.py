@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -182,9 +183,16 @@ class S3Store:
         return version
 
     def abort(self, key: str, upload: str) -> None:
-        """Drop an upload and its parts."""
-        with self._errors(key), suppress(self.client.exceptions.NoSuchUpload):
-            self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
+        """Drop an upload and its parts; servers have several codes for one that is gone."""
+        from botocore.exceptions import ClientError
+
+        with self._errors(key):
+            try:
+                self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
+            except ClientError as e:
+                missing = e.response["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.NOT_FOUND
+                if not missing or e.response["Error"]["Code"] == "NoSuchBucket":
+                    raise
 
     def uploads(self, key: str) -> Iterator[Upload]:
         """Yield the uploads of a key that were not completed."""
