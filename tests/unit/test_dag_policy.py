@@ -17,7 +17,14 @@ from include.storage.buckets import PROVIDERS
 from include.transform.etl import COMMUNICATION_TYPES
 from include.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
 
-DAGS = ("s3_events_to_clickhouse", "s3_replication", "s3_to_clickhouse", "speech_pipeline", "sqs_redrive")
+DAGS = (
+    "cluster_throughput",
+    "s3_events_to_clickhouse",
+    "s3_replication",
+    "s3_to_clickhouse",
+    "speech_pipeline",
+    "sqs_redrive",
+)
 PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
 BANNED = set(PYPROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-module-level-imports"])
 
