@@ -94,8 +94,12 @@ bench-transfer: $(STAMP) ## S3 into ClickHouse against the engine itself, Airbyt
 bench-events: $(STAMP) ## S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"
 	@$(PYTHON) -m tests.benchmarks.events $(ARGS)
 
+.PHONY: bench-throughput
+bench-throughput: $(STAMP) ## an AIStore cluster of 1, 2 and 4 targets under its own loader; ARGS="--rounds 5 --chart file.svg"
+	@$(PYTHON) -m tests.benchmarks.throughput $(ARGS)
+
 .PHONY: bench
-bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-events ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile bench-transfer bench-events bench-throughput ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

@@ -114,6 +114,8 @@ TOTALS = """[
  "get_batch": null}
 ]"""
 
+FAILED = TOTALS.replace('"errors": 0', '"errors": 7')
+
 
 def test_totals_are_of_reads_and_writes_together() -> None:
     outcome = Outcome.parse(TOTALS)
@@ -145,8 +147,7 @@ def test_a_loader_that_ends_well(tmp_path: Path) -> None:
         (["echo 'ERROR: bucket on fire' >&2; exit 3"], "exited with 3: ERROR: bucket on fire"),
         (["echo hello"], r"left no totals \(.*: hello"),
         (["echo '[' > $out"], "left no totals"),
-        ([f"cat > $out <<'E'\n{TOTALS.replace('errors": 0', 'errors": 7')}\nE", "echo 'GET failed: disk'"],
-         "14 requests of aisloader failed beside 4.*GET failed: disk"),
+        (["echo 'GET failed: disk'", f"cat > $out <<'E'\n{FAILED}\nE"], "14 requests .* failed beside 4.*GET failed: disk"),
     ],
 )  # fmt: skip
 def test_a_loader_that_does_not(tmp_path: Path, lines: list[str], message: str) -> None:
