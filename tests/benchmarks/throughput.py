@@ -136,9 +136,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=8, help="of each load (default: %(default)s)")
     parser.add_argument("--concurrency", type=int, default=8, help="workers of the loader (default: %(default)s)")
-    parser.add_argument(
-        "--chart", type=Path, help="write the chart of the last read of four targets to this SVG file"
-    )
+    parser.add_argument("--chart", type=Path, help="write the last read of four targets to this SVG file")
     options = parser.parse_args()
     home = default_folder()
     (home / "cache").mkdir(parents=True, exist_ok=True)
@@ -174,7 +172,7 @@ def _measure(benches: dict[int, Bench], loader: str, options: argparse.Namespace
                 figures = one.report.figures
                 print(
                     f"round {number}: {name}, {targets} targets: {figures.mean / 1e6:.0f} MB/s,"
-                    f" {one.cpu:.2f} CPU s/GB, time {figures.time_variance:.1f} %, node {figures.node_variance:.1f} %",
+                    f" {one.cpu:.2f} CPU s/GB, {figures.time_variance:.1f} and {figures.node_variance:.1f} %",
                     file=sys.stderr,
                 )
     if options.chart:
@@ -189,9 +187,7 @@ def _print(found: dict[tuple[str, int], list[Found]], limit: float) -> None:
         return statistics.median(getattr(one.report.figures, figure) for one in some)
 
     rounds = len(found["read_10MiB", 1])
-    print(
-        f"\nMedians of {rounds} interleaved rounds; {measure.machine()}; plain TCP over loopback {limit / 1e6:.0f} MB/s\n"
-    )
+    print(f"\nMedians of {rounds} interleaved rounds; {measure.machine()}; loopback {limit / 1e6:.0f} MB/s\n")
     print("| load | targets | mean MB/s | peak MB/s | of loopback | time variance | node variance | CPU s per GB |")
     print("|---|---|---|---|---|---|---|---|")
     lines = []
@@ -225,7 +221,7 @@ def _print(found: dict[tuple[str, int], list[Found]], limit: float) -> None:
 
 
 def _published() -> dict[str, float]:
-    """Return the model's limits of the article's cluster in GiB/s; the cores that its nodes have are not published."""
+    """Return the model's limits of the article's cluster in GiB/s; how many cores its nodes have is not known."""
     disks = disk_limit(175 * GIB, 56) / 16 / 12
     limits = Model(nodes=16, nic_gbit=100, disks=12, disk_bytes=disks).limits()
     return {part: limit / GIB for part, limit in limits.items()}

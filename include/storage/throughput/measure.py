@@ -133,13 +133,16 @@ class Measurement:
         """
         self._tables.create()
         with answering(self._cluster.endpoint):
-            self._check_bucket()
-            targets = Targets(self._client)
+            targets = Targets(self._cluster.client(patient=False))
             try:
-                return self._measure(targets)
+                self._check_bucket()
+                self.remove()
+                try:
+                    return self._measure(targets)
+                finally:
+                    self.remove()
             finally:
                 targets.close()
-                self.remove()
 
     def cancel(self) -> None:
         """End the loader; `run` then removes what was written and raises."""
@@ -168,7 +171,6 @@ class Measurement:
             )
 
     def _measure(self, targets: Targets) -> Report:
-        self.remove()
         if self.load.reads_own:
             self._fill()
         outcome = self._follow(targets)
