@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,7 +15,7 @@ from include.stack.settings import Stack
 from include.storage.buckets import Bucket
 from include.storage.cluster import Cluster
 from include.storage.throughput.load import Load
-from include.storage.throughput.measure import Comparison, Measurement, Report
+from include.storage.throughput.measure import Measurement
 from include.storage.throughput.nodes import Targets
 from include.storage.throughput.tables import Measurements
 from include.transform.errors import TransientTransformError
@@ -55,6 +54,13 @@ def measurement(
     )  # fmt: skip
 
 
+def columns(**given: Any) -> dict[str, Any]:
+    """Return a row of ``storeside.throughput_runs`` as far as these tests do not care."""
+    figures = dict.fromkeys(("peak", "time_variance", "node_variance", "latency"), 0.0)
+    unknown = dict.fromkeys(("disk_use_min", "disk_use", "disk_use_max", "bound", "share", "baseline"))
+    return {**figures, **unknown, "loader_bytes": 0, "requests": 0, **given}
+
+
 def loaders() -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["name"]) if p.info["name"] == "aisloader"]
 
@@ -89,15 +95,19 @@ def test_a_mixed_load_is_measured_at_its_targets_and_leaves_nothing(
     assert set(run.tables.rates(run.name)) == set(Targets(aistore).names)
 
 
-def test_existing_objects_are_read_and_left_alone(
+def test_existing_objects_are_read_and_left_alone_and_a_slower_cluster_is_a_regression(
     stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
 ) -> None:
     put(aistore, bucket, {f"in/{n}": bytes(OBJECT) for n in range(8)})
     before = sizes(aistore, bucket)
-    load = {"dataset_bytes": 0, "prefix": "in/"}
-    report = measurement(stack, clickhouse, bucket, loader, load=load).run()
+    run = measurement(stack, clickhouse, bucket, loader, load={"dataset_bytes": 0, "prefix": "in/"})
+    earlier = columns(cluster=Targets(aistore).cluster, nodes=stack.targets, mean=1e12)
+    run.tables.create()
+    run.tables.record(unique("earlier"), run.load, began=1e9, ended=1e9 + 5, verdict="first", **earlier)
+    report = run.run()
     assert report.outcome.bytes == report.outcome.requests * OBJECT  # never the five bytes
     assert sizes(aistore, bucket) == before
+    assert (report.verdict.name, report.verdict.baseline, report.verdict.runs) == ("regression", 1e12, 1)
 
 
 def test_a_cancelled_load_ends_and_leaves_nothing(
@@ -147,19 +157,16 @@ def test_nothing_to_read_is_said_before_the_loader_starts(
         measurement(stack, clickhouse, bucket, loader, load={"dataset_bytes": 0, "prefix": prefix}).run()
 
 
-def test_runs_are_compared_with_those_before(stack: Stack, clickhouse: Any, tmp_path: Path) -> None:
+def test_runs_are_compared_with_those_before(clickhouse: Any) -> None:
     """Of the same load on the same cluster only, without regressions, and from a first one on."""
     tables = Measurements(clickhouse)
     tables.create()
     cluster = unique("cluster")
     load = Load(Bucket("ais", "b"), "read", OBJECT, 4, 5, 8 << 20)
-    columns = dict.fromkeys(("peak", "time_variance", "node_variance", "latency"), 0.0)
-    columns |= dict.fromkeys(("disk_use_min", "disk_use", "disk_use_max", "bound", "share", "baseline"))
-    columns |= {"loader_bytes": 0, "requests": 0, "cluster": cluster, "nodes": 2}
 
     def add(at: int, mean: float, verdict: str, **other: Any) -> None:
-        row = {**columns, "began": float(at), "ended": at + 5.0, "mean": mean, "verdict": verdict, **other}
-        tables.record(f"{cluster}/{at}", load, **row)
+        row = columns(**{"cluster": cluster, "nodes": 2, "mean": mean, "verdict": verdict, **other})
+        tables.record(f"{cluster}/{at}", load, began=float(at), ended=at + 5.0, **row)
 
     def baseline(last: int = 5) -> tuple[float | None, int]:
         return tables.compare("now", load, cluster, 2, last)
@@ -174,17 +181,3 @@ def test_runs_are_compared_with_those_before(stack: Stack, clickhouse: Any, tmp_
     assert baseline() == (110, 3)
     assert baseline(last=2) == (105, 2)
     assert tables.compare(f"{cluster}/400", load, cluster, 2, 1) == (100, 1)
-
-
-def test_a_slower_cluster_is_a_regression(
-    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
-) -> None:
-    first = measurement(stack, clickhouse, bucket, loader).run()
-    clickhouse.command(
-        "INSERT INTO storeside.throughput_runs SELECT * REPLACE (mean * 100 AS mean, now64(3) AS recorded_at)"
-        " FROM storeside.throughput_runs FINAL WHERE measurement = {m:String}",
-        parameters={"m": first.measurement},
-    )
-    second: Report = measurement(stack, clickhouse, bucket, loader, comparison=Comparison(5, 50)).run()
-    assert second.verdict.name == "regression"
-    assert second.verdict.baseline == pytest.approx(100 * first.figures.mean)
