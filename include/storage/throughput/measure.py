@@ -24,7 +24,8 @@ TICK_SECONDS = 1.0
 REPORT_SECONDS = 5.0
 # In the first seconds connections are made and caches warmed; they are in the table but not in the figures.
 WARM_UP_SECONDS = 2.0
-_PAGE = 1000
+_REMOVALS = 3
+_REMOVAL_SECONDS = 3600
 _MB = 1e6
 
 
@@ -151,11 +152,21 @@ class Measurement:
             self._loader.kill()
 
     def remove(self) -> None:
-        """Remove the objects of this measurement, and those of earlier tries."""
-        handle = self.load.bucket.handle(self._client)
-        # A listing that goes on while its objects are deleted could skip some: always the first page.
-        while self.load.writes and (names := self._first(f"{self.prefix}/", _PAGE)):
-            self._client.job(handle.objects(obj_names=names).delete()).wait(timeout=300)
+        """Remove the objects of this measurement, and those of earlier tries.
+
+        The cluster does it, by their prefix: also when this process ends meanwhile.
+
+        Raises:
+            TransientTransformError: some are still there.
+        """
+        if not self.load.writes:
+            return
+        objects = self.load.bucket.handle(self._client).objects(obj_template=f"{self.prefix}/")
+        for _ in range(_REMOVALS):  # one more where a request of a killed loader was still under way
+            if not self._first(f"{self.prefix}/", 1):
+                return
+            self._client.job(objects.delete()).wait(timeout=_REMOVAL_SECONDS)
+        raise TransientTransformError(f"{self.load.bucket}: objects below {self.prefix}/ could not be removed")
 
     def _first(self, prefix: str, count: int) -> list[str]:
         return [found.name for found in islice(list_aistore(self._client, self.load.bucket, prefix), count)]
