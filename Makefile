@@ -125,8 +125,12 @@ bench-hsds: $(STAMP) ## HSDS against h5py as in the article, exports against h5p
 bench-storage: $(STAMP) ## objects in parts against one piece, on a long link; ARGS="--rtt 100 --rate 10"
 	@$(PYTHON) -m tests.benchmarks.storage $(ARGS)
 
+.PHONY: bench-throughput
+bench-throughput: $(STAMP) ## an AIStore cluster of 1, 2 and 4 targets under its own loader; ARGS="--rounds 5 --chart file.svg"
+	@$(PYTHON) -m tests.benchmarks.throughput $(ARGS)
+
 .PHONY: bench
-bench: bench-transform bench-matrix bench-reconcile bench-pages bench-transfer bench-events bench-hsds bench-storage ## all benchmarks
+bench: bench-transform bench-matrix bench-reconcile bench-pages bench-transfer bench-events bench-hsds bench-storage bench-throughput ## all benchmarks
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from include.stack import hsds
+from include.stack import aisloader_build, hsds
 from include.stack.clickhouse_server import DATABASE, USER
 from include.stack.component import Component
 from include.stack.podrunner.component import NAMESPACE, kube_config
@@ -116,7 +116,11 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
             "host": HOST,
             "port": stack.ports["ais_proxy"],
             "schema": "http",
-            "extra": {"kube_config": str(kube_config(stack)), "kube_namespace": NAMESPACE},
+            "extra": {
+                "kube_config": str(kube_config(stack)),
+                "kube_namespace": NAMESPACE,
+                "aisloader": str(aisloader_build.path(stack.cache)),
+            },
         },
     }
 

@@ -22,9 +22,17 @@ class Cluster:
     client_key: str = ""
     verify: bool = True
 
-    def client(self) -> Any:
-        """Return an SDK client with time-outs that fit polling: 5 s to connect, 60 s to answer."""
+    def client(self, patient: bool = True) -> Any:
+        """Return an SDK client with time-outs that fit polling: 5 s to connect, 60 s to answer.
+
+        One that is not patient has 5 s for both, and says at once what the SDK else tries again for half a minute.
+        """
         from aistore.sdk import Client
+        from aistore.sdk.retry_config import RetryConfig
+        from tenacity import Retrying, stop_after_attempt
+        from urllib3 import Retry
+
+        once = RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
 
         certificate = (self.client_cert, self.client_key) if self.client_key else self.client_cert
         return Client(
@@ -32,7 +40,8 @@ class Cluster:
             skip_verify=not self.verify,
             ca_cert=self.ca_cert or None,
             client_cert=certificate or None,
-            timeout=(5, 60),
+            timeout=(5, 60 if patient else 5),
+            retry_config=None if patient else once,
             token=self.token or None,
         )
 

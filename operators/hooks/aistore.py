@@ -25,6 +25,7 @@ class AIStoreHook(BaseHook):
     ``transformer_endpoint``: the cluster's proxy as the pods of transformers reach it, where that differs.
     ``kube_config``: a kubeconfig file or ``in-cluster``, and ``kube_namespace`` that AIStore runs in (``ais``): with
     it an ETL whose pod does not start fails with Kubernetes' reason.
+    ``aisloader``: path of AIStore's load generator where the tasks run.
     """
 
     conn_name_attr = "aistore_conn_id"
@@ -58,6 +59,11 @@ class AIStoreHook(BaseHook):
     def transformer_endpoint(self) -> str:
         """The URL at which transformers reach the cluster's proxy."""
         return str(self._connection.extra_dejson.get("transformer_endpoint") or self.endpoint)
+
+    @property
+    def loader(self) -> str:
+        """AIStore's load generator: its path, or its name, to be found on the PATH."""
+        return str(self._connection.extra_dejson.get("aisloader") or "aisloader")
 
     @cached_property
     def pods(self) -> PodWatch | None:

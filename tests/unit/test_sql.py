@@ -20,7 +20,7 @@ from include.transform.ledger import Scope
 from include.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent
-SCHEMAS = ("storeside", "transfer")
+SCHEMAS = ("storeside", "throughput", "transfer")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 OURS = [name for name in NAMES if not name.startswith("pages_")]  # test_pages_queries runs those
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
@@ -48,6 +48,24 @@ PARAMETERS: dict[str, Any] = {
     "push": False,
     "regex": pattern("in/"),
     "wild": WILD,
+    # tests/unit/test_throughput_tables.py
+    "measurement": "dag/run/task/1",
+    "since": "1767225600.000",
+    "until": "1767225660.000",
+    "cluster": "uuid",
+    "nodes": 2,
+    "workload": "read",
+    "object_bytes": 10,
+    "dataset_bytes": 20,
+    "prefix": "",
+    "concurrency": 4,
+    "last": 5,
+}
+# What queries answer about nothing that do not answer with no rows.
+NOTHING: dict[str, Any] = {
+    "totals": [[0, 0, 0, 0]],
+    "throughput_baseline": [[0, None]],
+    "throughput_figures": [[0, 0, 0, 0, 0, None, None, None]],
 }
 
 
@@ -69,7 +87,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def loaded_engine() -> Iterator[Engine]:
     engine = Engine()
-    for statement in (*sql.schema(), *sql.schema("transfer")):
+    for statement in (*sql.schema(), *sql.schema("throughput"), *sql.schema("transfer")):
         engine.run(statement)
     columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
     engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
@@ -144,7 +162,7 @@ def test_every_statement_parses(engine: Engine, name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in OURS if n not in (*SCHEMAS, "pull_facts")])
 def test_every_query_runs_on_empty_tables(engine: Engine, name: str) -> None:
     rows = engine.run(sql.query(name), PARAMETERS)
-    assert rows == ([[0, 0, 0, 0]] if name == "totals" else [])
+    assert rows == NOTHING.get(name, [])
 
 
 def test_parse_test_can_fail(engine: Engine) -> None:

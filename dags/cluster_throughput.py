@@ -1,0 +1,139 @@
+"""How fast an AIStore cluster reads and writes: per target and second, beside its limit and its last runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param
+
+from operators.throughput import AISMeasureThroughputOperator
+
+SIZE = r"^[1-9][0-9]* ?(KiB|MiB|GiB|TiB)$"
+
+PARAMS = {
+    "bucket": Param(
+        "ais://throughput",
+        type="string",
+        pattern=r"^(s3|gs|az|oci|ais)://.+$",
+        title="Bucket",
+        description="It has to be there; what is written to it is removed afterwards",
+    ),
+    "workload": Param(
+        "read",
+        type="string",
+        enum=["read", "write", "mixed"],
+        section="Load",
+        values_display={"read": "Random reads", "write": "Writes", "mixed": "Half reads, half writes"},
+        description="What the loader does",
+    ),
+    "object_size": Param(
+        "10MiB", type="string", pattern=SIZE, section="Load", description="Of each object, 1KiB to 5GiB"
+    ),
+    "concurrency": Param(
+        16, type="integer", minimum=1, maximum=4096, section="Load", description="Workers of the loader"
+    ),
+    "seconds": Param(60, type="integer", minimum=5, maximum=86_400, section="Load", description="How long it runs"),
+    "dataset_size": Param(
+        "1GiB",
+        type=["null", "string"],
+        pattern=SIZE,
+        section="Load",
+        description="Written before, for reads; more than the memory of the targets, to measure disks."
+        " Empty reads the objects that the bucket has",
+    ),
+    "prefix": Param(
+        None,
+        type=["null", "string"],
+        section="Load",
+        description="With an empty dataset size: reads only the objects whose names start with this",
+    ),
+    "write_limit": Param(
+        "10GiB", type="string", pattern=SIZE, section="Load", description="Writing stops early after so much"
+    ),
+    "nic_gbit": Param(
+        0,
+        type="number",
+        minimum=0,
+        section="Limit",
+        title="Network of a target, Gbit/s",
+        description="0 where it is not known",
+    ),
+    "disk_gb_per_second": Param(
+        0,
+        type="number",
+        minimum=0,
+        section="Limit",
+        title="Disks of a target, GB/s",
+        description="All of them together; 0 where it is not known",
+    ),
+    "compare_runs": Param(
+        5,
+        type="integer",
+        minimum=0,
+        maximum=100,
+        section="Verdict",
+        description="Compare with the median of so many earlier runs of the same load; 0 begins anew from this run",
+    ),
+    "tolerance": Param(
+        10,
+        type="number",
+        exclusiveMinimum=0,
+        exclusiveMaximum=100,
+        section="Verdict",
+        description="How many percent less is still as before",
+    ),
+    "on_regression": Param(
+        "fail",
+        type="string",
+        enum=["fail", "report"],
+        section="Verdict",
+        values_display={"fail": "Fail the run", "report": "Say so in the log"},
+        description="When the cluster has become slower",
+    ),
+    "chart": Param(
+        None,
+        type=["null", "string"],
+        section="Verdict",
+        description="Where an SVG with a line per target goes, such as s3://aws_default@reports/throughput.svg",
+    ),
+}
+
+with DAG(
+    dag_id="cluster_throughput",
+    description="Reads, writes or both against an AIStore bucket, measured at its targets",
+    schedule=None,  # it takes all that the cluster has
+    catchup=False,
+    max_active_runs=1,
+    params=PARAMS,
+    tags=["aistore", "throughput"],
+    default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
+    doc_md="""
+### Cluster throughput
+
+1. **measure**: AIStore's own `aisloader` reads or writes objects of one size, from the machine of this task. Every
+   second AIStore says what each of its targets has done. The figures are compared with the limit that you give and
+   with earlier runs of the same load. What was written is removed, also when the task is killed.
+
+`SELECT began, nodes, mean / 1e6, time_variance, node_variance, share, verdict FROM storeside.throughput_runs FINAL
+ORDER BY began`; each second of each target is in `storeside.throughput`.
+
+A machine with one network cannot load a cluster that has sixteen: `docs/throughput.md` says how several do.
+""",
+) as dag:
+    AISMeasureThroughputOperator(
+        task_id="measure",
+        bucket="{{ params.bucket }}",
+        workload="{{ params.workload }}",
+        object_size="{{ params.object_size }}",
+        concurrency="{{ params.concurrency }}",
+        seconds="{{ params.seconds }}",
+        dataset_size="{{ params.dataset_size or '' if params.workload != 'write' else '' }}",
+        prefix="{{ params.prefix or '' }}",
+        write_limit="{{ params.write_limit }}",
+        nic_gbit="{{ params.nic_gbit }}",
+        disk_gb_per_second="{{ params.disk_gb_per_second }}",
+        compare_runs="{{ params.compare_runs }}",
+        tolerance="{{ params.tolerance }}",
+        on_regression="{{ params.on_regression }}",
+        chart="{{ params.chart or '' }}",
+    )

@@ -1,0 +1,140 @@
+"""Samples, figures and verdicts of measurements in ClickHouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from include import sql
+from include.storage.throughput.load import Load
+from include.storage.throughput.nodes import Sample
+from include.transform.errors import TransientTransformError
+
+_SYNCHRONOUS = {"async_insert": 0}
+_SAMPLE = [field.name for field in fields(Sample)]
+_MOMENTS = ("began", "ended")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a measurement comes to. Bytes per second of all targets together; variances and use in percent.
+
+    `time_variance` is the standard deviation over the seconds by the mean, `node_variance` the fastest less the
+    slowest target by the mean.
+    """
+
+    ticks: int
+    mean: float
+    peak: float
+    time_variance: float
+    node_variance: float
+    disk_use_min: float | None
+    disk_use: float | None
+    disk_use_max: float | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a mean compares with those of earlier runs: ``first`` without any, ``held`` or ``regression``."""
+
+    name: str
+    baseline: float | None = None
+    runs: int = 0
+
+
+def judge(mean: float, baseline: float | None, runs: int, tolerance: float) -> Verdict:
+    """Compare a mean with the median of so many earlier runs; it may be `tolerance` percent less."""
+    if baseline is None or not runs:
+        return Verdict("first")
+    return Verdict("regression" if mean < baseline * (1 - tolerance / 100) else "held", baseline, runs)
+
+
+class Measurements:
+    """Reads and writes ``storeside.throughput`` and ``storeside.throughput_runs``."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def create(self) -> None:
+        """Create the tables where they are missing."""
+        for statement in sql.schema("throughput"):
+            self._client.command(statement)
+
+    def add(self, measurement: str, samples: Iterable[Sample]) -> None:
+        """Record samples; the same ones again change nothing."""
+        rows = [[measurement, *_cells(sample)] for sample in samples]
+        if rows:
+            names = ["measurement", *_SAMPLE]
+            self._client.insert("storeside.throughput", rows, column_names=names, settings=_SYNCHRONOUS)
+
+    def figures(self, measurement: str, nodes: int, since: float, until: float) -> Figures:
+        """Return the figures of a part of a measurement, given in seconds since the epoch.
+
+        Raises:
+            TransientTransformError: there is no second in it in which all nodes answered.
+        """
+        window = {"since": _moment(since), "until": _moment(until)}
+        row = self._client.query(
+            sql.query("throughput_figures"), parameters={"measurement": measurement, "nodes": nodes, **window}
+        ).first_row
+        figures = Figures(*row)
+        if not figures.ticks:
+            raise TransientTransformError(
+                f"measurement {measurement}: no second in which all {nodes} targets answered; measure for longer"
+            )
+        return figures
+
+    def compare(self, measurement: str, load: Load, cluster: str, nodes: int, last: int) -> tuple[float | None, int]:
+        """Return the median of up to `last` earlier runs of the same load on the same cluster, and how many."""
+        same = {"measurement": measurement, "cluster": cluster, "nodes": nodes, "last": last, **_load(load)}
+        count, baseline = self._client.query(sql.query("throughput_baseline"), parameters=same).first_row
+        return baseline, int(count)
+
+    def record(self, measurement: str, load: Load, **columns: Any) -> None:
+        """Record what came of a measurement; `columns` are those of the table."""
+        row = {"measurement": measurement, **_load(load), **columns}
+        row |= {name: _milliseconds(row[name]) for name in _MOMENTS}
+        self._client.insert(
+            "storeside.throughput_runs", [list(row.values())], column_names=list(row), settings=_SYNCHRONOUS
+        )
+
+    def rates(self, measurement: str) -> dict[str, list[tuple[float, float]]]:
+        """Return bytes per second of each target over the seconds since the first sample."""
+        rows = self._client.query(
+            "WITH (SELECT min(began) FROM storeside.throughput WHERE measurement = {m:String}) AS first"
+            " SELECT node, dateDiff('millisecond', first, ended) / 1000,"
+            " 1000 * (read_bytes + written_bytes) / dateDiff('millisecond', began, ended)"
+            " FROM storeside.throughput FINAL WHERE measurement = {m:String} ORDER BY node, tick",
+            parameters={"m": measurement},
+        ).result_rows
+        found: dict[str, list[tuple[float, float]]] = {}
+        for node, second, rate in rows:
+            found.setdefault(node, []).append((second, rate))
+        return found
+
+
+def _load(load: Load) -> dict[str, Any]:
+    return {
+        "bucket": str(load.bucket),
+        "workload": load.workload,
+        "object_bytes": load.object_bytes,
+        "dataset_bytes": load.dataset_bytes,
+        "prefix": load.prefix,
+        "concurrency": load.concurrency,
+    }
+
+
+def _cells(sample: Sample) -> list[Any]:
+    row = asdict(sample)
+    row |= {name: _milliseconds(row[name]) for name in _MOMENTS}
+    return [list(cell) if isinstance(cell, tuple) else cell for cell in row.values()]
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _moment(seconds: float) -> str:
+    """Return a moment as ClickHouse reads it as a DateTime64(3) parameter: without a zone's offset, of any zone."""
+    return f"{seconds:.3f}"

@@ -1,0 +1,199 @@
+"""The operator that measures how fast an AIStore cluster reads and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseOperator, ObjectStoragePath
+from airflow.sdk.exceptions import AirflowFailException
+
+from operators.hooks.aistore import AIStoreHook
+from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.storage.throughput.load import Load
+    from include.storage.throughput.measure import Measurement
+
+OnRegression = Literal["fail", "report"]
+
+
+class AISMeasureThroughputOperator(BaseOperator):
+    """Measures a cluster under AIStore's own load generator, `aisloader`, which runs where the task runs.
+
+    The targets are read every second while it runs; what each did stands in ``storeside.throughput``, what came of it
+    in ``storeside.throughput_runs``. The mean is compared with earlier runs of the same load. A task that is killed
+    ends the loader and removes what it wrote; what a task leaves that was killed with -9 is removed when it is tried
+    again. Returns the engine's `Report` as a dictionary.
+
+    :param bucket: such as ``ais://bench``; it has to be there
+    :param workload: ``read``, ``write`` or ``mixed``, half of each
+    :param object_size: such as ``10MiB``
+    :param concurrency: workers of the loader
+    :param seconds: how long the load runs
+    :param dataset_size: written before and removed afterwards, for reads; empty reads what the bucket has
+    :param prefix: of the objects of the bucket that are read
+    :param write_limit: where writing stops early
+    :param nic_gbit: a target's network, in Gbit/s; 0 is not known
+    :param disk_gb_per_second: what all disks of a target give, in 10^9 bytes per second; 0 is not known
+    :param compare_runs: with how many earlier runs the mean is compared; 0 begins a new row of runs
+    :param tolerance: by how many percent the mean may be less than their median
+    :param on_regression: whether the task fails when it is less
+    :param chart: URL of an SVG file with a line per target, such as ``s3://aws_default@reports/throughput.svg``
+    :param loader: path of ``aisloader``; the AIStore connection's extra ``aisloader`` otherwise, or the PATH's
+    """
+
+    template_fields: Sequence[str] = (
+        "bucket",
+        "workload",
+        "object_size",
+        "concurrency",
+        "seconds",
+        "dataset_size",
+        "prefix",
+        "write_limit",
+        "nic_gbit",
+        "disk_gb_per_second",
+        "compare_runs",
+        "tolerance",
+        "on_regression",
+        "chart",
+    )
+    ui_color = "#d7e9f7"
+
+    def __init__(
+        self,
+        *,
+        bucket: str,
+        workload: str = "read",
+        object_size: str = "10MiB",
+        concurrency: int | str = 16,
+        seconds: int | str = 60,
+        dataset_size: str = "",
+        prefix: str = "",
+        write_limit: str = "10GiB",
+        nic_gbit: float | str = 0,
+        disk_gb_per_second: float | str = 0,
+        compare_runs: int | str = 5,
+        tolerance: float | str = 10,
+        on_regression: OnRegression | str = "fail",
+        chart: str = "",
+        loader: str = "",
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.bucket = bucket
+        self.workload = workload
+        self.object_size = object_size
+        self.concurrency = concurrency
+        self.seconds = seconds
+        self.dataset_size = dataset_size
+        self.prefix = prefix
+        self.write_limit = write_limit
+        self.nic_gbit = nic_gbit
+        self.disk_gb_per_second = disk_gb_per_second
+        self.compare_runs = compare_runs
+        self.tolerance = tolerance
+        self.on_regression = on_regression
+        self.chart = chart
+        self.loader = loader
+        self.aistore_conn_id = aistore_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+        self._measurement: Measurement | None = None
+
+    def load(self) -> Load:
+        """Return the load for the rendered arguments. Raises ValueError for arguments that make none."""
+        from include.storage.buckets import Bucket
+        from include.storage.throughput.load import Load, size
+
+        return Load(
+            Bucket.parse(self.bucket),
+            self.workload,
+            size(self.object_size),
+            int(self.concurrency),
+            int(self.seconds),
+            size(self.dataset_size) if self.dataset_size else 0,
+            self.prefix,
+            size(self.write_limit),
+        )
+
+    def measurement(self, context: Context) -> Measurement:
+        """Build the engine's measurement. Raises ValueError for arguments that make none, and without a loader."""
+        from include.storage.throughput.measure import Comparison, Measurement
+        from include.storage.throughput.model import node_bound
+
+        if self.on_regression not in ("fail", "report"):
+            raise ValueError(f"on_regression {self.on_regression!r}: use 'fail' or 'report'")
+        load = self.load()
+        hook = AIStoreHook(self.aistore_conn_id)
+        instance = context["ti"]
+        scope = f"{run_key(context)}/{instance.task_id}/{instance.map_index}"
+        return Measurement(
+            hook.cluster,
+            clickhouse(self.clickhouse_conn_id),
+            load,
+            loader=self.loader or hook.loader,
+            name=f"{scope}/{instance.try_number}",
+            scope=scope,
+            bound=node_bound(float(self.nic_gbit), float(self.disk_gb_per_second)),
+            comparison=Comparison(int(self.compare_runs), float(self.tolerance)),
+        )
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Measure, draw, record and judge."""
+        with airflow_errors():
+            self._measurement = self.measurement(context)
+            report = self._measurement.run()
+        for line in report.lines(self._measurement.load):
+            self.log.info(line)
+        if self.chart:
+            self._draw(report.bound and report.bound / report.nodes)
+        self._record(context, report)
+        verdict, mean = report.verdict, report.figures.mean
+        if verdict.name == "regression" and verdict.baseline is not None:
+            text = (
+                f"{self.bucket}: {mean / 1e6:.1f} MB/s is {100 - 100 * mean / verdict.baseline:.1f} % less than the"
+                f" {verdict.baseline / 1e6:.1f} MB/s of {verdict.runs} earlier runs; {self.tolerance} % are allowed."
+                " Run with compare_runs 0 to begin anew from this speed"
+            )
+            if self.on_regression == "fail":
+                raise AirflowFailException(text)
+            self.log.warning(text)
+        return asdict(report)
+
+    def on_kill(self) -> None:
+        """End the loader; `execute` then removes what it wrote."""
+        if self._measurement is not None:
+            self._measurement.cancel()
+
+    def _draw(self, bound: float | None) -> None:
+        from include.storage.throughput.chart import draw
+
+        assert self._measurement is not None  # noqa: S101 - it was run
+        title = f"{self.workload}, {self.object_size} objects, {self.concurrency} workers, {self.bucket}"
+        rates = self._measurement.tables.rates(self._measurement.name)
+        ObjectStoragePath(self.chart).write_text(draw(title, rates, bound))
+        self.log.info("chart: %s", self.chart)
+
+    def _record(self, context: Context, report: Any) -> None:
+        tables = ledger(self.clickhouse_conn_id)
+        tables.create()
+        tables.record_run(
+            {
+                **run_columns(context),
+                "kind": "throughput",
+                "source": self.bucket,
+                "destination": "",
+                "state": report.verdict.name,
+                "done": report.outcome.requests,
+                "bytes_out": report.outcome.bytes,
+                "seconds": report.outcome.seconds,
+                "detail": json.dumps({"mean": report.figures.mean, "measurement": report.measurement}),
+            }
+        )

@@ -1,0 +1,92 @@
+"""The DAG that measures a cluster, on the whole embedded stack: measured, killed by hand, killed with -9."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from include.stack import aisloader_build
+from include.stack.airflow_api import AirflowApi
+from include.stack.settings import Stack
+from include.storage.buckets import Bucket
+from tests.support import sizes, unique, until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+
+DAG = "cluster_throughput"
+
+
+@pytest.fixture
+def api(airflow: Stack) -> AirflowApi:
+    aisloader_build.build(airflow.cache)
+    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
+    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, "DAG")
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    return api
+
+
+@pytest.fixture
+def bucket(aistore: Any) -> Iterator[Bucket]:
+    bucket = Bucket("ais", unique("bench"))
+    bucket.handle(aistore).create()
+    yield bucket
+    bucket.handle(aistore).delete()
+
+
+def loaders(stack: Stack) -> list[psutil.Process]:
+    port = str(stack.ports["ais_proxy"])
+    found = [p for p in psutil.process_iter(["name"]) if p.info["name"] == "aisloader"]
+    return [p for p in found if p.environ().get("AIS_ENDPOINT", "").endswith(port)]
+
+
+def test_a_run_from_the_form_is_measured_and_drawn(
+    api: AirflowApi, airflow: Stack, aistore: Any, bucket: Bucket, tmp_path: Path
+) -> None:
+    chart = tmp_path / "chart.svg"
+    conf = {"bucket": str(bucket), "object_size": "256KiB", "dataset_size": "8MiB", "concurrency": 4, "seconds": 6}
+    run = api.trigger(DAG, {**conf, "nic_gbit": 10, "chart": f"file://{chart}"})
+    assert api.wait(DAG, run, 90)["state"] == "success", api.log(DAG, run, "measure")
+    value = api.xcom(DAG, run, "measure")
+    report = json.loads(value) if isinstance(value, str) else value
+    assert report["figures"]["mean"] > 0
+    assert report["bound"] == airflow.targets * 1.25e9
+    log = api.log(DAG, run, "measure")
+    assert "% of the limit" in log
+    assert "time variance" in log
+    assert chart.read_text().count("<polyline") == airflow.targets
+    assert sizes(aistore, bucket) == {}
+
+
+def test_a_missing_bucket_fails_once_with_the_remedy(api: AirflowApi) -> None:
+    run = api.trigger(DAG, {"bucket": "ais://is-not-there"})
+    assert api.wait(DAG, run, 60)["state"] == "failed"
+    (task,) = api.task_instances(DAG, run)
+    assert task["try_number"] == 1
+    assert "create it or correct its name" in api.log(DAG, run, "measure")
+
+
+@pytest.mark.parametrize("by", ["hand", "SIGKILL"])
+def test_a_killed_task_ends_the_loader_and_leaves_nothing(
+    api: AirflowApi, airflow: Stack, aistore: Any, bucket: Bucket, by: str
+) -> None:
+    conf = {"bucket": str(bucket), "workload": "write", "object_size": "64KiB", "concurrency": 2}
+    run = api.trigger(DAG, {**conf, "seconds": 20, "write_limit": "1GiB"})
+    until(lambda: len(sizes(aistore, bucket)) > 20, 60, "objects of the loader")
+    (loader,) = loaders(airflow)
+    if by == "hand":
+        instance = f"dags/{DAG}/dagRuns/{run}/taskInstances/measure"
+        api.request("PATCH", instance, json={"new_state": "failed"})
+        until(lambda: not loader.is_running(), 20, "end of the loader")
+    else:
+        task = loader.parent()
+        assert task is not None
+        task.send_signal(signal.SIGKILL)
+        until(lambda: not loader.is_running() or loader.status() == psutil.STATUS_ZOMBIE, 5, "end of the loader")
+        assert api.wait(DAG, run, 120)["state"] == "success"  # by its second try
+    until(lambda: not sizes(aistore, bucket), 20, "removal")

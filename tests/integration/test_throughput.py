@@ -1,0 +1,183 @@
+"""Throughput of a real cluster under the real aisloader."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from aistore.sdk.errors import ErrBckNotFound
+
+from include.stack import aisloader_build
+from include.stack.settings import Stack
+from include.storage.buckets import Bucket
+from include.storage.cluster import Cluster
+from include.storage.throughput.load import Load
+from include.storage.throughput.measure import Measurement
+from include.storage.throughput.nodes import Targets
+from include.storage.throughput.tables import Measurements
+from include.transform.errors import TransientTransformError
+from tests.support import put, sizes, unique, until
+
+pytestmark = pytest.mark.timeout(90)
+OBJECT = 256 << 10
+
+
+@pytest.fixture
+def bucket(aistore: Any) -> Iterator[Bucket]:
+    """A bucket with an object of a user's, which has to stay."""
+    bucket = Bucket("ais", unique("bench"))
+    put(aistore, bucket, {"theirs": b"stays"})
+    yield bucket
+    bucket.handle(aistore).delete()
+
+
+@pytest.fixture
+def loader(stack: Stack) -> str:
+    path = aisloader_build.path(stack.cache)
+    if not path.exists():
+        pytest.skip("aisloader is not built: python -m include.stack.aisloader_build")
+    return str(path)
+
+
+def measurement(
+    stack: Stack, clickhouse: Any, bucket: Bucket, loader: str, workload: str = "read", **options: Any
+) -> Measurement:
+    load = {"seconds": 5, "dataset_bytes": 0 if workload == "write" else 8 << 20, "write_bytes": 1 << 30}
+    load |= options.pop("load", {})
+    name = options.pop("name", unique("run"))
+    return Measurement(
+        Cluster(stack.url("ais_proxy")), clickhouse, Load(bucket, workload, OBJECT, 4, **load), loader=loader,
+        name=name, scope=name, **options,
+    )  # fmt: skip
+
+
+def columns(**given: Any) -> dict[str, Any]:
+    """Return a row of ``storeside.throughput_runs`` as far as these tests do not care."""
+    figures = dict.fromkeys(("peak", "time_variance", "node_variance", "latency"), 0.0)
+    unknown = dict.fromkeys(("disk_use_min", "disk_use", "disk_use_max", "bound", "share", "baseline"))
+    return {**figures, **unknown, "loader_bytes": 0, "requests": 0, **given}
+
+
+def loaders() -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["name"]) if p.info["name"] == "aisloader"]
+
+
+def test_a_mixed_load_is_measured_at_its_targets_and_leaves_nothing(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
+) -> None:
+    run = measurement(stack, clickhouse, bucket, loader, "mixed", bound=1e9)
+    report = run.run()
+    assert sizes(aistore, bucket) == {"theirs": 5}
+    assert report.verdict.name == "first"
+    assert report.nodes == stack.targets
+    assert report.figures.ticks >= 2
+    assert 0 < report.figures.mean <= report.figures.peak
+    assert report.share == pytest.approx(100 * report.figures.mean / (stack.targets * 1e9))
+    read, written, reads, writes, read_ns, nodes = clickhouse.query(
+        "SELECT sum(read_bytes), sum(written_bytes), sum(reads), sum(writes), sum(read_ns), uniqExact(node)"
+        " FROM storeside.throughput FINAL WHERE measurement = {m:String}",
+        parameters={"m": run.name},
+    ).first_row
+    assert nodes == stack.targets
+    # what the targets counted is what the loader says that it did
+    assert (reads + writes) == report.outcome.requests
+    assert (read + written) == report.outcome.bytes
+    assert min(reads, writes, read_ns) > 0
+    row = clickhouse.query(
+        "SELECT verdict, requests, nodes, workload, dateDiff('second', began, ended)"
+        " FROM storeside.throughput_runs FINAL WHERE measurement = {m:String}",
+        parameters={"m": run.name},
+    ).first_row
+    assert row == ("first", report.outcome.requests, stack.targets, "mixed", 3)
+    assert set(run.tables.rates(run.name)) == set(Targets(aistore).names)
+
+
+def test_existing_objects_are_read_and_left_alone_and_a_slower_cluster_is_a_regression(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
+) -> None:
+    put(aistore, bucket, {f"in/{n}": bytes(OBJECT) for n in range(8)})
+    before = sizes(aistore, bucket)
+    run = measurement(stack, clickhouse, bucket, loader, load={"dataset_bytes": 0, "prefix": "in/"})
+    earlier = columns(cluster=Targets(aistore).cluster, nodes=stack.targets, mean=1e12)
+    run.tables.create()
+    run.tables.record(unique("earlier"), run.load, began=1e9, ended=1e9 + 5, verdict="first", **earlier)
+    report = run.run()
+    assert report.outcome.bytes == report.outcome.requests * OBJECT  # never the five bytes
+    assert sizes(aistore, bucket) == before
+    assert (report.verdict.name, report.verdict.baseline, report.verdict.runs) == ("regression", 1e12, 1)
+
+
+def test_a_cancelled_load_ends_and_leaves_nothing(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
+) -> None:
+    run = measurement(stack, clickhouse, bucket, loader, "write", load={"seconds": 60})
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run.run()
+        except BaseException as e:
+            failures.append(e)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: len(sizes(aistore, bucket)) > 20, 20, "objects of the loader")
+    run.cancel()
+    thread.join(20)
+    assert [type(e) for e in failures] == [TransientTransformError]
+    assert "cancelled" in str(failures[0])
+    assert loaders() == []
+    assert sizes(aistore, bucket) == {"theirs": 5}
+
+
+def test_a_try_removes_what_a_killed_one_left(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
+) -> None:
+    run = measurement(stack, clickhouse, bucket, loader)
+    put(aistore, bucket, {f"{run.prefix}/left-{n}": b"x" for n in range(1100)})
+    run.remove()
+    assert sizes(aistore, bucket) == {"theirs": 5}
+
+
+def test_a_missing_bucket_is_not_made(stack: Stack, clickhouse: Any, aistore: Any, loader: str) -> None:
+    missing = Bucket("ais", unique("missing"))
+    with pytest.raises(ErrBckNotFound):
+        measurement(stack, clickhouse, missing, loader).run()
+    assert missing.name not in {b.name for b in aistore.cluster().list_buckets()}
+
+
+@pytest.mark.parametrize("prefix", ["", "absent/"])
+def test_nothing_to_read_is_said_before_the_loader_starts(
+    stack: Stack, clickhouse: Any, bucket: Bucket, loader: str, prefix: str
+) -> None:
+    with pytest.raises(ValueError, match=r"less than two objects.*have a dataset written"):
+        measurement(stack, clickhouse, bucket, loader, load={"dataset_bytes": 0, "prefix": prefix}).run()
+
+
+def test_runs_are_compared_with_those_before(clickhouse: Any) -> None:
+    """Of the same load on the same cluster only, without regressions, and from a first one on."""
+    tables = Measurements(clickhouse)
+    tables.create()
+    cluster = unique("cluster")
+    load = Load(Bucket("ais", "b"), "read", OBJECT, 4, 5, 8 << 20)
+
+    def add(at: int, mean: float, verdict: str, **other: Any) -> None:
+        row = columns(**{"cluster": cluster, "nodes": 2, "mean": mean, "verdict": verdict, **other})
+        tables.record(f"{cluster}/{at}", load, began=float(at), ended=at + 5.0, **row)
+
+    def baseline(last: int = 5) -> tuple[float | None, int]:
+        return tables.compare("now", load, cluster, 2, last)
+
+    assert baseline() == (None, 0)
+    add(100, 50, "first")
+    add(200, 500, "first")  # begins anew
+    add(300, 100, "held")
+    add(400, 110, "held")
+    add(500, 5, "regression")
+    add(600, 1, "held", nodes=4)
+    assert baseline() == (110, 3)
+    assert baseline(last=2) == (105, 2)
+    assert tables.compare(f"{cluster}/400", load, cluster, 2, 1) == (100, 1)

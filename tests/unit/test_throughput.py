@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.stack.settings import CHECKOUT
+from include.storage.buckets import Bucket
+from include.storage.cluster import Cluster
+from include.storage.throughput.chart import draw
+from include.storage.throughput.load import Load, Loader, Outcome, environment, find, size
+from include.storage.throughput.measure import Comparison, Measurement, Report
+from include.storage.throughput.model import Model, disk_limit, node_bound
+from include.storage.throughput.nodes import Counters, Differences
+from include.storage.throughput.tables import Figures, Verdict, judge
+from include.transform.errors import TransientTransformError
+from operators import throughput
+from operators.throughput import AISMeasureThroughputOperator
+from tests.support import until
+
+BUCKET = Bucket("ais", "bench")
+READ = Load(BUCKET, "read", 10 << 20, 16, 60, dataset_bytes=1 << 30)
+CONTEXT: Any = {
+    "dag_run": SimpleNamespace(dag_id="dag", run_id="run"),
+    "ti": SimpleNamespace(dag_id="dag", task_id="measure", try_number=1, map_index=-1),
+}
+
+
+# ---- the load
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1KiB", 1024), ("10 MiB", 10 << 20), ("2GiB", 2 << 30)])
+def test_sizes(text: str, expected: int) -> None:
+    assert size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "10", "10MB", "-1MiB", "1.5MiB", "10MiB; rm", "MiB"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write a number and one of KiB, MiB"):
+        size(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"workload": "append"}, "use one of read, write, mixed"),
+        ({"object_bytes": 1023}, "object size 1023: use 1024 to 5368709120"),
+        ({"object_bytes": (5 << 30) + 1}, "object size"),
+        ({"concurrency": 0}, "concurrency 0: use 1 to 4096"),
+        ({"seconds": 4}, "seconds 4: use 5 to 86400"),
+        ({"dataset_bytes": 10 << 20}, "needs two objects"),
+        ({"prefix": "in/"}, "use one of the two"),
+        ({"workload": "mixed", "dataset_bytes": 0}, "needs a dataset"),
+        ({"workload": "write", "dataset_bytes": 0, "prefix": "in/"}, "only reads"),
+        ({"write_bytes": 1}, "less than one object"),
+    ],
+)
+def test_loads_that_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(READ, **change)
+
+
+def test_the_bucket_is_never_cleaned_up_by_the_loader() -> None:
+    """With -cleanup=true it destroys the bucket, whatever else is in it."""
+    for workload in ("read", "write", "mixed"):
+        load = replace(READ, workload=workload)
+        for arguments in (load.arguments("own"), load.fill_arguments("own")):
+            assert "-cleanup=false" in arguments
+            assert "-subdir=own" in arguments
+
+
+def test_existing_objects_are_read_below_their_prefix() -> None:
+    load = replace(READ, dataset_bytes=0, prefix="in/")
+    assert not load.writes
+    assert {"-subdir=in/", "-pctput=0"} <= set(load.arguments("own"))
+
+
+def test_writing_has_an_end() -> None:
+    assert f"-totalputsize={10 << 30}" in replace(READ, workload="write").arguments("own")
+    assert not any("totalputsize" in a for a in READ.arguments("own"))
+
+
+def test_a_token_is_in_the_environment_and_no_foreign_endpoint_is() -> None:
+    cluster = Cluster("https://ais:51080", token="secret", ca_cert="/ca.pem", verify=False)
+    found = environment(cluster, {"PATH": "/bin", "S3_ENDPOINT": "http://elsewhere", "AIS_AUTHN_URL": "x"})
+    assert found == {
+        "PATH": "/bin", "AIS_ENDPOINT": "https://ais:51080", "AIS_AUTHN_TOKEN": "secret",
+        "AIS_CLIENT_CA": "/ca.pem", "AIS_SKIP_VERIFY_CRT": "true",
+    }  # fmt: skip
+    assert not any("secret" in a for a in READ.arguments("own"))
+
+
+def test_a_missing_loader_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"absent.*extra 'aisloader'.*aisloader_build"):
+        find(str(tmp_path / "absent"))
+
+
+TOTALS = """[
+{"get": {"start_time": "2026-11-21T10:00:00.123456789Z", "count": "3", "bytes": "300", "errors": 0,
+  "latency": 2000000, "duration": 5000000000, "min_latency": 1, "max_latency": 2, "throughput": "60"},
+ "put": {"start_time": "2026-11-21T10:00:00.123456789Z", "count": "1", "bytes": "100", "errors": 0,
+  "latency": 6000000, "duration": 5000000000, "min_latency": 1, "max_latency": 2, "throughput": "20"},
+ "get_batch": null}
+]"""
+
+FAILED = TOTALS.replace('"errors": 0', '"errors": 7')
+
+
+def test_totals_are_of_reads_and_writes_together() -> None:
+    outcome = Outcome.parse(TOTALS)
+    assert outcome == Outcome(pytest.approx(1795255200.123456), 5.0, 4, 0, 400, pytest.approx(0.003))
+
+
+def script(folder: Path, *lines: str) -> str:
+    """Write a loader that does what a test wants; `$out` is where the totals go."""
+    path = folder / "aisloader"
+    head = ["#!/bin/sh", 'for a; do case "$a" in -stats-output=*) out="${a#*=}";; esac; done']
+    path.write_text("\n".join([*head, *lines]) + "\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def end(loader: str) -> Outcome:
+    with Loader(loader, [], dict(os.environ)) as running:
+        assert running.wait(10)
+        return running.outcome()
+
+
+def test_a_loader_that_ends_well(tmp_path: Path) -> None:
+    assert end(script(tmp_path, f"cat > $out <<'E'\n{TOTALS}\nE")).requests == 4
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["echo 'ERROR: bucket on fire' >&2; exit 3"], "exited with 3: ERROR: bucket on fire"),
+        (["echo hello"], r"left no totals \(.*: hello"),
+        (["echo '[' > $out"], "left no totals"),
+        (["echo 'GET failed: x'", f"cat > $out <<'E'\n{FAILED}\nE"], "14 requests .* beside 4.*GET failed: x"),
+    ],
+)  # fmt: skip
+def test_a_loader_that_does_not(tmp_path: Path, lines: list[str], message: str) -> None:
+    with pytest.raises(TransientTransformError, match=message):
+        end(script(tmp_path, *lines))
+
+
+def test_a_loader_ends_with_its_block(tmp_path: Path) -> None:
+    with Loader(script(tmp_path, "exec sleep 60"), [], dict(os.environ)) as running:
+        assert not running.wait(0.2)
+        process = psutil.Process(running.pid)
+    assert not process.is_running()
+
+
+def test_a_loader_does_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import os, time; from include.storage.throughput.load import Loader;"
+        f"print(Loader({script(tmp_path, 'exec sleep 60')!r}, [], dict(os.environ)).pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        loader = psutil.Process(int(parent.stdout.readline()))
+        until(lambda: loader.name() == "sleep", 10, "loader")
+        parent.send_signal(signal.SIGKILL)
+    until(lambda: not loader.is_running() or loader.status() == psutil.STATUS_ZOMBIE, 5, "end of the loader")
+
+
+# ---- the targets
+
+
+def counters(at: float, read: int, written: int = 0) -> Counters:
+    return Counters(at, read, read // 10, 5 * read, written, written // 10, 0, 0, (50.0,))
+
+
+def test_differences_of_counters() -> None:
+    differences = Differences({"a": counters(0, 100), "b": counters(0, 0)})
+    first = differences.take({"a": counters(2, 300, 50), "b": counters(2, 10)})
+    assert [(s.tick, s.node, s.read_bytes, s.written_bytes, s.rate) for s in first] == [
+        (0, "a", 200, 50, 125.0),
+        (0, "b", 10, 0, 5.0),
+    ]
+
+
+def test_a_target_that_does_not_answer_is_counted_when_it_does() -> None:
+    differences = Differences({"a": counters(0, 0), "b": counters(0, 0)})
+    assert [s.node for s in differences.take({"a": counters(1, 10)})] == ["a"]
+    late = differences.take({"a": counters(2, 20), "b": counters(2, 60)})
+    assert [(s.tick, s.node, s.began, s.read_bytes) for s in late] == [(1, "a", 1, 10), (1, "b", 0, 60)]
+
+
+def test_a_target_that_restarted_has_no_negative_speed() -> None:
+    differences = Differences({"a": counters(0, 1000)})
+    assert differences.take({"a": counters(1, 10)}) == []
+    assert [s.read_bytes for s in differences.take({"a": counters(2, 30)})] == [20]
+
+
+# ---- verdict, model, chart
+
+
+@pytest.mark.parametrize(
+    ("mean", "baseline", "runs", "expected"),
+    [
+        (100, None, 0, "first"),
+        (90, 100.0, 3, "held"),
+        (89.9, 100.0, 3, "regression"),
+        (200, 100.0, 3, "held"),
+    ],
+)
+def test_verdict(mean: float, baseline: float | None, runs: int, expected: str) -> None:
+    assert judge(mean, baseline, runs, 10).name == expected
+
+
+@pytest.mark.parametrize(("last", "tolerance"), [(-1, 10), (5, 0), (5, 100)])
+def test_comparisons_that_are_refused(last: int, tolerance: float) -> None:
+    with pytest.raises(ValueError, match="comparison"):
+        Comparison(last, tolerance)
+
+
+def test_model_of_the_published_cluster() -> None:
+    """16 nodes of 100 Gbit/s are 186 GiB/s; 175 GiB/s at 56 % of 192 disks leave room for another port."""
+    gib = 1 << 30
+    disks = disk_limit(175 * gib, 56)
+    model = Model(nodes=16, nic_gbit=100, disks=12, disk_bytes=disks / 192)
+    assert model.limits() == {"network": pytest.approx(186.3 * gib, rel=1e-3), "disks": pytest.approx(312.5 * gib)}
+    assert next(iter(replace(model, nic_gbit=200).limits())) == "disks"
+
+
+def test_model_knows_processors_and_clients() -> None:
+    limits = Model(nodes=2, cores=8, cpu_seconds_per_gb=0.5, clients=1, client_nic_gbit=8).limits()
+    assert limits == {"clients": 1e9, "processors": 32e9}
+    assert Model(nodes=2).limits() == {}
+
+
+def test_bound_of_a_node() -> None:
+    assert node_bound(0, 0) is None
+    assert node_bound(100, 0) == 12.5e9
+    assert node_bound(100, 3) == 3e9
+    with pytest.raises(ValueError, match="use 0"):
+        node_bound(-1, 0)
+
+
+def test_chart_is_xml_with_a_line_per_target_whatever_they_are_called() -> None:
+    rates = {f"<t{n}&": [(s, 1e6 * n + s) for s in range(10)] for n in range(20)}
+    root = ET.fromstring(draw("a < b", rates, bound=3e7))  # noqa: S314 - our own
+    lines = root.findall("{*}polyline")
+    assert len(lines) == 20
+    points = [tuple(map(float, p.split(","))) for line in lines for p in line.attrib["points"].split()]
+    assert all(0 <= x <= 860 and 0 <= y <= 360 for x, y in points)
+    assert ET.fromstring(draw("nothing", {}))  # noqa: S314
+
+
+# ---- the operator
+
+
+class Measured:
+    """A measurement that is over."""
+
+    name = "dag/run/measure/-1/1"
+    load = READ
+
+    def __init__(self, verdict: Verdict) -> None:
+        figures = Figures(58, 80e6, 90e6, 2.0, 3.0, None, None, None)
+        outcome = Outcome(0.0, 60.0, 480, 0, 4_800_000_000, 0.01)
+        self.report = Report(self.name, 2, figures, outcome, verdict, 100e6, 80.0, 8 << 30)
+        self.tables = SimpleNamespace(rates=lambda name: {"t1": [(0.0, 1e6), (1.0, 2e6)]})
+
+    def run(self) -> Report:
+        return self.report
+
+
+def run(monkeypatch: pytest.MonkeyPatch, verdict: Verdict, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+    recorded: dict[str, Any] = {}
+    tables = SimpleNamespace(create=lambda: None, record_run=recorded.update)
+    monkeypatch.setattr(throughput, "ledger", lambda conn_id: tables)
+    operator = AISMeasureThroughputOperator(task_id="measure", bucket="ais://bench", **arguments)
+    monkeypatch.setattr(operator, "measurement", lambda context: Measured(verdict))
+    return operator.execute(CONTEXT), recorded
+
+
+def test_a_regression_fails_the_task_once_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        AirflowFailException, match=r"80\.0 MB/s is 20\.0 % less than the 100\.0 MB/s of 4.*compare_runs 0"
+    ):
+        run(monkeypatch, Verdict("regression", 100e6, 4))
+
+
+def test_a_regression_is_reported_if_so_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, recorded = run(monkeypatch, Verdict("regression", 100e6, 4), on_regression="report")
+    assert report["verdict"]["name"] == recorded["state"] == "regression"
+    json.dumps(report)  # as XCom does
+
+
+def test_a_chart_goes_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run(monkeypatch, Verdict("first"), chart=f"file://{tmp_path}/chart.svg")
+    assert "<polyline" in (tmp_path / "chart.svg").read_text()
+
+
+def test_lines_say_what_was_measured() -> None:
+    text = "\n".join(Measured(Verdict("held", 79e6, 3)).report.lines(READ))
+    for part in (
+        "mean 80.0 MB/s, peak 90.0 MB/s over 58 s",
+        "80.0 % of the limit",
+        "no disks",
+        "not of disks",
+        "+1.3 %",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"object_size": "10"}, "size '10'"),
+        ({"object_size": "6GiB"}, "object size"),
+        ({"concurrency": "many"}, "invalid literal"),
+        ({"bucket": "bench"}, "write it as one of"),
+        ({"workload": "append"}, "use one of read"),
+        ({"on_regression": "ignore"}, "use 'fail' or 'report'"),
+        ({"loader": "/absent/aisloader", "dataset_size": "1GiB"}, "aisloader_build"),
+    ],
+)
+def test_bad_input_fails_at_once(monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str) -> None:
+    monkeypatch.setattr(throughput, "clickhouse", lambda conn_id: None)
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", "http://127.0.0.1:9")
+    operator = AISMeasureThroughputOperator(task_id="measure", **{"bucket": "ais://bench", **arguments})
+    with pytest.raises(AirflowFailException, match=message):
+        operator.execute(CONTEXT)
+
+
+def test_a_cluster_that_does_not_answer_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(throughput, "clickhouse", lambda conn_id: SimpleNamespace(command=lambda statement: None))
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", "http://127.0.0.1:9")
+    operator = AISMeasureThroughputOperator(
+        task_id="measure", bucket="ais://bench", dataset_size="1GiB", loader=script(tmp_path, "exit 0")
+    )
+    with pytest.raises(
+        AirflowException, match=r"AIStore at http://127\.0\.0\.1:9 does not answer.*is it up"
+    ) as caught:
+        operator.execute(CONTEXT)
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+def test_the_objects_of_a_run_have_the_same_prefix_in_every_try(tmp_path: Path) -> None:
+    loader = script(tmp_path, "exit 0")
+
+    def prefix(scope: str, number: int) -> str:
+        cluster = Cluster("http://127.0.0.1:9")
+        return Measurement(cluster, None, READ, loader=loader, name=f"{scope}/{number}", scope=scope).prefix
+
+    assert prefix("dag/run/measure/-1", 1) == prefix("dag/run/measure/-1", 2) != prefix("dag/run2/measure/-1", 1)
+
+
+def test_template_fields_are_attributes() -> None:
+    operator = AISMeasureThroughputOperator(task_id="measure", bucket="ais://bench")
+    assert all(hasattr(operator, name) for name in operator.template_fields)
