@@ -37,6 +37,7 @@ QUERIES = [
     for statement in re.split(r";\s*$", block, flags=re.MULTILINE)
     if statement.strip().startswith("SELECT")
 ]
+SCHEMAS = [p.stem for p in (CHECKOUT / "include" / "sql").glob("*.sql") if "CREATE DATABASE" in p.read_text()]
 TABLE = pa.table({"pickup_time": pa.array([1, 2, 3], pa.timestamp("s")), "fare": [1.5, 2.5, 3.5]})
 
 
@@ -108,6 +109,7 @@ def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any
 def test_queries_are_understood(clickhouse: Any, statement: str) -> None:
     from include import sql
 
-    for definition in sql.schema("transfer"):
-        clickhouse.command(definition)
+    for schema in SCHEMAS:
+        for definition in sql.schema(schema):
+            clickhouse.command(definition)
     clickhouse.query(statement)
