@@ -11,9 +11,14 @@ WHERE (destination, bucket, key, version) IN
         AND ({bucket:String} = '' OR bucket = {bucket:String})
         AND ({status:String} = '' OR state = if({status:String} = 'done', 'loaded', {status:String}))
         AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
-        AND destination >= {after_destination:String}
-        AND (destination, bucket, key, version)
-            > ({after_destination:String}, {after_bucket:String}, {after_key:String}, {after_version:String})
+        AND
+        (
+            destination > {after_destination:String}
+            OR destination = {after_destination:String} AND bucket > {after_bucket:String}
+            OR destination = {after_destination:String} AND bucket = {after_bucket:String} AND key > {after_key:String}
+            OR destination = {after_destination:String} AND bucket = {after_bucket:String} AND key = {after_key:String}
+                AND version > {after_version:String}
+        )
     ORDER BY destination, bucket, key, version
     LIMIT {limit:UInt32} * 4
 )

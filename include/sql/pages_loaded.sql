@@ -1,12 +1,18 @@
--- What one run made of each object version that it was to load into a table from a bucket.
-SELECT
-    key, version, toString(load_id) AS load_id, toString(state) AS status, reason, rows, rejected, bytes,
-    toUnixTimestamp64Milli(toDateTime64(recorded_at, 3)) AS recorded_ms
-FROM storeside.loads
-WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run:String}
-    AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
-    AND ({status:String} = '' OR state = {status:String})
-    AND (key, version) > ({after_key:String}, {after_version:String})
+-- What one run made of each object version that it was to load into a table from a bucket; see pages_outcomes.
+SELECT *
+FROM
+(
+    SELECT
+        key, version, toString(load_id) AS load_id, toString(state) AS status, reason, rows, rejected, bytes,
+        toUnixTimestamp64Milli(toDateTime64(recorded_at, 3)) AS recorded_ms, recorded_at
+    FROM storeside.loads
+    WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run:String}
+        AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
+        AND ({status:String} = '' OR state = {status:String})
+        AND (key > {after_key:String} OR key = {after_key:String} AND version > {after_version:String})
+    ORDER BY key, version
+    LIMIT {limit:UInt32} * 4
+)
 ORDER BY key, version, recorded_at DESC
 LIMIT 1 BY key, version
 LIMIT {limit:UInt32}

@@ -19,8 +19,13 @@ WHERE (source, destination, object) IN
         AND ({bucket:String} = '' OR source = {bucket:String} OR destination = {bucket:String})
         AND ({status:String} = '' OR status = {status:String})
         AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
-        AND source >= {after_source:String}
-        AND (source, destination, object) > ({after_source:String}, {after_destination:String}, {after_object:String})
+        -- what comes after the cursor, written so that the primary key is used
+        AND
+        (
+            source > {after_source:String}
+            OR source = {after_source:String} AND destination > {after_destination:String}
+            OR source = {after_source:String} AND destination = {after_destination:String} AND object > {after_object:String}
+        )
     ORDER BY source, destination, object
     LIMIT {limit:UInt32} * 4
 )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 DAG = "s3_to_clickhouse"
 HOSTILE = 'in/<script>alert("1")</script>\u202e\'.csv'
