@@ -81,7 +81,8 @@ class Measurements:
         figures = Figures(*row)
         if not figures.ticks:
             raise TransientTransformError(
-                f"measurement {measurement}: no second in which all {nodes} targets answered; measure for longer"
+                f"measurement {measurement}: no steady second in which all {nodes} targets answered:"
+                " measure for longer, or let more be written"
             )
         return figures
 
