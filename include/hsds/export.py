@@ -249,8 +249,10 @@ class Exporter:
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 
         def noted(key: str) -> Mapping[str, str]:
-            head = self._s3(lambda: self.s3.head_object(Bucket=self.export.bucket, Key=key))
-            return {name.lower(): value for name, value in head["Metadata"].items()}  # AIStore writes them large
+            found: Mapping[str, str] = self._s3(
+                lambda: self.s3.head_object(Bucket=self.export.bucket, Key=key)["Metadata"]
+            )
+            return found
 
         with ThreadPoolExecutor(8) as pool:
             found = dict(zip(keys, pool.map(noted, keys), strict=True))

@@ -195,8 +195,7 @@ def _configure(stack: Stack, part: str) -> None:
 
 
 def _environment(stack: Stack, part: str) -> dict[str, str]:
-    # Buffers of megabytes go back to the system once they are free, and threads do not keep some of their own.
-    memory = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
+    memory = {"MALLOC_ARENA_MAX": "1"}  # threads do not keep memory of their own
     if part == "hsds":
         return memory
     access, secret = s3.keys(stack)
