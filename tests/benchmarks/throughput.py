@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import shutil
 import socket
 import statistics
@@ -38,11 +39,11 @@ BUCKET = Bucket("ais", "throughput")
 TARGETS = (1, 2, 4)
 GIB = 1 << 30
 LOADS = {
-    "read_10MiB": ("read", 10 << 20, 256 << 20),
+    "read_10MiB": ("read", 10 << 20, 1 << 30),
     "read_64KiB": ("read", 64 << 10, 64 << 20),
     "write_10MiB": ("write", 10 << 20, 0),
 }
-CHUNK = 1 << 20
+CHUNK = 10 << 20
 
 
 @dataclass(frozen=True)
@@ -114,15 +115,19 @@ def loopback(streams: int, seconds: float) -> float:
 
 
 def _send(port: int, seconds: float) -> None:
-    block = bytes(CHUNK)
-    with socket.create_connection((HOST, port)) as connection:
+    # As AIStore's targets do: from the page cache, without a copy in between.
+    with socket.create_connection((HOST, port)) as connection, tempfile.TemporaryFile() as file:
+        file.write(bytes(CHUNK))
+        file.flush()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            connection.sendall(block)
+            sent = 0
+            while sent < CHUNK:
+                sent += os.sendfile(connection.fileno(), file.fileno(), sent, CHUNK - sent)
 
 
 def _receive(connection: socket.socket, end: Any) -> None:
-    block, total = bytearray(CHUNK), 0
+    block, total = bytearray(256 << 10), 0
     while count := connection.recv_into(block):
         total += count
     end.send(total)

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -24,7 +25,6 @@ TICK_SECONDS = 1.0
 REPORT_SECONDS = 5.0
 # In the first seconds connections are made and caches warmed; they are in the table but not in the figures.
 WARM_UP_SECONDS = 2.0
-_REMOVALS = 3
 _REMOVAL_SECONDS = 3600
 _MB = 1e6
 
@@ -159,22 +159,28 @@ class Measurement:
         Raises:
             TransientTransformError: some are still there.
         """
+        from aistore.sdk.errors import Timeout
+
         if not self.load.writes:
             return
-        objects = self.load.bucket.handle(self._client).objects(obj_template=f"{self.prefix}/")
-        for _ in range(_REMOVALS):  # one more where a request of a killed loader was still under way
-            if not self._first(f"{self.prefix}/", 1):
-                return
-            self._client.job(objects.delete()).wait(timeout=_REMOVAL_SECONDS)
-        raise TransientTransformError(f"{self.load.bucket}: objects below {self.prefix}/ could not be removed")
+        below = f"{self.prefix}/"
+        objects = self.load.bucket.handle(self._client).objects(obj_template=below)
+        deadline = time.monotonic() + _REMOVAL_SECONDS
+        while self._first(below, 1):  # again where a request of a killed loader was still under way
+            if time.monotonic() > deadline:
+                raise TransientTransformError(f"{self.load.bucket}: objects below {below} could not be removed")
+            with suppress(Timeout):
+                # The SDK polls by its timeout: it would look once a minute for an hour.
+                self._client.job(objects.delete(), job_kind="delete-listrange").wait(timeout=30)
 
     def _first(self, prefix: str, count: int) -> list[str]:
         return [found.name for found in islice(list_aistore(self._client, self.load.bucket, prefix), count)]
 
     def _check_bucket(self) -> None:
         """Raise what is wrong with the bucket before the loader, which would make a missing one, sees it."""
-        self.load.bucket.handle(self._client).head()
-        if not self.load.writes and len(self._first(self.load.prefix, 2)) < 2:
+        # Listed, as a missing bucket answers a HEAD with a 404 that does not say what is missing.
+        found = self._first(self.load.prefix, 2)
+        if not self.load.writes and len(found) < 2:
             below = f" below {self.load.prefix!r}" if self.load.prefix else ""
             raise ValueError(
                 f"bucket {self.load.bucket} has less than two objects{below} to be read:"

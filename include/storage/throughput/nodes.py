@@ -111,8 +111,9 @@ class Targets:
             disks = self._ask(name, "disk").get("AllDiskStats") or {}
         except (AISError, RequestException):  # a target that restarts, or is gone
             return None
-        read, written = ([_value(tracker, key) for key in keys] for keys in (_READ, _WRITTEN))
-        errors = sum(_value(tracker, key) for key in _ERRORS)
+        # AIStore leaves out counters that are zero.
+        read, written = ([int(tracker.get(key, 0)) for key in keys] for keys in (_READ, _WRITTEN))
+        errors = sum(int(tracker.get(key, 0)) for key in _ERRORS)
         use = tuple(float(disk["Util"]) for disk in disks.values())
         return Counters(at, read[0], read[1], read[2], written[0], written[1], written[2], errors, use)
 
@@ -134,11 +135,6 @@ class Targets:
         )
         answer.raise_for_status()
         return answer.json()
-
-
-def _value(tracker: dict[str, dict[str, str]], key: str) -> int:
-    """Return a counter; AIStore leaves out those that are zero."""
-    return int(tracker[key]["v"]) if key in tracker else 0
 
 
 class Differences:
