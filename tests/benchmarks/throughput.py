@@ -167,7 +167,7 @@ def _measure(benches: dict[int, Bench], loader: str, options: argparse.Namespace
     found: dict[tuple[str, int], list[Found]] = defaultdict(list)
     limits = []
     for number in range(options.rounds):
-        limits.append(loopback(2, 3.0))
+        limits.append(max(loopback(streams, 2.0) for streams in (1, 2, 4)))
         print(f"round {number}: loopback {limits[-1] / 1e6:.0f} MB/s", file=sys.stderr)
         for name, (workload, size, dataset) in LOADS.items():
             load = Load(BUCKET, workload, size, options.concurrency, options.seconds, dataset, write_bytes=4 * GIB)
