@@ -193,7 +193,7 @@ def _print(found: dict[tuple[str, int], list[Found]], limit: float) -> None:
 
     rounds = len(found["read_10MiB", 1])
     print(f"\nMedians of {rounds} interleaved rounds; {measure.machine()}; loopback {limit / 1e6:.0f} MB/s\n")
-    print("| load | targets | mean MB/s | peak MB/s | of loopback | time variance | node variance | CPU s per GB |")
+    print("| load | targets | mean MB/s | peak MB/s | by loopback | time variance | node variance | CPU s per GB |")
     print("|---|---|---|---|---|---|---|---|")
     lines = []
     for (name, targets), some in found.items():
