@@ -194,7 +194,7 @@ def test_an_upload_alone_starts_a_run_that_loads_it(pipeline: Pipeline, corpus: 
     name = unique("event") + "/one.flac"
     pipeline.put({name: corpus[1]})
     until(lambda: pipeline.rows(name) == (1, 1), 120, "row of the recording", interval=0.5)
-    until(lambda: not pipeline.messages(), 20, "empty queue", interval=0.5)
+    until(lambda: not pipeline.messages(), 90, "empty queue", interval=0.5)
     started = [run for run in pipeline.api.runs(DAG) if run["dag_run_id"] not in before]
     assert {run["run_type"] for run in started} == {"asset_triggered"}
     for run in started:
