@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_audio import SPEECH, WAV, every_transcoder, needs_native, s16, sine, wav
 
 from include.transformers import audio_libav, audio_native
 from include.transformers.audio import AudioError, transcode
 from include.transformers.audio_limits import Limits
 from include.transformers.formats import AudioFormat
 from include.transformers.native import build, converter
+from tests.unit.test_audio import SPEECH, WAV, every_transcoder, needs_native, s16, sine, wav
 
 LIMITS = Limits()
 # extension, encoder and what goes with it, rate, channels

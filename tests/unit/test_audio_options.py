@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_audio import SPEECH, decoded, s16, sine, wav
 
 from include.transformers.audio import AudioError, probe, transcode
 from include.transformers.audio_limits import Limits
 from include.transformers.audio_measure import measure
 from include.transformers.formats import AudioFormat
+from tests.unit.test_audio import SPEECH, decoded, s16, sine, wav
 
 LIMITS = Limits()
 RAMP = wav(np.arange(32_000, dtype="<i2"))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_audio import FORMS, SPEECH, riff, s16, sine, wav
 
 from include.transformers import audio_transformers
 from include.transformers.audio import AudioError, probe, transcode
@@ -16,6 +15,7 @@ from include.transformers.audio_limits import Limits
 from include.transformers.audio_transformers import AudioProbe, AudioTranscode, AudioTranscodeProbe
 from include.transformers.formats import AudioFormat
 from include.transformers.transformer import Result
+from tests.unit.test_audio import FORMS, SPEECH, riff, s16, sine, wav
 
 LIMITS = Limits()
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_audio import FLAC, SPEECH, WAV, Watch, playlists, riff, s16, secret, sine, wav
 
 from include.stack.speech_corpus import make_bad
 from include.transformers import audio_transformers
@@ -21,6 +20,7 @@ from include.transformers.audio_limits import Limits
 from include.transformers.ffmpeg import AudioFfmpeg
 from include.transformers.ffmpeg_settings import FORMATS, FfmpegSettings
 from include.transformers.formats import AudioFormat
+from tests.unit.test_audio import FLAC, SPEECH, WAV, Watch, playlists, riff, s16, secret, sine, wav
 
 pytestmark = pytest.mark.skipif(
     not shutil.which("ffmpeg") or not shutil.which("prlimit"), reason="apt-get install ffmpeg util-linux"

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_audio import FORMS, SPEECH, WAV
 
 from include.transformers.audio import probe, transcode
 from include.transformers.formats import CODECS, EXTENSIONS, LAYOUTS, SAMPLE_RATES, AudioFormat
+from tests.unit.test_audio import FORMS, SPEECH, WAV
 
 LISTED_RATES = [
     (container, name, rate)
