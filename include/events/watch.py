@@ -18,13 +18,14 @@ log = logging.getLogger(__name__)
 
 _SHOWN = 50
 _WAIT_SECONDS = 5
+_GAP_SECONDS = 1
 
 
 @dataclass(frozen=True)
 class Window:
     """When a batch is large enough, and how long things wait.
 
-    A batch is closed after `messages`, or `seconds` after its first message. It is told of again every
+    A batch is closed when nothing has come for a second, after `messages`, or `seconds` after its first message. It is told of again every
     `repeat_seconds` until a run takes it. If none does within `untaken_seconds`, as the DAG is paused, its messages
     are given back, and from then on there is an event without a batch every `ring_seconds`, which costs the messages
     no receives, until a run has processed some. The messages of a run's batch are held for `taken_seconds`.
@@ -103,8 +104,9 @@ class Watch:
             return None
         deadline = time.monotonic() + self.window.seconds
         while len(messages) <= self.window.messages - ENTRIES and time.monotonic() < deadline:
-            wait = max(1, min(round(deadline - time.monotonic()), _WAIT_SECONDS))
-            messages |= {m.id: m for m in self.queue.receive(self.lease.seconds, wait)}
+            if not (more := self.queue.receive(self.lease.seconds, _GAP_SECONDS)):
+                break
+            messages |= {m.id: m for m in more}
         batch = self.batches.open(list(messages.values()))
         self._hold(batch, list(messages.values()))
         return self._told(batch)

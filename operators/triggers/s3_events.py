@@ -74,7 +74,7 @@ class S3EventsTrigger(BaseEventTrigger):
 
     :param queue: name or URL of an SQS queue with a dead-letter queue
     :param batch_messages: messages of a batch at most
-    :param batch_seconds: how long a batch waits for more after its first message
+    :param batch_seconds: how long a batch waits, after its first message, while more come
     :param lease_seconds: how long messages stay invisible when the triggerer is killed
     """
 
@@ -84,7 +84,7 @@ class S3EventsTrigger(BaseEventTrigger):
         batch_messages: int = 1000,
         batch_seconds: float = 5.0,
         lease_seconds: int = 120,
-        poll_interval: float = 2.0,
+        poll_interval: float = 1.0,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
     ) -> None:
