@@ -25,11 +25,11 @@ _GAP_SECONDS = 1
 class Window:
     """When a batch is large enough, and how long things wait.
 
-    A batch is closed when nothing has come for a second, after `messages`, or `seconds` after its first message. It is
-    told of again every `repeat_seconds` until a run takes it. If none does within `untaken_seconds`, as the DAG is
-    paused, its messages are given back, and from then on there is an event without a batch every `ring_seconds`, which
-    costs the messages no receives, until a run has processed some. The messages of a run's batch are held for
-    `taken_seconds`.
+    A batch is closed when nothing has come for a second, after `messages`, or `seconds` after its first message.
+    It is told of again every `repeat_seconds` until a run takes it. If none does within `untaken_seconds`, as the
+    DAG is paused, its messages are given back, and from then on there is an event without a batch every
+    `ring_seconds`, which costs the messages no receives, until a run has processed some. The messages of a run's
+    batch are held for `taken_seconds`.
     """
 
     messages: int = 1000
