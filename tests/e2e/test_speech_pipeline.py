@@ -202,6 +202,7 @@ def test_an_upload_alone_starts_a_run_that_loads_it(pipeline: Pipeline, corpus: 
     assert pipeline.rows(name) == (1, 1)
 
 
+@pytest.mark.chaos
 def test_a_killed_triggerer_neither_loses_nor_repeats_work(
     pipeline: Pipeline, corpus: list[bytes], aistore: Any
 ) -> None:
