@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 from include.storage.buckets import Bucket
 from include.storage.cluster import cluster_of
 from include.storage.multipart import Profile, Settings
+from operators.hooks.transfer import bound_to
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -62,13 +63,8 @@ def _s3(bucket: str, connection: Connection) -> Store:
 
     from include.storage.s3 import S3Store, client_config
 
-    class S3(S3Hook):
-        @classmethod
-        def get_connection(cls, conn_id: str) -> Any:
-            return connection
-
     config = client_config(CONNECTIONS, connection.extra_dejson.get("config_kwargs"))
-    return S3Store(S3(aws_conn_id=connection.conn_id, config=config).get_conn(), bucket)
+    return S3Store(bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id, config=config).get_conn(), bucket)
 
 
 def _oci(bucket: str, connection: Connection) -> Store:

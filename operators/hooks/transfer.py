@@ -22,7 +22,7 @@ def s3_client(connection: Connection) -> Any:
     """Return an S3 client."""
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
-    return _with(S3Hook, connection)(aws_conn_id=connection.conn_id).get_conn()
+    return bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id).get_conn()
 
 
 def clickhouse_client(connection: Connection) -> Any:
@@ -30,7 +30,7 @@ def clickhouse_client(connection: Connection) -> Any:
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
     # A session is locked while a statement runs in it, even when the statement's connection was lost.
-    hook = _with(ClickHouseHook, connection)(connection.conn_id, client_kwargs={"autogenerate_session_id": False})
+    hook = bound_to(ClickHouseHook, connection)(connection.conn_id, client_kwargs={"autogenerate_session_id": False})
     return hook.get_client()
 
 
@@ -38,10 +38,10 @@ def sqs_client(connection: Connection) -> Any:
     """Return an SQS client."""
     from airflow.providers.amazon.aws.hooks.sqs import SqsHook
 
-    return _with(SqsHook, connection)(aws_conn_id=connection.conn_id).get_conn()
+    return bound_to(SqsHook, connection)(aws_conn_id=connection.conn_id).get_conn()
 
 
-def _with(hook: Any, connection: Connection) -> Any:
+def bound_to(hook: Any, connection: Connection) -> Any:
     """Return the class of hooks that use this connection, and ask nobody for it."""
 
     class Bound(hook):  # type: ignore[misc]
