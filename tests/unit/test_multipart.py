@@ -280,6 +280,13 @@ def test_an_object_that_is_another_than_was_listed_is_left() -> None:
 def test_the_caller_hears_of_a_long_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("include.storage.mover.TICK_SECONDS", 0.002)
     source, to = Shelf({"a": os.urandom(20_000)}), Shelf()
+    fetch_range = source.fetch_range
+
+    def slow(key: str, head: Head, start: int, size: int) -> bytes:
+        time.sleep(0.005)
+        return fetch_range(key, head, start, size)
+
+    source.fetch_range = slow  # type: ignore[method-assign]
     ticks: list[int] = []
     mover = Mover(source, to, Profile.of(Settings(1000, 100, 1)), tick=lambda: ticks.append(mover.bytes))
     list(mover.copy(wanted(source)))

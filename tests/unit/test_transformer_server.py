@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -328,11 +328,19 @@ def test_a_worker_that_dies_takes_its_own_object_only(server: Server) -> None:
     assert not [f for f in server.journal if f.object.startswith("living")]
 
 
+def is_alive(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def test_a_worker_that_died_unnoticed_costs_no_object(server: Server) -> None:
     with server.connect() as ws:
         workers = {int(ask(ws, f"{n}/pid")) for n in range(8)}
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
+        # Until then they may still take an object, and die with it.
+        until(lambda: not any(is_alive(worker) for worker in workers), 10, "the end of the workers", 0.001)
         assert [ask(ws, "killed/echo") for _ in range(4)] == [CONTENT] * 4
 
 
