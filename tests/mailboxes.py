@@ -51,6 +51,11 @@ class Mailbox(Loading):
             )
             self.sqs.purge_queue(QueueUrl=self.url)  # the test event, where the server sends one
 
+    def silence(self) -> None:
+        """Have the bucket send no more events, and forget those that it has sent."""
+        self.s3.put_bucket_notification_configuration(Bucket=self.bucket, NotificationConfiguration={})
+        self.sqs.purge_queue(QueueUrl=self.url)
+
     def _queue(self, name: str, attributes: dict[str, str]) -> tuple[str, str]:
         url = self.sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]  # type: ignore[arg-type]
         return url, self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

@@ -6,7 +6,9 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -16,7 +18,7 @@ from include.events.current import Found, look_at
 from include.events.deliveries import Delivery, Outcome, conclude, oldest, sort_out
 from include.events.lease import Lease
 from include.events.ledger import EventLedger
-from include.events.queue import LONG_POLL, Message, Queue
+from include.events.queue import LONG_POLL, Queue
 from include.events.settle import MOST_FAILURES, Settled, settle
 from include.transfer.engine import Transfer
 from include.transfer.errors import ObjectError, UsageError, classify
@@ -129,10 +131,11 @@ class EventLoad:
                 for batch in batches:
                     messages = handed_over.take(batch, self.run_id)
                     lease.hold(messages)
-                    self._process(lease, messages)
+                    self._process(lease, [Delivery.read(message) for message in messages])
                     handed_over.settled(batch, self.run_id)
-                for messages in self._batches(lease, started + self.limits.seconds):
-                    self._process(lease, messages)
+                with closing(self._batches(lease, started + self.limits.seconds)) as received:
+                    for deliveries in received:
+                        self._process(lease, deliveries)
             except BaseException:
                 lease.release_all()
                 raise
@@ -165,55 +168,66 @@ class EventLoad:
                 self.queue.name, dead_letters, receives, self.limits.most_failures,
             )  # fmt: skip
 
-    def _batches(self, lease: Lease, end: float) -> Iterator[list[Message]]:
-        """Yield what there is in the queue, until it is empty for long enough or a limit is reached."""
-        taken = 0
-        while taken < self.limits.messages and time.monotonic() < end:
-            most = min(self.limits.batch_messages, self.limits.messages - taken)
-            idle = min(self.limits.idle_seconds, end - time.monotonic())
-            messages = list(self._receive(lease, most, idle))
-            if self.stop.is_set() or not messages:
-                lease.release_all()
-                return
-            taken += len(messages)
-            yield messages
+    def _batches(self, lease: Lease, end: float) -> Generator[list[Delivery]]:
+        """Yield what there is in the queue, until it is empty for long enough or a limit is reached.
 
-    def _receive(self, lease: Lease, most: int, idle_seconds: float) -> Iterator[Message]:
-        """Yield messages while they come, up to so many or until their objects are large enough for a batch."""
-        count, size, deadline = 0, 0, time.monotonic() + idle_seconds
-        while count < most and size < self.limits.batch_bytes and not self.stop.is_set():
+        While a batch is processed the next one is received.
+        """
+        taken = 0
+
+        def receive(idle_seconds: float) -> list[Delivery]:
+            most = min(self.limits.batch_messages, self.limits.messages - taken)
+            return self._receive(lease, most, min(idle_seconds, end - time.monotonic()), end)
+
+        with ThreadPoolExecutor(1, thread_name_prefix="receive") as thread:
+            deliveries = receive(self.limits.idle_seconds)
+            while deliveries and not self.stop.is_set():
+                taken += len(deliveries)
+                ahead = thread.submit(receive, 0)
+                yield deliveries
+                deliveries = ahead.result() or receive(self.limits.idle_seconds)
+        lease.release_all()
+
+    def _receive(self, lease: Lease, most: int, idle_seconds: float, end: float) -> list[Delivery]:
+        """Receive messages while they come, up to so many or until their objects are large enough for a batch."""
+        received: list[Delivery] = []
+        size, deadline = 0, time.monotonic() + idle_seconds
+        while len(received) < most and size < self.limits.batch_bytes and not self.stop.is_set():
+            if time.monotonic() >= end:
+                break
             # An empty answer of a short poll does not mean that there is nothing, one of a long poll does.
-            wait = 0 if count else min(max(deadline - time.monotonic(), 1), LONG_POLL)
+            wait = 0 if received else min(max(deadline - time.monotonic(), 1), LONG_POLL)
             messages = self.queue.receive(self.limits.lease_seconds, round(wait))
             lease.hold(messages)
-            for message in messages:
-                count += 1
-                size += Delivery.read(message).bytes
-                yield message
-            if not messages and (count or time.monotonic() >= deadline):
-                return
+            some = [Delivery.read(message) for message in messages]
+            received += some
+            size += sum(delivery.bytes for delivery in some)
+            if not some and (received or time.monotonic() >= deadline):
+                break
+        return received
 
-    def _process(self, lease: Lease, messages: Sequence[Message]) -> None:
+    def _process(self, lease: Lease, received: Sequence[Delivery]) -> None:
         """Load the objects of some messages, and settle with the queue."""
-        newest = {message.id: message for message in messages}
-        known = self.ledger.known(list(newest.values()))
-        done_before = [m for m in newest.values() if known.get(m.id, (False, 0))[0]]
-        deliveries = []
-        for message in newest.values():
-            if message not in done_before:
-                deliveries.append(Delivery.read(message))
-                deliveries[-1].failures = known.get(message.id, (False, 0))[1]
+        newest = {delivery.message.id: delivery for delivery in received}
+        messages = [delivery.message for delivery in newest.values()]
+        known = self.ledger.known(messages)
+        done_before, deliveries = [], []
+        for name, delivery in newest.items():
+            done, delivery.failures = known.get(name, (False, 0))
+            if done:
+                done_before.append(delivery.message)
+            else:
+                deliveries.append(delivery)
         keys = sort_out(deliveries, self.request.source.bucket, self.request.source.regex)
         conclude(deliveries, self._load(keys))
-        lease.let_go(newest.values())
-        self.queue.delete(done_before)
+        lease.let_go(messages)
         settled = settle(self.queue, self.ledger, deliveries, self.limits.most_failures)
-        settled.deleted += len(done_before)
+        settled.deleted += len(done_before) - len(self.queue.delete(done_before))
         lag = oldest(messages, time.time())
-        self.drained.add(len(newest), deliveries, settled, lag)
+        self.drained.add(len(messages), deliveries, settled, lag)
         log.info(
             "%d messages: %d deleted, %d given back, %d to the dead letters; the oldest had waited %.1f s",
-            len(newest), settled.deleted, settled.released, settled.dead, lag,
+            len(messages), settled.deleted, settled.released, settled.dead, lag,
         )  # fmt: skip
         if time.monotonic() - self._depth_at >= _DEPTH_SECONDS:
             self._depth_at = time.monotonic()

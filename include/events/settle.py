@@ -38,6 +38,7 @@ def settle(
 ) -> Settled:
     """Record what became of the events, then delete, bury or release each message.
 
+    A message that somebody else has by now is not counted: it comes again, and its events are known to be done.
     Whoever is cut off in between repeats it with the next receipt. Only between sending a dead letter and recording
     that could it be sent twice; `DeadLetters` takes both for one.
     """
@@ -50,14 +51,14 @@ def settle(
     for delivery in groups["bury"]:
         _bury(queue, delivery)
     ledger.record(groups["bury"], "dead")
-    done = [delivery.message for name in ("delete", "bury") for delivery in groups[name]]
-    queue.delete(done)
+    lost = queue.delete([delivery.message for name in ("delete", "bury") for delivery in groups[name]])
     by_delay: dict[int, list[Delivery]] = {}
     for delivery in groups["release"]:
         by_delay.setdefault(delivery.delay_seconds, []).append(delivery)
     for delay, some in by_delay.items():
         queue.extend([delivery.message for delivery in some], delay)
-    return Settled(len(groups["delete"]), len(groups["release"]), len(groups["bury"]))
+    deleted = [delivery for delivery in groups["delete"] if delivery.message.id not in lost]
+    return Settled(len(deleted), len(groups["release"]), len(groups["bury"]))
 
 
 def _bury(queue: Queue, delivery: Delivery) -> None:

@@ -1,6 +1,6 @@
-"""S3 events into ClickHouse: seconds until a row is visible, and objects per second beside a listing's.
+"""S3 events into ClickHouse, until a row is visible, and objects per second beside a listing: ``make bench-events``.
 
-``make bench-events`` starts a stack of its own with Airflow.
+The stack is the benchmark's own, Airflow included.
 
 - **visible**: one small object is put into a warm system, again and again; seconds until its row can be read. Once
   with the DAG that starts a run for a batch of events (Airflow's scheduling is in the path), once with the DAG whose

@@ -1,4 +1,4 @@
-"""``make bench-hsds``: HSDS's streaming, as in the article's table, and exports against h5pyd's own single request.
+"""HSDS beside h5py as in the article's table, and exports against h5pyd's own single request: ``make bench-hsds``.
 
 The dataset is 12000 x 2200 64-bit integers in the article's table and, for the export, ten times larger than the
 256 MB that a worker may take. Exports are to Parquet with arrays, on an S3 server that serves a folder (versitygw).
@@ -114,6 +114,8 @@ def article(stack: Stack, folder: Path, rounds: int) -> None:
     )
     for label, row in {"here, 2 data nodes": ours, **ARTICLE}.items():
         print(f"{label:22} " + " ".join(f"{value:12.1f}" for value in row))
+    bench("hsds.article_write", ours[0], "MB/s")
+    bench("hsds.article_read", ours[1], "MB/s")
 
 
 # --- the export

@@ -16,6 +16,7 @@ from include.events.dead_letters import DeadLetters
 from include.events.queue import Queue
 from include.transfer.errors import TransientError, UsageError
 from tests.mailboxes import Mailbox
+from tests.support import until
 from tests.transfers import jsonl
 
 pytestmark = pytest.mark.timeout(90)
@@ -166,7 +167,7 @@ def test_what_changes_while_it_is_loaded_is_given_back_and_at_last_a_dead_letter
 ) -> None:
     mailbox.put({"busy.jsonl": rows_of(0), "gone.jsonl": rows_of(-1)})
     mailbox.arrive(2)
-    mailbox.sqs.purge_queue(QueueUrl=mailbox.url)
+    mailbox.silence()
     mailbox.send(mailbox.record("busy.jsonl"))
     mailbox.send(mailbox.record("gone.jsonl"))
     count = iter(range(1, 100))
@@ -174,8 +175,6 @@ def test_what_changes_while_it_is_loaded_is_given_back_and_at_last_a_dead_letter
     def change() -> None:
         mailbox.s3.put_object(Bucket=mailbox.bucket, Key="busy.jsonl", Body=rows_of(next(count)))
         mailbox.s3.delete_object(Bucket=mailbox.bucket, Key="gone.jsonl")
-        for message in mailbox.queue.receive(1):
-            mailbox.queue.delete([message])  # the events of that
 
     between_look_and_load(monkeypatch, change)
     mailbox.create("n Int32")
@@ -210,13 +209,13 @@ class Impatient:
 def test_after_so_many_failures_a_message_is_a_dead_letter(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     mailbox.put({"busy.jsonl": rows_of(0)})
     mailbox.arrive(1)
+    mailbox.silence()
+    mailbox.send(mailbox.record("busy.jsonl"))
     mailbox.create("n Int32")
     count = iter(range(1, 100))
 
     def change() -> None:
         mailbox.s3.put_object(Bucket=mailbox.bucket, Key="busy.jsonl", Body=rows_of(next(count)))
-        for message in mailbox.queue.receive(1):
-            mailbox.queue.delete([message])
 
     between_look_and_load(monkeypatch, change)
     found = mailbox.drain(Impatient(mailbox.sqs), {"idle_seconds": 3, "most_failures": 3})
@@ -265,8 +264,25 @@ def test_a_lease_that_ends_in_the_middle_costs_work_and_no_rows(
     held_up.join()
     assert others[0].loaded == 5
     assert first.drained.loaded == 5  # it finds them loaded
+    assert first.drained.deleted == 0  # by the other one
     assert mailbox.rows() == [(n,) for n in range(5)]
     assert mailbox.depth() == (0, 0)
+
+
+def test_the_next_batch_is_received_meanwhile_and_given_back_when_this_one_cannot_be_loaded(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(25)})
+    mailbox.arrive(25)
+
+    def fail() -> None:
+        until(lambda: mailbox.depth() == (5, 20), 10, "the second batch to be received")
+        raise TransientError("ClickHouse does not answer")
+
+    between_look_and_load(monkeypatch, fail)
+    with pytest.raises(TransientError):
+        mailbox.drain(limits={"batch_messages": 10})
+    assert mailbox.depth() == (25, 0)
 
 
 def test_two_at_once_share_the_queue(mailbox: Mailbox) -> None:
