@@ -101,6 +101,10 @@ bench-transform: $(STAMP) ## transcoding against the published way, the client a
 bench-matrix: $(STAMP) ## server x channel x file access x direct put; ARGS="--chart file.png"
 	@$(PYTHON) -m tests.benchmarks.transform_matrix $(ARGS)
 
+.PHONY: bench-scaling
+bench-scaling: $(STAMP) ## what an object costs with 1, 2 and 4 targets and workers, and a model of the published cluster
+	@$(PYTHON) -m tests.benchmarks.scaling $(ARGS)
+
 .PHONY: bench-reconcile
 bench-reconcile: $(STAMP) ## comparing the listings of a bucket of 10 million objects
 	@$(PYTHON) -m tests.benchmarks.reconcile $(ARGS)

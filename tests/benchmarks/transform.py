@@ -143,8 +143,8 @@ def echo(size: int) -> EtlSpec:
     )
 
 
-def start(count: int) -> Bench:
-    """Bring up a cluster of its own and put `count` recordings into it."""
+def start(count: int, targets: int | None = None) -> Bench:
+    """Bring up a cluster of its own, of so many targets, and put `count` recordings into it."""
     measure.require(["cc", "pkg-config", "libavformat", "ffmpeg"])
     build.build()
     folder = default_folder() / "bench"
@@ -155,7 +155,7 @@ def start(count: int) -> Bench:
     cache = default_folder() / "cache"
     cache.mkdir(exist_ok=True)
     (folder / "cache").symlink_to(cache.resolve(), target_is_directory=True)
-    stack = cli.up(folder, only=("podrunner", "aistore"))
+    stack = cli.up(folder, targets, only=("podrunner", "aistore"))
     client = Cluster(stack.url("ais_proxy")).client()
     paths = recordings.make(folder / "recordings", count)
     source = SOURCE.handle(client)

@@ -1,0 +1,96 @@
+"""Objects of a second, real AIStore cluster that is attached to the first one: copied and fetched by AIStore."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from include.stack import cli
+from include.stack.settings import Stack, default_folder
+from include.stack.supervisor import Supervisor
+from include.storage.buckets import Bucket
+from include.storage.cluster import Cluster
+from include.storage.prefetch import Prefetch
+from include.transform.bucket_job import BucketJob, Options, Summary
+from include.transform.jobs import Follower
+from include.transform.ledger import Ledger
+from tests.support import put, read, sizes, unique
+
+pytestmark = pytest.mark.timeout(120)
+
+NAMES = ("plain", "in/a b+c", "in/ü#1", "empty")
+Drive = Callable[[BucketJob], Summary]
+
+
+@pytest.fixture(scope="module")
+def other(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
+    """The alias of another cluster that the stack's is attached to, and that cluster's own client."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "cache").symlink_to(default_folder().resolve() / "cache", target_is_directory=True)
+    theirs = cli.up(folder, targets=1, only=("aistore",))
+    alias = unique("other").replace("-", "")
+    try:
+        attach(stack, "attach", alias, theirs.url("ais_proxy"))
+        yield alias, Cluster(theirs.url("ais_proxy")).client()
+        attach(stack, "detach", alias)
+    finally:
+        Supervisor(theirs).stop()
+
+
+def attach(stack: Stack, action: str, alias: str, url: str = "") -> None:
+    """Do what ``ais cluster remote-attach`` does."""
+    headers = {"Ais-Remote-Ais-Alias": alias, "Ais-Remote-Ais-Url": url}
+    requests.put(
+        f"{stack.url('ais_proxy')}/v1/cluster/{action}", params={"what": "remote"}, headers=headers, timeout=20
+    ).raise_for_status()
+
+
+def test_a_bucket_of_another_cluster_is_copied(
+    other: tuple[str, Any], aistore: Any, clickhouse: Any, drive: Drive
+) -> None:
+    alias, theirs = other
+    bucket = Bucket("ais", unique("theirs"))
+    bodies = {name: os.urandom(5000 * n) for n, name in enumerate(reversed(NAMES))}
+    put(theirs, bucket, bodies)
+    source, destination = Bucket.parse(f"ais://@{alias}/{bucket.name}"), Bucket("ais", unique("ours"))
+
+    def copy() -> Summary:
+        return drive(BucketJob(aistore, Ledger(clickhouse), source, destination, unique("run"), options=Options()))
+
+    summary = copy()
+    assert (summary.listed, summary.done, summary.failed) == (4, 4, 0)
+    assert {name: read(aistore, destination, name) for name in NAMES} == bodies
+    assert copy().done == 0
+    put(theirs, bucket, {"plain": b"new"})
+    assert copy().done == 1
+    assert read(aistore, destination, "plain") == b"new"
+    assert sizes(aistore, destination) == {**{name: len(body) for name, body in bodies.items()}, "plain": 3}
+
+
+def test_a_bucket_of_another_cluster_is_fetched(other: tuple[str, Any], aistore: Any) -> None:
+    alias, theirs = other
+    bucket = Bucket("ais", unique("theirs"))
+    put(theirs, bucket, {name: b"x" * n for n, name in enumerate(NAMES)})
+    prefetch = Prefetch(aistore, Bucket.parse(f"ais://@{alias}/{bucket.name}"))
+    assert prefetch.missing().objects == 4
+    follower = Follower(aistore, prefetch.submit(latest=False, workers=0, blob_threshold=0), 30)
+    deadline = time.monotonic() + 60
+    while not (progress := follower.poll()).finished:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert progress.error == ""
+    assert prefetch.missing(reasons=True).objects == 0
+
+
+def test_a_cluster_that_is_not_attached_is_named(aistore: Any, clickhouse: Any, drive: Drive) -> None:
+    source = Bucket.parse("ais://@nobody/bucket")
+    job = BucketJob(
+        aistore, Ledger(clickhouse), source, Bucket("ais", unique("ours")), unique("run"), options=Options()
+    )
+    with pytest.raises(Exception, match="nobody"):
+        drive(job)
