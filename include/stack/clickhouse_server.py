@@ -79,6 +79,7 @@ CONFIG_XML = """\
   <max_server_memory_usage_to_ram_ratio>{memory_ratio}</max_server_memory_usage_to_ram_ratio>
   <mark_cache_size>268435456</mark_cache_size>
   <uncompressed_cache_size>0</uncompressed_cache_size>
+  <page_cache_min_size>33554432</page_cache_min_size><page_cache_max_size>268435456</page_cache_max_size>
   {logs}
   <named_collections>{collections}</named_collections>
   <remote_servers><{cluster}><shard><replica>

@@ -61,7 +61,7 @@ class Request:
     sample_objects: int = 5
     sample_bytes: int = 1 << 18
     batch_bytes: int = 1 << 30
-    batch_objects: int = 1000
+    batch_objects: int = 2500
     parallel: int = 2
 
     def __post_init__(self) -> None:

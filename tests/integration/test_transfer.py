@@ -18,7 +18,7 @@ from include.transfer.errors import UsageError
 from include.transfer.request import Request
 from include.transfer.source import Source
 from tests.support import unique
-from tests.transfers import Loading
+from tests.transfers import Loading, parquet
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -190,3 +190,18 @@ def test_very_large_parquet_is_pushed_by_row_groups(loading: Loading, monkeypatc
     assert loading.query(
         f"SELECT count(), countIf(n = _row_number), countIf(word = concat('w', toString(n % 7))) FROM {loading.table}"
     ) == [(100_000, 100_000, 100_000)]
+
+
+def test_small_parquet_objects_are_fetched_once_for_footers_and_rows(loading: Loading) -> None:
+    loading.put({f"many/{n:02}.parquet": parquet({"n": pa.array([n], pa.int64())}) for n in range(30)})
+    report = loading.load("many/", format="parquet", loader="pull")
+    assert (report.loaded, report.rows) == (30, 30)
+    loading.clickhouse.command("SYSTEM FLUSH LOGS query_log")
+    (fetched,) = loading.query(
+        "SELECT sumIf(ProfileEvents['S3GetObject'], query LIKE '%ParquetMetadata%'),"
+        " sumIf(ProfileEvents['S3GetObject'], query_kind = 'Insert'),"
+        " sum(ProfileEvents['S3HeadObject']) FROM system.query_log WHERE type = 'QueryFinish'"
+        " AND position(query, {bucket:String}) AND (query LIKE '%ParquetMetadata%' OR query LIKE '%storeside_staging%')",
+        bucket=loading.bucket,
+    )
+    assert fetched == (30, 0, 0)
