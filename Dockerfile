@@ -4,6 +4,7 @@
 #   transformer  what AIStore runs beside its targets (storeside/transformer-audio)
 #   aistore      AIStore and its ETLs in one container, for compose; on Kubernetes use NVIDIA's own images
 #   s3           S3 and SQS for compose
+#   hsds         a node of HSDS, for compose with the profile hsds
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 ARG GO_IMAGE=golang:1.26.8
 
@@ -35,6 +36,10 @@ RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/imag
 FROM installer AS s3-packages
 COPY include/stack/images/s3.txt include/stack/images/
 RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/s3.txt
+
+FROM installer AS hsds-packages
+COPY include/stack/hsds_requirements.txt ./
+RUN uv pip install --quiet --no-cache --require-hashes -r hsds_requirements.txt
 
 FROM base AS native
 RUN apt-get update \
@@ -112,3 +117,16 @@ VOLUME /var/lib/storeside
 USER 50000:0
 EXPOSE 4566
 CMD ["python", "-m", "include.stack.s3_server"]
+
+FROM base AS hsds
+COPY --from=hsds-packages /opt/venv /opt/venv
+RUN install -d -o 50000 -g 0 -m 0770 /var/lib/hsds
+# One arena: threads do not keep memory of their own. A chunk that was read is seldom read again.
+ENV PATH=/opt/venv/bin:$PATH MALLOC_ARENA_MAX=1 CHUNK_MEM_CACHE_SIZE=32m METADATA_MEM_CACHE_SIZE=16m \
+    ROOT_DIR=/var/lib/hsds BUCKET_NAME=hsds ALLOW_NOAUTH=False LOG_LEVEL=WARNING PASSWORD_FILE=/tmp/passwords.txt
+VOLUME /var/lib/hsds
+USER 50000:0
+EXPOSE 5101
+# HSDS_USER and HSDS_PASSWORD are the one user there is, who may do everything.
+ENTRYPOINT ["/bin/sh", "-euc", "umask 077; mkdir -p $ROOT_DIR/$BUCKET_NAME; echo \"$HSDS_USER:$HSDS_PASSWORD\" > $PASSWORD_FILE; exec python -m hsds.node_runner --standalone --admin_user=$HSDS_USER \"$@\"", "hsds"]
+CMD ["--node_type=sn", "--sn_url=http://localhost:5101"]

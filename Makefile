@@ -70,7 +70,7 @@ doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*
 
 .env: ## make the secrets of docker-compose.yaml, once
 	@umask 077; python3 -c 'import base64, secrets; \
-		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET"; \
+		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET HSDS_PASSWORD"; \
 		print(*(f"{name}={secrets.token_hex(24)}" for name in names.split()), sep="\n"); \
 		print("AIRFLOW_FERNET_KEY=" + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())' > $@.new && mv $@.new $@
 

@@ -21,10 +21,10 @@ from operators.aistore import TRANSFORMER_IMAGE
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-COMMANDS = ("airflow-init", "demo", "doctor")
+COMMANDS = ("airflow-init", "demo", "doctor", "hsds-init")
 DOCKERFILE = (CHECKOUT / "Dockerfile").read_text()
 STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
-TARGETS = ("airflow", "transformer", "aistore", "s3")
+TARGETS = ("airflow", "transformer", "aistore", "s3", "hsds")
 
 
 @pytest.mark.parametrize("name", SERVICES)

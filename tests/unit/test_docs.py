@@ -134,6 +134,10 @@ def check_module(module: str, words: list[str]) -> str:
 
 def check_compose(words: list[str]) -> str:
     options = {"up": {"--build", "--wait", "--detach"}, "run": {"--rm"}, "down": {"--volumes"}, "config": set()}
+    if words[0] == "--profile":
+        _, profile, *words = words
+        if why := check_file("docker-compose.yaml", f"profiles: [{profile}]"):
+            return why
     verb, *rest = words
     if verb not in options:
         return f"docker compose {verb} is not one of {sorted(options)}"
