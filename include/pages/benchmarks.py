@@ -9,6 +9,7 @@ from include.pages.tables import Tables
 
 # Tables that something fills, and what does.
 EXPECTED = {
+    "transform_benchmark": "`make bench-matrix ARGS=--record`: servers and channels of transforms",
     "backend_benchmark": "tasks that measure single and multipart requests against storage backends",
     "throughput_runs": "tasks that measure the throughput of an AIStore cluster",
 }
@@ -92,7 +93,12 @@ def _chart(table: str, measure: str, by: tuple[str, ...], rows: list[dict[str, A
     shown = rows[:_MOST_BARS]
     longest = max((abs(row[column] or 0) for row in shown), default=0) or 1
     bars = tuple(
-        Bar(" · ".join(row["what"]), float(row[column] or 0), max(row[column] or 0, 0) / longest, row["number"])
+        Bar(
+            " · ".join(filter(None, row["what"])),
+            float(row[column] or 0),
+            max(row[column] or 0, 0) / longest,
+            row["number"],
+        )
         for row in shown
     )
     return Chart(table, measure, by, bars, len(rows) > _MOST_BARS)

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from include import sql
 from include.stack.supervisor import Supervisor
+from include.transfer.__main__ import clickhouse
 from include.transform.etl import EtlSpec
 from operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from tests.benchmarks import measure
@@ -60,7 +63,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300, help="recordings (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
     parser.add_argument("--chart", type=Path, help="write the chart to this PNG file")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="keep every round in the ClickHouse at CLICKHOUSE_HOST, for the page Benchmarks",
+    )
     options = parser.parse_args()
+    kept = clickhouse() if options.record else None  # asked before anything is measured
     cluster = start(options.count)
     found = {way: Figures() for way in ways()}
     try:
@@ -86,8 +95,32 @@ def main() -> None:
             f" {'yes' if way.direct_put else ''} | {figures.total:.1f} | {figures.part('aistore'):.1f} |"
             f" {figures.part('server'):.1f} | {options.count / figures.rate:.1f} |"
         )
+    if kept:
+        record(kept, found)
     if options.chart:
         draw(options.chart, ranked)
+
+
+def record(client: Any, found: dict[Way, Figures]) -> None:
+    """Keep every round in ``storeside.transform_benchmark``."""
+    for statement in sql.schema("transform_benchmark"):
+        client.command(statement)
+    host = measure.machine()
+    rows = [
+        [
+            way.server, way.communication, "file access" if way.file_access else "",
+            "direct put" if way.direct_put else "", number, rate, aistore + server, aistore, server, host,
+        ]
+        for way, figures in found.items()
+        for number, (rate, aistore, server) in enumerate(
+            zip(figures.rates, figures.cpu["aistore"], figures.cpu["server"], strict=True), 1
+        )
+    ]  # fmt: skip
+    columns = [
+        "server", "channel", "file_access", "direct_put", "round", "objects_per_second", "cpu_ms_per_object",
+        "cpu_ms_in_aistore", "cpu_ms_in_server", "host",
+    ]  # fmt: skip
+    client.insert("storeside.transform_benchmark", rows, column_names=columns)
 
 
 def draw(path: Path, ranked: list[tuple[Way, Figures]]) -> None:

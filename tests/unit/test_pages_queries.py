@@ -49,6 +49,10 @@ class Client:
     def command(self, text: str) -> None:
         self.session.query(text)
 
+    def insert(self, table: str, rows: list[list[Any]], column_names: list[str]) -> None:
+        lines = "\n".join(json.dumps(dict(zip(column_names, row, strict=True))) for row in rows)
+        self.session.query(f"INSERT INTO {table} FORMAT JSONEachRow {lines}")
+
     def fill(self, table: str, **columns: Any) -> None:
         """Insert one row."""
         self.session.query(f"INSERT INTO storeside.{table} FORMAT JSONEachRow {json.dumps(columns)}")
@@ -382,3 +386,27 @@ def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> No
         ("ais · 8", 80, 1), ("s3 · 8", 20, 0.25), ("s3 · 16", 40, 0.5),
     ]  # fmt: skip
     assert "backend_benchmark" not in benchmarks.missing(tables)
+
+
+def test_the_matrix_of_transforms_is_charted(client: Client) -> None:
+    from tests.benchmarks import transform_matrix
+    from tests.benchmarks.measure import Figures
+
+    found = {way: Figures() for way in transform_matrix.ways()}
+    for number, figures in enumerate(found.values(), 1):
+        for more in (0, 10, 20):
+            figures.add(100.0 * number + more, {"aistore": 1.0, "server": 2.0 * number})
+    transform_matrix.record(client, found)
+    tables = Tables(client)
+    by_measure = {chart.measure: chart for chart in benchmarks.charts(tables)}
+    rates, cpu = by_measure["objects_per_second"], by_measure["cpu_ms_per_object"]
+    assert rates.by == ("server", "channel", "file_access", "direct_put")
+    assert {bar.label: bar.value for bar in rates.bars} == {
+        " · ".join(
+            [way.server, way.communication, *["file access"] * way.file_access, *["direct put"] * way.direct_put]
+        ): figures.rate
+        for way, figures in found.items()
+    }
+    assert (len(rates.bars), {bar.count for bar in rates.bars}) == (len(found), {3})
+    assert max(bar.value for bar in cpu.bars) == max(figures.total for figures in found.values())
+    assert "transform_benchmark" not in benchmarks.missing(tables)
