@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.storage.buckets import Bucket, StoredObject, list_s3
@@ -20,8 +19,8 @@ from include.transform.etl import EtlSpec
 from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
 from operators.hooks.aistore import AIStoreHook
-from operators.links import RunPageLink
-from operators.shared import airflow_errors, as_bool, ledger, record_running, run_columns, run_key
+from operators.movement import MovementOperator
+from operators.shared import airflow_errors, as_bool, ledger, record_running, run_key
 from operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def transformer_command(transform: str) -> tuple[str, ...]:
     return (*serve, "--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
 
 
-class _BucketJobOperator(BaseOperator):
+class _BucketJobOperator(MovementOperator):
     """Runs a `BucketJob`, deferred while AIStore works.
 
     A task that is killed and retried follows the job that still runs. Objects that fail are listed with their
@@ -59,7 +58,6 @@ class _BucketJobOperator(BaseOperator):
         "plan_only",
     )
     ui_color = "#d7e9f7"
-    operator_extra_links = (RunPageLink(),)
     kind = "copy"
 
     def __init__(
@@ -192,9 +190,10 @@ class _BucketJobOperator(BaseOperator):
         return self._finish(context, job, job.finish(state))
 
     def _finish(self, context: Context, job: BucketJob, summary: Summary) -> dict[str, Any]:
-        job.ledger.record_run(
+        self.record_end(
+            context,
+            job.ledger,
             {
-                **run_columns(context),
                 "kind": self.kind,
                 "source": summary.source,
                 "destination": summary.destination,
@@ -207,7 +206,7 @@ class _BucketJobOperator(BaseOperator):
                 "bytes_out": summary.bytes_out,
                 "seconds": summary.seconds,
                 "job_seconds": summary.job_seconds,
-            }
+            },
         )
         self.log.info(
             "%s -> %s: %d done, %d failed, %d unchanged, %d known to be bad; %.1f MB in, %.1f MB out, %.1f s",
@@ -215,7 +214,7 @@ class _BucketJobOperator(BaseOperator):
             summary.bytes_in / 1e6, summary.bytes_out / 1e6, summary.seconds,
         )  # fmt: skip
         for name, reason in summary.examples:
-            self.log.warning("failed: %r: %s", name, reason)
+            self.log.warning("failed: %r: %s", name, reason, object=name)
         if summary.failed and self.on_failed_objects == "fail":
             raise AirflowFailException(
                 f"{summary.failed} of {summary.done + summary.failed} objects failed, such as"

@@ -19,6 +19,7 @@ from include.transform.inspection import Inspection
 from include.transform.single import get_object, transform_object
 from operators.aistore import OnFailedObjects
 from operators.hooks.aistore import AIStoreHook
+from operators.links import RunPageLink
 from operators.shared import airflow_errors, ledger, run_columns
 from operators.triggers.aistore import AISJobTrigger
 
@@ -115,6 +116,7 @@ class AISInspectBucketOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("source", "prefix", "on_failed_objects")
     ui_color = "#d7e9f7"
+    operator_extra_links = (RunPageLink(),)
 
     def __init__(
         self,

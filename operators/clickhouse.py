@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from operators.hooks.transfer import clients, source
-from operators.links import RunPageLink
-from operators.shared import as_bool, ledger, record_running, run_columns, run_key, transfer_errors
+from operators.movement import MovementOperator
+from operators.shared import as_bool, ledger, record_running, run_key, transfer_errors
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OnFailedObjects = Literal["fail", "report"]
 
 
-class S3ToClickHouseOperator(BaseOperator):
+class S3ToClickHouseOperator(MovementOperator):
     """Loads the objects of an S3 bucket that are not loaded yet: Parquet, CSV or JSON Lines, compressed or not.
 
     ClickHouse reads the objects itself (*pull*) while the task is deferred; where it cannot reach them the worker
@@ -77,7 +77,6 @@ class S3ToClickHouseOperator(BaseOperator):
         "on_failed_objects",
     )
     ui_color = "#fff4c2"
-    operator_extra_links = (RunPageLink(),)
 
     def __init__(
         self,
@@ -221,9 +220,10 @@ class S3ToClickHouseOperator(BaseOperator):
         failures = report["failures"]
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
-        tables.record_run(
+        self.record_end(
+            context,
+            tables,
             {
-                **run_columns(context),
                 "kind": "load",
                 "source": f"s3://{self.bucket}/{self.keys}",
                 "destination": f"clickhouse://{self.table}",
@@ -237,7 +237,9 @@ class S3ToClickHouseOperator(BaseOperator):
                 "detail": json.dumps(
                     {"rows": report["rows"], "rejected": report["rejected"], "loader": self._loader}
                 ),
-            }
+            },
+            rows=report["rows"],
+            rejected=report["rejected"],
         )
         rate = report["rows"] / report["seconds"] if report["seconds"] else 0
         self.log.info(
@@ -247,7 +249,7 @@ class S3ToClickHouseOperator(BaseOperator):
             report["rejected"], report["bytes"] / 1e6, report["seconds"], rate,
         )  # fmt: skip
         for key, reason in failures:
-            self.log.warning("failed: %r: %s", key, reason)
+            self.log.warning("failed: %r: %s", key, reason, object=key)
         if report["failed"] and self.on_failed_objects == "fail":
             key, reason = failures[0]
             tried = report["loaded"] + report["failed"]

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from operators.hooks.hsds import HSDSHook
-from operators.shared import ledger, run_columns, run_key
+from operators.movement import Movement, MovementOperator
+from operators.shared import ledger, run_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SLAB_BYTES = 8 << 20
 
 
-class HSDSExportDatasetOperator(BaseOperator):
+class HSDSExportDatasetOperator(MovementOperator):
     """Exports a dataset of HSDS, or a hyperslab of it, to Parquet on S3: an object for each slab.
 
     Slabs are whole chunks of bounded size, so that neither HSDS nor the worker holds more than some of them. A task
@@ -113,7 +113,7 @@ class HSDSExportDatasetOperator(BaseOperator):
             source, destination, report["parts"], report["present"], report["elements"], report["bytes_read"] / 1e6,
             report["bytes_written"] / 1e6, report["seconds"],
         )  # fmt: skip
-        record(self.clickhouse_conn_id, context, "export", source, destination, report, report["parts"])
+        record(self, self.clickhouse_conn_id, context, "export", source, destination, report, report["parts"])
         return report
 
     def on_kill(self) -> None:
@@ -122,7 +122,7 @@ class HSDSExportDatasetOperator(BaseOperator):
             self._running.stop.set()
 
 
-class HSDSImportDatasetOperator(BaseOperator):
+class HSDSImportDatasetOperator(MovementOperator):
     """Imports a local HDF5 file or Parquet into a dataset of HSDS, which is created where it is missing.
 
     A task that is killed and retried goes on behind what HSDS has in its storage. What HSDS cannot store fails this
@@ -199,7 +199,7 @@ class HSDSImportDatasetOperator(BaseOperator):
             self.source, destination, report["slabs"], report["present"], report["elements"],
             report["bytes_written"] / 1e6, report["seconds"],
         )  # fmt: skip
-        record(self.clickhouse_conn_id, context, "import", self.source, destination, report, report["slabs"])
+        record(self, self.clickhouse_conn_id, context, "import", self.source, destination, report, report["slabs"])
         return report
 
     def on_kill(self) -> None:
@@ -222,6 +222,7 @@ def hsds_errors() -> Iterator[None]:
 
 
 def record(
+    operator: MovementOperator,
     conn_id: str | None,
     context: Context,
     kind: str,
@@ -230,24 +231,21 @@ def record(
     report: dict[str, Any],
     slabs: int,
 ) -> None:
-    """Write the run to ``storeside.runs``."""
+    """Write the run to ``storeside.runs``, where there is one, and tell of it."""
+    row = {
+        "kind": kind,
+        "source": source,
+        "destination": destination,
+        "done": slabs - report["present"],
+        "bytes_in": report.get("bytes_read", report["bytes_written"]),
+        "bytes_out": report["bytes_written"],
+        "seconds": report["seconds"],
+    }
     if conn_id is None:
+        operator.tell(context, Movement(**row))
         return
     tables = ledger(conn_id)
     tables.create()
-    tables.record_run(
-        {
-            **run_columns(context),
-            "kind": kind,
-            "source": source,
-            "destination": destination,
-            "state": "done",
-            "listed": slabs,
-            "skipped": report["present"],
-            "done": slabs - report["present"],
-            "bytes_in": report.get("bytes_read", report["bytes_written"]),
-            "bytes_out": report["bytes_written"],
-            "seconds": report["seconds"],
-            "detail": json.dumps({"elements": report["elements"]}),
-        }
-    )
+    detail = json.dumps({"elements": report["elements"]})
+    more = {"state": "done", "listed": slabs, "skipped": report["present"], "detail": detail}
+    operator.record_end(context, tables, {**row, **more})

@@ -31,3 +31,24 @@ class RunPageLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # type: ignore[override]
         """Return the address of the page."""
         return page("run", dag=ti_key.dag_id, run=ti_key.run_id, task=ti_key.task_id)
+
+
+class QueuePageLink(BaseOperatorLink):
+    """Leads to the page of queues: how deep they are, what became of each event, dead letters."""
+
+    name = "Queues"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # type: ignore[override]
+        """Return the address of the page."""
+        queue = getattr(operator, "sqs_queue", "")
+        return page("queues", queue=queue.rpartition("/")[2])
+
+
+class BenchmarksPageLink(BaseOperatorLink):
+    """Leads to the page of measurements."""
+
+    name = "Benchmarks"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # type: ignore[override]
+        """Return the address of the page."""
+        return page("benchmarks")

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.observability import stats
 
 from operators.clickhouse import S3ToClickHouseOperator
 from operators.hooks.transfer import clickhouse_client, clients, sqs_client
-from operators.shared import as_bool, ledger, run_columns, run_key, transfer_errors
+from operators.links import QueuePageLink
+from operators.shared import as_bool, ledger, run_key, transfer_errors
 from operators.triggers.s3_events import S3EventsToClickHouseTrigger
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
         "batch_messages",
     )
     ui_color = "#f7e1d7"
+    operator_extra_links = (*S3ToClickHouseOperator.operator_extra_links, QueuePageLink())
 
     def __init__(
         self,
@@ -102,9 +105,10 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
-        tables.record_run(
+        self.record_end(
+            context,
+            tables,
             {
-                **run_columns(context),
                 "kind": "events",
                 "source": f"s3://{self.bucket}/{self.keys}",
                 "destination": f"clickhouse://{self.table}",
@@ -116,8 +120,11 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
                 "bytes_in": report["bytes"],
                 "seconds": report["seconds"],
                 "detail": json.dumps(report),
-            }
+            },
+            rows=report["rows"],
         )
+        queue = self.sqs_queue.rpartition("/")[2]
+        stats.gauge("storeside.queue.oldest_seconds", report["oldest_seconds"], tags={"queue": queue})
         self.log.info(
             "%d messages with %d events: %d loaded (%d rows, %.1f MB), %d needed nothing; %d messages given back,"
             " %d to the dead letters; the oldest had waited %.1f s",
@@ -151,6 +158,7 @@ class _QueueOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("sqs_queue",)
     ui_color = "#f7e1d7"
+    operator_extra_links = (QueuePageLink(),)
 
     def __init__(
         self,

@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.storage.buckets import Bucket
@@ -19,6 +20,7 @@ from include.transform.naming import Naming
 from operators.aistore import AISTransformBucketOperator, transformer_command
 from operators.hooks.aistore import AIStoreHook
 from operators.links import RunPageLink
+from operators.movement import Movement, MovementOperator
 from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class _ManifestOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("bucket", "facts")
     ui_color = "#fdf0d5"
-    operator_extra_links = (RunPageLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (RunPageLink(),)
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class GXValidateManifestOperator(_ManifestOperator):
         return {**verdict.to_dict(), "invalid": invalid}
 
 
-class ClickHousePublishManifestOperator(_ManifestOperator):
+class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
     """Publishes the validated rows in one atomic step, and marks their objects as done.
 
     Repeating it publishes nothing twice. Returns the number of rows of this run in ``storeside.speech``.
@@ -222,4 +224,6 @@ class ClickHousePublishManifestOperator(_ManifestOperator):
             scope = self.scope(context, self.effect)
             acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
+        moved = Movement("publish", self.bucket, "clickhouse://storeside.speech", rows, rows=rows)
+        self.tell(context, moved, urlsplit(manifest.clickhouse.url).netloc)
         return {"rows": rows}

@@ -12,7 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from include.storage.buckets import Bucket
 from operators.hooks.aistore import AIStoreHook
 from operators.hooks.storage import backend, connection_of, profile, store
-from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_columns, run_key
+from operators.links import BenchmarksPageLink
+from operators.movement import MovementOperator
+from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_key
 from operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def _list(texts: Sequence[str] | str) -> Sequence[str]:
     return texts.split() if isinstance(texts, str) else texts
 
 
-class StorageCopyBucketOperator(BaseOperator):
+class StorageCopyBucketOperator(MovementOperator):
     """Copies a bucket through the worker, in parallel ranges and parts, each version of an object once.
 
     For pairs that no service copies between by itself, such as OCI's native API to AIStore or S3 of one provider to
@@ -122,9 +124,10 @@ class StorageCopyBucketOperator(BaseOperator):
         with airflow_errors():
             self._job = self.job(context)
             summary = self._job.run()
-        self._job.ledger.record_run(
+        self.record_end(
+            context,
+            self._job.ledger,
             {
-                **run_columns(context),
                 "kind": "copy",
                 "source": summary.source,
                 "destination": summary.destination,
@@ -136,7 +139,9 @@ class StorageCopyBucketOperator(BaseOperator):
                 "bytes_in": summary.bytes_in,
                 "bytes_out": summary.bytes_out,
                 "seconds": summary.seconds,
-            }
+            },
+            source=self.source,  # without the server
+            destination=self.destination,
         )
         self.log.info(
             "%s -> %s: %d copied, %d failed, %d unchanged, %d known to be bad; %.1f MB in %.1f s",
@@ -144,7 +149,7 @@ class StorageCopyBucketOperator(BaseOperator):
             summary.bytes_in / 1e6, summary.seconds,
         )  # fmt: skip
         for name, reason in summary.examples:
-            self.log.warning("failed: %r: %s", name, reason)
+            self.log.warning("failed: %r: %s", name, reason, object=name)
         if summary.failed and self.on_failed_objects == "fail":
             raise AirflowFailException(
                 f"{summary.failed} of {summary.done + summary.failed} objects failed, such as"
@@ -160,7 +165,7 @@ class StorageCopyBucketOperator(BaseOperator):
             self._job.stop.set()
 
 
-class AISPrefetchBucketOperator(BaseOperator):
+class AISPrefetchBucketOperator(MovementOperator):
     """Has AIStore fetch a remote bucket's objects into the cluster, so that they are read from its own disks.
 
     The task is deferred meanwhile. Afterwards the cluster is compared with the backend: what is missing is listed
@@ -261,11 +266,9 @@ class AISPrefetchBucketOperator(BaseOperator):
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         state = "partial" if left.objects else "done"
-        tables.record_run(
-            {**run_columns(context), "kind": "prefetch", "state": state, "listed": missing.objects, **summary}
-        )
+        self.record_end(context, tables, {"kind": "prefetch", "state": state, "listed": missing.objects, **summary})
         for name, reason in left.examples:
-            self.log.warning("not fetched: %r: %s", name, reason)
+            self.log.warning("not fetched: %r: %s", name, reason, object=name)
         if left.objects and self.on_failed_objects == "fail":
             raise AirflowFailException(
                 f"{left.objects} objects of {self.bucket} were not fetched, such as {left.examples[0][0]!r}:"
@@ -287,6 +290,7 @@ class StorageTuneOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("backends", "seconds", "megabytes")
     ui_color = "#e6e1f4"
+    operator_extra_links = (BenchmarksPageLink(),)
 
     def __init__(
         self,
@@ -336,6 +340,7 @@ class StorageBenchmarkOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("backends", "rounds", "megabytes", "chart")
     ui_color = "#e6e1f4"
+    operator_extra_links = (BenchmarksPageLink(),)
 
     def __init__(
         self,

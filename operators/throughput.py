@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator, ObjectStoragePath
 from airflow.sdk.exceptions import AirflowFailException
 
 from operators.hooks.aistore import AIStoreHook
+from operators.links import BenchmarksPageLink, RunPageLink
 from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class AISMeasureThroughputOperator(BaseOperator):
         "chart",
     )
     ui_color = "#d7e9f7"
+    operator_extra_links = (RunPageLink(), BenchmarksPageLink())
 
     def __init__(
         self,

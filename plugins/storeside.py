@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from operators.links import PREFIX, RunPageLink, page
+from operators.links import PREFIX, BenchmarksPageLink, QueuePageLink, RunPageLink, page
 
 
 class Pages:
@@ -50,4 +50,4 @@ class StoresidePlugin(AirflowPlugin):
             "url_route": "storeside-task",
         },
     ]
-    operator_extra_links = [RunPageLink()]  # noqa: RUF012
+    operator_extra_links = [RunPageLink(), QueuePageLink(), BenchmarksPageLink()]  # noqa: RUF012

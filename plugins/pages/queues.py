@@ -23,7 +23,9 @@ _MOST_LETTERS = 200
 def overview(request: Request, tables: TablesDep, queue: str = "", state: str = "", before: str = "") -> Response:
     """Show all queues, and the history and the events of one of them."""
     found = queues.queues(tables)
-    chosen = queue or (found[0]["queue"] if found else "")
+    measured = [row["queue"] for row in found]
+    by_name = {url.rpartition("/")[2]: url for url in reversed(measured)}  # a link from a task has the name alone
+    chosen = by_name.get(queue, queue) or (measured[0] if measured else "")
     history = queues.history(tables, chosen) if chosen else []
     return render(
         request, "queues.html", title="Queues", queues=found, chosen=chosen, state=state, states=queues.STATES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,9 @@ from include.quality.validation import ExpectationOutcome, Verdict
 from include.stack.airflow_api import AirflowApi
 from include.stack.settings import CHECKOUT, Stack
 from include.storage.buckets import Bucket
-from tests.support import put, unique, until
+from include.transform import etl as etls
+from include.transform.ledger import Ledger
+from tests.support import put, small_spec, unique, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -360,6 +363,39 @@ def test_a_running_load_is_shown_and_cancelled(site: Site, tab: Page) -> None:
     until(lambda: site.clickhouse.query(reading).first_row[0] == 0, 30, "end of the queries")
     tab.get_by_text("Nothing moves at the moment").wait_for()
     tab.get_by_text("cut off").wait_for()
+
+
+def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> None:
+    """The bar moves with AIStore's own counters, and gives way to the result."""
+    source, destination = Bucket("ais", unique("live")), Bucket("ais", unique("live"))
+    destination.handle(aistore).create()
+    put(aistore, source, {f"{n}.txt": b"slow" for n in range(24)})
+    spec = small_spec("slow", environment={"SECONDS": "0.4"})
+    run, runs = site.api.trigger("ingest", {}), Ledger(site.clickhouse)  # the DAG is paused: its tasks wait
+    row = {
+        "run_id": f"ingest/{run}", "dag_id": "ingest", "task_id": "copy", "kind": "transform",
+        "source": str(source), "destination": str(destination),
+    }  # fmt: skip
+    (etl,) = etls.ensure(aistore, spec)
+    try:
+        job = source.handle(aistore).transform(etl, destination.handle(aistore), timeout="1m", num_workers=1)
+        detail = {"job": job, "objects": 24, "started": time.time()}
+        runs.record_run({**row, "state": "running", "detail": json.dumps(detail)})
+        tab.goto(site.url("run", dag="ingest", run=run))
+        bar = tab.get_by_role("progressbar")
+        seen = [until(lambda: int(float(bar.get_attribute("value") or 0)), 60, "progress")]
+        seen.append(
+            until(lambda: (v := int(float(bar.get_attribute("value") or 0))) > seen[0] and v, 60, "more of it")
+        )
+        assert 0 < seen[0] < seen[1] <= 100
+        assert job in tab.inner_text("#live")
+        tab.locator("#live .spark polyline").wait_for()
+        runs.record_run({**row, "state": "done", "done": 24, "seconds": 1.0})
+        tab.locator("#live").wait_for(state="hidden")
+        assert tab.locator("tbody .state").first.inner_text() == "done"
+    finally:
+        aistore.job(job).wait(timeout=60)
+        etls.discard(aistore, etl)
 
 
 def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client: SQSClient) -> None:

@@ -535,13 +535,15 @@ def test_a_server_that_is_gone_may_come_back(
 def test_operators_export_and_import(
     with_hsds: Stack, client: Client, loading: Loading, table: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
     from include.stack.airflow import connections
 
     for name, value in connections(with_hsds).items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(value))
     run = type("Run", (), {"dag_id": "d", "run_id": unique("run")})()
     instance = type("Instance", (), {"dag_id": "d", "task_id": "t"})()
-    context: Any = {"dag_run": run, "ti": instance}
+    context: Any = {"dag_run": run, "ti": instance, "outlet_events": OutletEventAccessors()}
     export = HSDSExportDatasetOperator(
         task_id="t", domain=table, dataset="/t", bucket=loading.bucket, prefix="op/", layout="array"
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from include.storage.errors import ObjectError, TransientError, UsageError
 from include.storage.multipart import MIB, Profile, Settings
@@ -166,7 +167,8 @@ class Fetching:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     recorded: list[dict[str, Any]] = []
-    tables = SimpleNamespace(create=lambda: None, record_run=recorded.append)
+    client = SimpleNamespace(url="http://clickhouse:8123")
+    tables = SimpleNamespace(create=lambda: None, record_run=recorded.append, client=client)
     monkeypatch.setattr(storage, "ledger", lambda conn_id: tables)
     return recorded
 
@@ -174,6 +176,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="ingest", run_id="r"),
     "ti": SimpleNamespace(dag_id="ingest", task_id="prefetch"),
+    "outlet_events": OutletEventAccessors(),
 }
 
 

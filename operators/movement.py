@@ -1,0 +1,130 @@
+"""What operators that move data say of it: the run's row, metrics, assets and OpenLineage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
+
+from include.transform.ledger import Ledger
+from operators.links import RunPageLink
+from operators.shared import run_columns
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+
+# Stands in the DAG for what a task will have written: its asset is known when the task has run.
+DESTINATION = AssetAlias("storeside")
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What was moved from where to where; `rows` and `rejected` are None where there are no rows."""
+
+    kind: str
+    source: str
+    destination: str
+    done: int
+    failed: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
+    rows: int | None = None
+    rejected: int | None = None
+
+
+class MovementOperator(BaseOperator):
+    """Moves data. How much is in ``storeside.runs``, Airflow's metrics, asset events and OpenLineage events.
+
+    A task without `outlets` of its own gives an asset event when it has changed its destination, named like that:
+    ``ais://speech``, ``s3://data/prefix``, ``clickhouse://analytics/trips``. What extends this calls `record_end`.
+    """
+
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (RunPageLink(),)
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("outlets", [DESTINATION])
+        super().__init__(**kwargs)
+        self._moved: Movement | None = None
+        self._clickhouse = ""
+
+    def record_end(self, context: Context, tables: Ledger, row: Mapping[str, Any], **told: Any) -> None:
+        """Record the end of the task in ``storeside.runs``, and tell of it; `told` is what the row says otherwise."""
+        tables.record_run({**run_columns(context), **row})
+        facts = {**row, **told}
+        moved = Movement(**{name: facts[name] for name in Movement.__dataclass_fields__.keys() & facts.keys()})
+        self.tell(context, moved, urlsplit(tables.client.url).netloc)
+
+    def tell(self, context: Context, moved: Movement, clickhouse: str = "") -> None:
+        """Tell metrics, assets and OpenLineage; `clickhouse` is the host and port that names its tables there."""
+        self._moved, self._clickhouse = moved, clickhouse
+        instance = context["ti"]
+        count(moved, {"dag_id": instance.dag_id, "task_id": instance.task_id})
+        asset = asset_of(moved.destination)
+        extra = {name: value for name, value in vars(moved).items() if value is not None}
+        for outlet in self.outlets:
+            if isinstance(outlet, AssetAlias) and moved.done:
+                context["outlet_events"][outlet].add(asset, extra=extra)
+            elif isinstance(outlet, Asset) and outlet.uri == asset.uri:
+                context["outlet_events"][outlet].extra.update(extra)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
+        """Return the lineage of what was moved; Airflow's OpenLineage provider asks for it where it is installed."""
+        if (moved := self._moved) is None:
+            return None
+        from airflow.providers.openlineage.extractors import OperatorLineage
+        from openlineage.client.event_v2 import InputDataset, OutputDataset
+        from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
+        from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
+
+        read = InputStatisticsInputDatasetFacet(size=moved.bytes_in, fileCount=moved.done)
+        written = OutputStatisticsOutputDatasetFacet(
+            rowCount=moved.rows,
+            size=moved.bytes_out or None,
+            fileCount=None if moved.destination.startswith("clickhouse:") else moved.done,
+        )
+        source, destination = (dataset_of(uri, self._clickhouse) for uri in (moved.source, moved.destination))
+        return OperatorLineage(
+            inputs=[InputDataset(*source, inputFacets={"inputStatistics": read})],
+            outputs=[OutputDataset(*destination, outputFacets={"outputStatistics": written})],
+        )
+
+
+def count(moved: Movement, tags: dict[str, str]) -> None:
+    """Add to Airflow's metrics, ``storeside.<kind>.…``."""
+    from airflow.sdk.observability import stats
+
+    counts = {
+        "objects": moved.done,
+        "failed": moved.failed,
+        "bytes_in": moved.bytes_in,
+        "bytes_out": moved.bytes_out,
+        "rows": moved.rows,
+        "rejected": moved.rejected,
+    }
+    for name, value in counts.items():
+        if value is not None:
+            stats.incr(f"storeside.{moved.kind}.{name}", value, tags=tags)
+    stats.timing(f"storeside.{moved.kind}.duration", timedelta(seconds=moved.seconds), tags=tags)
+
+
+def asset_of(uri: str) -> Asset:
+    """Return the asset of a bucket, prefix or table. It is called as its URI is, as ``Asset("ais://speech")`` is."""
+    scheme, _, rest = uri.partition("://")
+    if scheme == "clickhouse":
+        rest = rest.replace(".", "/", 1)
+    return Asset(uri=f"{scheme}://{quote(rest, safe='/:@')}")
+
+
+def dataset_of(uri: str, clickhouse: str) -> tuple[str, str]:
+    """Return OpenLineage's namespace and name, as its naming rules have them for S3 and for databases."""
+    scheme, _, rest = uri.partition("://")
+    if scheme == "clickhouse":
+        return f"clickhouse://{clickhouse}", rest
+    bucket, _, name = rest.partition("/")
+    return f"{scheme}://{bucket}", name or "/"
