@@ -14,7 +14,8 @@ CREATE TABLE IF NOT EXISTS storeside.objects
     bytes_in UInt64,
     bytes_out UInt64,
     run_id String,
-    recorded_at DateTime64(3) DEFAULT now64(3)
+    recorded_at DateTime64(3) DEFAULT now64(3),
+    INDEX results destination_object TYPE bloom_filter(0.001) GRANULARITY 1 -- for: what was this made from?
 )
 ENGINE = ReplacingMergeTree(recorded_at)
 ORDER BY (source, destination, object);
