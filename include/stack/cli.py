@@ -65,7 +65,10 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) 
     Raises:
         StackError: there is no room, or a part cannot be built or started.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a folder that you may write to") from e
     free = shutil.disk_usage(folder).free
     if free < FREE_BYTES:
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: 2 GB are needed, make room first")

@@ -26,6 +26,9 @@ def main(folder: str) -> int:
         print("error: there are no connections to S3 and ClickHouse in the environment", file=sys.stderr)
         return 1
     s3, clickhouse = systems.s3(), systems.clickhouse()
+    if not Path(folder).is_dir():
+        print(f"error: {folder} is not a folder: set RECORDINGS to one that holds audio files", file=sys.stderr)
+        return 1
     files = sorted(path for path in Path(folder).iterdir() if path.suffix in (".flac", ".wav", ".mp3", ".ogg"))
     for path in files:
         s3.upload_file(str(path), BUCKET, f"demo/{path.name}")
@@ -50,4 +53,4 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "."))

@@ -28,6 +28,9 @@ _LOOK_SECONDS = 5.0
 
 def main() -> int:
     """Run until SIGTERM or SIGINT; returns 1 when the cluster cannot be started or a supervisor is gone."""
+    if not os.environ.get("AIS_HOST"):
+        _tell("error: AIS_HOST is not set: give the name by which others reach this container")
+        return 1
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from include.transfer.engine import Transfer
-from include.transfer.errors import TransferError
+from include.transfer.errors import TransferError, UsageError, plain
 from include.transfer.formats import Csv
 from include.transfer.request import CHOICES, Request
 from include.transfer.source import Source
@@ -69,7 +69,8 @@ def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser
 def quiet_logging() -> None:
     """Show what the engine says, and of the client only errors."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
+    for client in ("clickhouse_connect", "botocore"):
+        logging.getLogger(client).setLevel(logging.ERROR)
 
 
 def _option(name: str) -> str:
@@ -96,24 +97,36 @@ def request(given: argparse.Namespace) -> Request:
 
 
 def clickhouse() -> Any:
-    """Return a client of the ClickHouse that the environment names."""
+    """Return a client of the ClickHouse that the environment names. Raises TransferError when it does not answer."""
     import clickhouse_connect
+    from clickhouse_connect.driver.exceptions import ClickHouseError
 
-    return clickhouse_connect.get_client(
-        host=os.environ.get("CLICKHOUSE_HOST", "localhost"),
-        port=int(os.environ.get("CLICKHOUSE_PORT", "0")),
-        username=os.environ.get("CLICKHOUSE_USER", "default"),
-        password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
-        secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
-        autogenerate_session_id=False,  # threads share the client
-    )
+    host, port = os.environ.get("CLICKHOUSE_HOST", "localhost"), os.environ.get("CLICKHOUSE_PORT", "0")
+    if not port.isdecimal():
+        raise UsageError(f"CLICKHOUSE_PORT {port!r}: write a number, such as 8123, or 8443 with CLICKHOUSE_SECURE=1")
+    try:
+        return clickhouse_connect.get_client(
+            host=host,
+            port=int(port),
+            username=os.environ.get("CLICKHOUSE_USER", "default"),
+            password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
+            secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+            autogenerate_session_id=False,  # threads share the client
+        )
+    except ClickHouseError as e:
+        settings = "CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER and CLICKHOUSE_PASSWORD"
+        raise TransferError(f"ClickHouse at {host}: {plain(e)}: correct {settings}") from e
 
 
 def aws(service: Any) -> Any:
-    """Return boto3's client of a service, as the environment says."""
+    """Return boto3's client of a service, as the environment says. Raises UsageError when that makes none."""
     import boto3
+    from botocore.exceptions import BotoCoreError
 
-    return boto3.client(service)
+    try:
+        return boto3.client(service)
+    except (BotoCoreError, ValueError) as e:
+        raise UsageError(f"{service}: {e} Correct AWS_DEFAULT_REGION, AWS_PROFILE or AWS_ENDPOINT_URL") from e
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Commands that are typed wrongly: one line that says what is wrong and what to do, and never a traceback."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+PLACES = ["s3://bucket/prefix", "db.table"]
+AWS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "environment", "said"),
+    [
+        ("transfer.__main__", ["file", "db.table"], {}, "source 'file': write s3://bucket/prefix"),
+        ("transfer.__main__", PLACES, {"CLICKHOUSE_PORT": "http"}, "CLICKHOUSE_PORT 'http': write a number"),
+        ("transfer.__main__", PLACES, {"CLICKHOUSE_PORT": "1"}, "ClickHouse at localhost: .* correct CLICK"),
+        ("transfer.__main__", PLACES, {"AWS_ENDPOINT_URL": "s3"}, "s3: Invalid endpoint: s3 .*AWS_ENDPOINT_URL"),
+        ("transfer.__main__", [*PLACES, "--delimiter", ""], {}, "csv delimiter '': needs one character"),
+        ("events.__main__", [*PLACES, "--queue", "q"], {"AWS_DEFAULT_REGION": ""}, "sqs: .* AWS_DEFAULT_REGION"),
+        ("stack.cli", ["--folder", "/proc/none", "up", "--only", "s3"], {}, "/proc/none: .* set STORESIDE_HOME"),
+        ("stack.cli", ["demo", "--input", "/none"], {}, "/none is not a folder: give one that holds audio files"),
+        ("doctor.__main__", [], {"AIRFLOW_CONN_AWS_DEFAULT": "{"}, "AIRFLOW_CONN_AWS_DEFAULT: write it as Airflow's"),
+    ],
+)  # fmt: skip
+def test_one_line_says_what_is_wrong(
+    module: str, arguments: list[str], environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name, value in {**AWS, **environment}.items():
+        monkeypatch.setenv(name, value)
+    assert importlib.import_module(f"include.{module}").main(arguments) in (1, 2)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert re.search(said, lines[0]), lines[0]
