@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from include.transfer import queries
@@ -36,7 +35,7 @@ from include.transfer.request import Request
 from include.transfer.salvage import RejectedRows, salvage
 from include.transfer.samples import sample_columns, whole_columns
 from include.transfer.schema import Column, structure, wider
-from include.transfer.source import common, wild
+from include.transfer.source import common, identifier, wild
 from include.transfer.statement import (
     Reading,
     parquet_reading,
@@ -240,7 +239,7 @@ class BatchLoad:
     def _check(self, staged: Staged) -> None:
         found = dict(
             self.client.query(
-                f"SELECT {LOAD_ID}, count() FROM {STAGING}.{quote_identifier(staged.table)} GROUP BY 1"
+                f"SELECT {LOAD_ID}, count() FROM {STAGING}.{identifier(staged.table)} GROUP BY 1"
             ).result_rows
         )
         ids = {o.planned.load_id for o in staged.loaded}
@@ -398,7 +397,7 @@ class BatchLoad:
             if isinstance(error, TransientError):
                 raise error from e
         reason = f"{error}{self._hint(o)}"
-        log.warning("%s: %s", o.key, reason)
+        log.warning("%r: %s", o.key, reason)
         self.loads.record_failed([(o, reason)])
         return None
 
@@ -453,7 +452,7 @@ class BatchLoad:
             return [Loaded(o, rows, rejected.count)]
 
         staged = self._filled(fill)
-        log.info("%s: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
+        log.info("%r: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
         return staged
 
     def _columns(self, o: Planned) -> list[Column]:
@@ -481,15 +480,15 @@ class BatchLoad:
     def join(self, whole: Staged, part: Staged) -> None:
         """Move what another staging table holds into one of this batch's."""
         self.client.command(
-            f"ALTER TABLE {STAGING}.{quote_identifier(whole.table)}"
-            f" ATTACH PARTITION ALL FROM {STAGING}.{quote_identifier(part.table)}"
+            f"ALTER TABLE {STAGING}.{identifier(whole.table)}"
+            f" ATTACH PARTITION ALL FROM {STAGING}.{identifier(part.table)}"
         )
         whole.loaded.extend(part.loaded)
         self.drop(part.table)
 
     def drop(self, table: str) -> None:
         """Drop a staging table."""
-        self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{quote_identifier(table)} SYNC")
+        self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(table)} SYNC")
 
     def _drop_quietly(self, table: str) -> None:
         try:

@@ -336,7 +336,7 @@ def _work_through(
 
 
 def _listed(failures: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{key}: {reason}" for key, reason in failures)
+    return "; ".join(f"{key!r}: {reason}" for key, reason in failures)
 
 
 def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -> str:

@@ -8,16 +8,16 @@ a finer type; text is deduced by ClickHouse itself.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer.errors import UsageError
 from include.transfer.formats import Format
-from include.transfer.source import literal
+from include.transfer.source import identifier, literal
 
 if TYPE_CHECKING:
     import pyarrow
@@ -46,7 +46,7 @@ class Column:
     @property
     def definition(self) -> str:
         """The column as it stands in a structure or a CREATE TABLE."""
-        return f"{quote_identifier(self.name)} {self.type}"
+        return f"{identifier(self.name)} {self.type}"
 
 
 def bare(kind: str) -> str:
@@ -82,10 +82,9 @@ def structure(columns: Iterable[Column]) -> str:
 
 def arrow_columns(found: pyarrow.Schema) -> list[Column]:
     """Return a Parquet file's columns. Raises UsageError for types without a counterpart, and for equal names."""
-    names = list(found.names)
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"column {name!r} is there {names.count(name)} times: a table has each name once")
+    for name, times in Counter(found.names).items():
+        if times > 1:
+            raise UsageError(f"column {name!r} is there {times} times: a table has each name once")
     return [Column(field.name, _nullable_arrow(field)) for field in found]
 
 
@@ -129,7 +128,7 @@ def _nested_type(kind: pyarrow.DataType, name: str) -> str:
     if of.is_map(kind):
         return f"Map({arrow_type(kind.key_type, name)}, {_nullable_arrow(kind.item_field)})"
     if of.is_struct(kind):
-        parts = (f"{quote_identifier(part.name)} {_nullable_arrow(part)}" for part in kind)
+        parts = (f"{identifier(part.name)} {_nullable_arrow(part)}" for part in kind)
         return f"Tuple({', '.join(parts)})"
     raise UsageError(_NO_TYPE.format(name, kind))
 
@@ -172,7 +171,7 @@ def _refined(
         return columns
     facts = ", ".join(
         f"countIf(toUUIDOrNull({name}) IS NOT NULL), count({name}), uniqExact({name})"
-        for name in (quote_identifier(column.name) for column in strings)
+        for name in (identifier(column.name) for column in strings)
     )
     row = client.query(
         f"SELECT {facts} FROM {function} SETTINGS input_format_allow_errors_ratio = 1",
@@ -263,7 +262,7 @@ def _larger(core: str) -> str:
 
 def whole(name: str, source: str, target: str) -> str:
     """Return the condition that `conversion` takes nothing away from a value; empty where it never does, or fails."""
-    column = quote_identifier(name)
+    column = identifier(name)
     a, b = bare(source), bare(target)
     kept = ""
     if a == "String" and b in ("Date", "Date32"):  # days that a month has not become the next one's first
@@ -304,7 +303,7 @@ def conversion(name: str, source: str, target: str) -> str:
 
     Nothing is wrapped, cut or replaced by a default on the way.
     """
-    column = quote_identifier(name)
+    column = identifier(name)
     a, b = bare(source), bare(target)
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):
         return column
