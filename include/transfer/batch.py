@@ -177,7 +177,7 @@ class BatchLoad:
         if self.work.stop.is_set():
             raise Cancelled("the transfer was stopped")
         readings = self._readings(objects, **how)
-        pushed = self.pushed or how.get("push", False)
+        pushed = self.pushed or how.get("push", False) or any(reading.hides_virtual for reading, _, _ in readings)
         is_one = len(readings) == 1 and len(_statements(objects)) == 1 and not pushed
 
         def fill(table: str) -> list[Loaded]:

@@ -139,16 +139,16 @@ def text_columns(client: Any, form: Format, sample: bytes, nested: Nested) -> li
     `nested` says what objects within JSON Lines become. Of text that looks like it, UUIDs and columns of few distinct
     strings are told apart.
     """
-    content = sample.decode("utf-8", "replace")
-    function = f"format({form.clickhouse}, %(sample)s)"
+    # As a literal, not as a parameter: names of columns stand in the same statement, and may look like parameters.
+    function = f"format({form.clickhouse}, {literal(sample.decode('utf-8', 'replace'))})"
     settings = {**form.settings(), "max_query_size": 2 * len(sample) + 1_000_000, "schema_inference_mode": "default"}
     if nested == "string":
         settings["input_format_json_try_infer_named_tuples_from_objects"] = 0
     if form.csv.names:
         settings["column_names_for_schema_inference"] = ",".join(form.csv.names)
-    rows = client.query(f"DESCRIBE TABLE {function}", parameters={"sample": content}, settings=settings).result_rows
+    rows = client.query(f"DESCRIBE TABLE {function}", settings=settings).result_rows
     columns = [Column(row[0], deduced(row[1], nested)) for row in rows]
-    return _refined(client, function, columns, {"sample": content}, settings)
+    return _refined(client, function, columns, settings)
 
 
 def deduced(kind: str, nested: Nested) -> str:
@@ -163,9 +163,7 @@ def deduced(kind: str, nested: Nested) -> str:
     return kind
 
 
-def _refined(
-    client: Any, function: str, columns: list[Column], parameters: dict[str, Any], settings: dict[str, Any]
-) -> list[Column]:
+def _refined(client: Any, function: str, columns: list[Column], settings: dict[str, Any]) -> list[Column]:
     strings = [column for column in columns if bare(column.type) == "String"]
     if not strings:
         return columns
@@ -175,7 +173,6 @@ def _refined(
     )
     row = client.query(
         f"SELECT {facts} FROM {function} SETTINGS input_format_allow_errors_ratio = 1",
-        parameters=parameters,
         settings={name: value for name, value in settings.items() if "allow_errors" not in name},
     ).first_row
     finer = {}

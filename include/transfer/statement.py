@@ -14,6 +14,9 @@ from include.transfer.schema import Column, bare, conversion, fits, nullable, re
 from include.transfer.source import identifier, literal
 from include.transfer.table import LOAD_ID, REST, SYSTEM_COLUMNS, Destination
 
+# Columns of s3() that say which object, and which version of it, a row is of.
+_VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -23,6 +26,11 @@ class Reading:
     columns: tuple[Column, ...]
     expressions: tuple[tuple[str, str], ...]
     condition: str = ""
+
+    @property
+    def hides_virtual(self) -> bool:
+        """Whether a column is called as one by which ClickHouse tells objects apart, and would be taken for it."""
+        return any(column.name in _VIRTUAL for column in self.columns)
 
     def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "") -> str:
         """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions."""

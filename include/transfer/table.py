@@ -39,7 +39,7 @@ _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_syn
 
 # An expression without what could end it: strings and quoted names are looked at apart.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-_EXPRESSION = re.compile(r"(?:[\w\s(),.+*%=<>!:\[\]]|-(?!-)|/(?!\*))*")
+_EXPRESSION = re.compile(r"(?:[\w\s(),.+*%=<>!:?|\[\]]|-(?!-)|/(?!\*))*")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Engines:
         settings = FfmpegSettings({"format": "wav", "ar": 16_000, "ac": 1}, seconds=10, memory_bytes=MEMORY_LIMIT)
         self._engines: dict[str, Any] = {
             "native": AudioTranscode(AudioFormat(), LIMITS),
-            "pyav": AudioTranscode(AudioFormat("flac", "flac"), LIMITS),
+            "pyav": AudioTranscode(AudioFormat("wav", "pcm_s24le"), LIMITS),
             "probe": AudioProbe(LIMITS),
         }
         with contextlib.suppress(FileNotFoundError):  # there is no ffmpeg here

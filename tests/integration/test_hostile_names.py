@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from include.transfer.engine import Transfer
 from include.transfer.errors import UsageError
-from include.transfer.source import identifier, literal
+from include.transfer.request import Request
+from include.transfer.source import Source, identifier, literal
 from include.transfer.table import Layout
 from tests.mailboxes import Mailbox
 from tests.transfers import Loading, jsonl, parquet
@@ -34,11 +35,10 @@ COLUMNS = (
     "--", "/*", "#",
     "{x:String}", "%(x)s", "%s", "%", "c" * 1_000, "\u202eb", "\u200b", "ü", "1", "select", "NULL",
     "n Int8) ENGINE = Null --",
-    "x` String) ENGINE = Null AS SELECT * FROM system.users --", "\U0001f600", "Nullable(", "a, b", "_rest",
-    "_loaded_at",
+    "x` String) ENGINE = Null AS SELECT * FROM system.users --", "\U0001f600", "Nullable(", "a, b",
 )  # fmt: skip
-# What ClickHouse's s3() and the loads themselves call things.
-VIRTUAL = ("_path", "_file", "_size", "_time", "_etag", "_row_number", "_object")
+# What ClickHouse's s3() calls what it knows of an object.
+VIRTUAL = ("_path", "_file", "_size", "_time", "_etag")
 
 
 @pytest.fixture
@@ -102,8 +102,7 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("loader", ["pull", "push"])
-@pytest.mark.parametrize("form", CONTENTS)
+@pytest.mark.parametrize(("form", "loader"), [(form, "pull") for form in CONTENTS] + [("csv", "push")])
 def test_columns_are_called_as_in_the_object(loading: Loading, loader: str, form: str) -> None:
     row = {name: f"v{n}" for n, name in enumerate(COLUMNS)}
     loading.put({"a": CONTENTS[form](row)})
@@ -118,17 +117,16 @@ def test_columns_are_called_as_in_the_object(loading: Loading, loader: str, form
     assert loading.rows(identifier("new`\n")) == [("v",), (None,)]
 
 
-@pytest.mark.parametrize("loader", ["pull", "push"])
 @pytest.mark.parametrize("form", CONTENTS)
-def test_a_column_cannot_pass_for_what_tells_objects_apart(loading: Loading, loader: str, form: str) -> None:
+def test_a_column_cannot_pass_for_what_tells_objects_apart(loading: Loading, form: str) -> None:
     """Rows that claim to be of another object are of their own, or the object is refused."""
     victim = f"{loading.bucket}/in/victim"
     claims = dict.fromkeys(VIRTUAL, "x") | {"_path": victim, "_file": "victim", "n": "1"}
     loading.put({"in/victim": CONTENTS[form]({"n": "0"}), "in/attacker": CONTENTS[form](claims)})
-    loading.load("in/", loader=loader, format=form, on_drift="add")  # checks that ledger and table agree
+    loading.load("in/", loader="pull", format=form)  # checks that ledger and table agree
     states = {key: (state, rows) for key, (state, rows, *_) in loading.ledger().items()}
-    assert states["in/victim"] == ("loaded", 1)
-    assert states["in/attacker"] in (("loaded", 1), ("failed", 0))
+    assert states == {"in/victim": ("loaded", 1), "in/attacker": ("loaded", 1)}, loading.reasons()
+    assert loading.rows("toString(n), _path") == [("0", None), ("1", victim)]
 
 
 @pytest.mark.parametrize("nested", ["tuple", "json", "string"])
@@ -141,22 +139,19 @@ def test_names_within_objects_are_data(loading: Loading, nested: str) -> None:
 
 @pytest.mark.parametrize(
     "table",
-    ["a`b", "`x`", "a'b", "a;b", "a b", "a\nb", "a--b", "a/*b", "{x:String}", "%(x)s", "../x", "\u202eb", "t" * 190],
+    ["a`b'c\"d\\e;f\n--/*{x:String}%(x)s\u202e", "`x`", "t" * 170],
 )
 def test_tables_are_called_as_asked_for(loading: Loading, table: str) -> None:
-    loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\nno\n"})
-    loading.create("n Int64")  # what the checks of `load` look at
     before = loading.query("SELECT count() FROM system.databases")
-    name = f"storeside.{table}{loading.bucket[-8:]}"
-    transfer = loading.transfer()
-    transfer = type(transfer)(
-        type(transfer.request)(transfer.request.source, name, on_bad_rows="keep", format="csv"),
-        loading.client(), loading.s3, "run",
-    )  # fmt: skip
-    report = transfer.run(transfer.prepare())
-    assert (report.loaded, report.rows) == (2, 1) if report.loaded == 2 else report.failed == 1
+    name = f"{table}{loading.bucket[-8:]}"
+    request = Request(Source(loading.bucket, collection="storeside_s3"), f"storeside.{name}", on_bad_rows="keep")
+    for key, content, rows in (("a.csv", b"n\n1\n", 1), ("b.csv", b"n\nno\n2\n", 1)):
+        loading.put({key: content})
+        transfer = Transfer(request, loading.client(), loading.s3, key)
+        report = transfer.run(transfer.prepare())
+        assert (report.loaded, report.rows) == (1, rows)
     tables = {found for (found,) in loading.query("SELECT name FROM system.tables WHERE database = 'storeside'")}
-    assert name.partition(".")[2] in tables
+    assert {name, f"{name}_rejected"} <= tables
     assert loading.query("SELECT count() FROM system.databases") == before
 
 
@@ -186,15 +181,17 @@ def test_expressions_stay_expressions(loading: Loading) -> None:
     made = loading.query(
         "SELECT sorting_key, partition_key FROM system.tables WHERE name = {t:String}", t=loading.table
     )
-    assert made == [("city, toYear(day)", "concat(concat(city, ')`\"--'), city)")]
+    assert made == [("city, toYear(day)", "(concat(concat(city, ')`\"--'), city))")]
 
 
-TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("`'\"\\\n\t\r\0;-/*%{}()"), min_size=1, max_size=30)
-
-
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(st.lists(TEXT, min_size=40, max_size=40, unique=True))
-def test_any_name_and_any_text_come_back_from_clickhouse(clickhouse: Any, names: list[str]) -> None:
+def test_any_name_and_any_text_come_back_from_clickhouse(clickhouse: Any) -> None:
+    rng = random.Random(0)  # noqa: S311
+    letters = "`'\"\\\n\t\r\0;-/*%{}():ab"
+    names = {"".join(rng.choices(letters, k=rng.randrange(1, 12))) for _ in range(600)}
+    names |= {
+        "".join(chr(rng.choice((rng.randrange(1, 0xD800), rng.randrange(0xE000, 0x110000)))) for _ in range(5))
+        for _ in range(100)
+    }
     columns = ", ".join(f"{literal(name)} AS {identifier(name)}" for name in names)
-    (found,) = clickhouse.raw_query(f"SELECT {columns}", fmt="JSONEachRow").decode().splitlines()
+    (found,) = clickhouse.raw_query(f"SELECT {columns}", fmt="JSONEachRow").decode().split("\n")[:-1]
     assert json.loads(found) == {name: name for name in names}
