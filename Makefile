@@ -93,6 +93,15 @@ chaos: $(STAMP) ## tests that kill nodes and servers
 	@$(STACK) build
 	@$(PYTHON) -m pytest -m chaos $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(STAMP) ## hostile recordings through the workers that decode them, and hostile tables; ARGS="--inputs 100000"
+	@$(PYTHON) -m tests.fuzz.media $(ARGS)
+	@$(PYTHON) -m tests.fuzz.tables $(ARGS)
+
+.PHONY: audit
+audit: $(STAMP) | $(UV) ## known vulnerabilities of the pinned packages, but those with a reason in docs/advisories.txt
+	@$(PYTHON) -m tests.audit $(UV)
+
 .PHONY: bench-transform
 bench-transform: $(STAMP) ## transcoding against the published way, the client and the limit; ARGS="--rounds 5"
 	@$(PYTHON) -m tests.benchmarks.transform $(ARGS)

@@ -63,7 +63,7 @@ def _tables(tables: Tables) -> list[dict[str, Any]]:
 
 def _charts(tables: Tables, table: str) -> list[Chart]:
     """Read a table: fractions are measures, texts and whole numbers with more than one value say of what."""
-    from clickhouse_connect.driver.binding import quote_identifier
+    from include.transfer.source import identifier
 
     columns = tables.rows(
         "SELECT name, type FROM system.columns WHERE database = 'storeside' AND table = {table:String}"
@@ -74,15 +74,15 @@ def _charts(tables: Tables, table: str) -> list[Chart]:
     candidates = [c["name"] for c in columns if c["type"].startswith(_WHAT) and c["name"] not in _NAMES]
     if not measures or not candidates:
         return []
-    source = f"storeside.{quote_identifier(table)}"
-    counted = ", ".join(f"uniq({quote_identifier(name)})" for name in candidates)
+    source = f"storeside.{identifier(table)}"
+    counted = ", ".join(f"uniq({identifier(name)})" for name in candidates)
     (values,) = tables.rows(f"SELECT [{counted}] AS distinct_values FROM {source}")
     several = zip(candidates, values["distinct_values"], strict=True)
     by = tuple(name for name, count in several if count > 1)[:5] or (candidates[0],)
-    keys = ", ".join(quote_identifier(name) for name in by)
-    medians = ", ".join(f"median({quote_identifier(name)}) AS median_{n}" for n, name in enumerate(measures))
+    keys = ", ".join(identifier(name) for name in by)
+    medians = ", ".join(f"median({identifier(name)}) AS median_{n}" for n, name in enumerate(measures))
     rows = tables.rows(
-        f"SELECT [{', '.join(f'toString({quote_identifier(name)})' for name in by)}] AS what, count() AS number,"
+        f"SELECT [{', '.join(f'toString({identifier(name)})' for name in by)}] AS what, count() AS number,"
         f" {medians} FROM {source} GROUP BY {keys} ORDER BY {keys} LIMIT {{limit:UInt32}}",
         limit=_MOST_BARS + 1,
     )

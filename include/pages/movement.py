@@ -142,14 +142,14 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", after: str = "")
 
 def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict[str, Any]]:
     """Return the first rows that a load kept aside, with the reasons and what they looked like."""
-    from clickhouse_connect.driver.binding import quote_identifier
+    from include.transfer.source import identifier
 
     database, _, table = stage.table.partition(".")
     if not table or not stage.detail.get("rejected"):
         return []
     return tables.rows(
         "SELECT key, row_number, reason, substring(raw, 1, 500) AS raw"
-        f" FROM {quote_identifier(database)}.{quote_identifier(table + '_rejected')} FINAL"
+        f" FROM {identifier(database)}.{identifier(table + '_rejected')} FINAL"
         " WHERE load_id IN (SELECT load_id FROM storeside.loads WHERE destination = {destination:String}"
         " AND bucket = {bucket:String} AND run_id = {run:String} AND rejected > 0 ORDER BY load_id LIMIT 1000)"
         " ORDER BY load_id, row_number LIMIT {limit:UInt32}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,7 @@ from include.transfer.errors import plain
 _MISSING = frozenset({60, 81})  # UNKNOWN_TABLE, UNKNOWN_DATABASE
 _SETTINGS = {"readonly": 2, "max_execution_time": 10}
 PAGE = 50
+_HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: no text of UTF-8 has them
 
 T = TypeVar("T")
 
@@ -77,8 +79,16 @@ def read_cursor(text: str, *kinds: type) -> tuple[Any, ...] | None:
         return None
     try:
         values = json.loads(text)
-    except ValueError as e:
-        raise ValueError("this page's address was changed: go back to the first page") from e
-    if not isinstance(values, list) or [type(value) for value in values] != list(kinds):
+        bindable = isinstance(values, list) and all(map(_is_bindable, values))
+    except (ValueError, RecursionError):
+        bindable = False
+    if not bindable or [type(value) for value in values] != list(kinds):
         raise ValueError("this page's address was changed: go back to the first page")
     return tuple(values)
+
+
+def _is_bindable(value: Any) -> bool:
+    """Tell whether a row can have the value: a number of 64 bits, or text of whole characters."""
+    if isinstance(value, int):
+        return abs(value) < 1 << 63
+    return not _HALVES.search(str(value))

@@ -74,7 +74,9 @@ class Claims:
                 for upload in left:
                     self.store.abort(key, upload.id)
             except StorageError as e:
-                log.warning("%s/%s: uploads that %s left cannot be aborted now: %s", self.store.name, key, run_id, e)
+                log.warning(
+                    "%s: uploads of %r that %s left cannot be aborted now: %s", self.store.name, key, run_id, e
+                )
                 continue
             aborted += len(left)
             row = [self.store.name, key, run_id, "closed", opened]

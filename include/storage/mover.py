@@ -254,7 +254,7 @@ class Mover:
             self.destination.abort(key, upload)
         except StorageError as e:
             self.left.add(key)
-            log.warning("%s: an upload could not be aborted and is left to a later run: %s", key, e)
+            log.warning("%r: an upload could not be aborted and is left to a later run: %s", key, e)
 
     def _compare(self, one: Pending, head: Head, md5: str) -> None:
         if md5 != head.md5:
@@ -271,7 +271,7 @@ class Mover:
             except TransientError as e:
                 if attempt == ATTEMPTS - 1:
                     raise
-                log.info("trying again: %s", e)
+                log.info("trying again: %s", " ".join(str(e).split()))
                 self.stop.wait(DELAY * 2**attempt)
         raise AssertionError("there is at least one attempt")
 
@@ -287,5 +287,5 @@ class Mover:
 
 
 def _unexpected(source: Store, one: Pending, error: Exception) -> StorageError:
-    log.exception("unexpected error of %s/%s", source.name, one.object, exc_info=error)
-    return ObjectError(f"{source.name}/{one.object}: {error!r}")
+    log.exception("unexpected error of %r in %s", one.object, source.name, exc_info=error)
+    return ObjectError(f"{one.object!r} in {source.name}: {error!r}")

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(report)
     for key, reason in report.failures:
-        print(f"failed: {key}: {reason}", file=sys.stderr)
+        print(f"failed: {key!r}: {reason}", file=sys.stderr)
     return 1 if report.failed else 0
 
 

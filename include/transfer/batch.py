@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from include.transfer import queries
@@ -36,7 +35,7 @@ from include.transfer.request import Request
 from include.transfer.salvage import RejectedRows, salvage
 from include.transfer.samples import sample_columns, whole_columns
 from include.transfer.schema import Column, structure, wider
-from include.transfer.source import common, wild
+from include.transfer.source import common, identifier, wild
 from include.transfer.statement import (
     Reading,
     parquet_reading,
@@ -182,7 +181,7 @@ class BatchLoad:
         if self.work.stop.is_set():
             raise Cancelled("the transfer was stopped")
         readings = self._readings(objects, **how)
-        pushed = self.pushed or how.get("push", False)
+        pushed = self.pushed or how.get("push", False) or any(reading.hides_virtual for reading, _, _ in readings)
         is_one = len(readings) == 1 and len(_statements(objects)) == 1 and not pushed
 
         def fill(table: str) -> list[Loaded]:
@@ -244,7 +243,7 @@ class BatchLoad:
     def _check(self, staged: Staged) -> None:
         found = dict(
             self.client.query(
-                f"SELECT {LOAD_ID}, count() FROM {STAGING}.{quote_identifier(staged.table)} GROUP BY 1"
+                f"SELECT {LOAD_ID}, count() FROM {STAGING}.{identifier(staged.table)} GROUP BY 1"
             ).result_rows
         )
         ids = {o.planned.load_id for o in staged.loaded}
@@ -409,7 +408,7 @@ class BatchLoad:
             if isinstance(error, TransientError):
                 raise error from e
         reason = f"{error}{self._hint(o)}"
-        log.warning("%s: %s", o.key, reason)
+        log.warning("%r: %s", o.key, reason)
         self.loads.record_failed([(o, reason)])
         return None
 
@@ -464,7 +463,7 @@ class BatchLoad:
             return [Loaded(o, rows, rejected.count)]
 
         staged = self._filled(fill)
-        log.info("%s: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
+        log.info("%r: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
         return staged
 
     def _columns(self, o: Planned) -> list[Column]:
@@ -492,15 +491,15 @@ class BatchLoad:
     def join(self, whole: Staged, part: Staged) -> None:
         """Move what another staging table holds into one of this batch's."""
         self.client.command(
-            f"ALTER TABLE {STAGING}.{quote_identifier(whole.table)}"
-            f" ATTACH PARTITION ALL FROM {STAGING}.{quote_identifier(part.table)}"
+            f"ALTER TABLE {STAGING}.{identifier(whole.table)}"
+            f" ATTACH PARTITION ALL FROM {STAGING}.{identifier(part.table)}"
         )
         whole.loaded.extend(part.loaded)
         self.drop(part.table)
 
     def drop(self, table: str) -> None:
         """Drop a staging table."""
-        self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{quote_identifier(table)} SYNC")
+        self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(table)} SYNC")
 
     def _drop_quietly(self, table: str) -> None:
         try:

@@ -228,15 +228,14 @@ class _Snappy:
     def __init__(self, file: Any, kind: str) -> None:
         self._file = file
         self._blocks = self._framed() if kind == "snappy" else self._hadoop()
-        self._rest = b""
+        self._block = io.BytesIO()
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes; none at the end."""
-        while not self._rest:
+        while not (content := self._block.read(size)):
             if (block := next(self._blocks, None)) is None:
                 return b""
-            self._rest = block
-        content, self._rest = self._rest[:size], self._rest[size:]
+            self._block = io.BytesIO(block)
         return content
 
     def readable(self) -> bool:

@@ -19,7 +19,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from include.transfer import queries
 from include.transfer.batch import BatchLoad, Staged, Work
 from include.transfer.content import Content, s3_error
-from include.transfer.errors import Cancelled, ObjectError, TransferError, UsageError, classify, plain
+from include.transfer.errors import Cancelled, ObjectError, TransferError, UsageError, classify, plain, shown
 from include.transfer.formats import Format
 from include.transfer.loads import Batch, Loads, Planned, Totals
 from include.transfer.lock import STAGING, locked
@@ -336,7 +336,7 @@ def _work_through(
 
 
 def _listed(failures: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{key}: {reason}" for key, reason in failures)
+    return "; ".join(f"{shown(key)}: {reason}" for key, reason in failures)
 
 
 def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -> str:

@@ -111,6 +111,11 @@ def plain(error: BaseException) -> str:
     return text if len(text) <= _MOST else f"{text[:_MOST]} …"
 
 
+def shown(name: str) -> str:
+    """Return a name in which nothing is invisible: a line feed in it would begin a line of a log."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
 def remedy(text: str) -> str:
     """Return an error's text with what the user can do about it, where that is plain from the error's name."""
     found = next((what for name, what in _REMEDIES.items() if f"({name})" in text), "")

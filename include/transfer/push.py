@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -115,42 +116,58 @@ def parquet_file(content: Content) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with _faults("not a whole Parquet file: "):
         return pq.ParquetFile(pa.PythonFile(content, mode="r"), buffer_size=CHUNK)
-    except (pa.ArrowInvalid, OSError) as e:
-        raise ObjectError(f"not a whole Parquet file: {e}") from e
 
 
 def parquet_facts(content: Content) -> tuple[list[Column], int]:
     """Return the columns and the number of rows in a Parquet object's footer. Raises ObjectError."""
     file = parquet_file(content)
+    with _faults():
+        return _columns(file.schema_arrow), int(file.metadata.num_rows)
+
+
+def _columns(schema: Any) -> list[Column]:
+    """Return the columns of an object. Raises ObjectError, for names that are no UTF-8 as well."""
     try:
-        return arrow_columns(file.schema_arrow), int(file.metadata.num_rows)
+        with _faults():
+            return arrow_columns(schema)
     except UsageError as e:
         raise ObjectError(str(e)) from e
 
 
 def _row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
     file = parquet_file(content)
-    return file.schema_arrow, file.iter_batches(_BATCH_ROWS)
+    with _faults():
+        return file.schema_arrow, batches_of(file.iter_batches(_BATCH_ROWS))
+
+
+def batches_of(reader: Any) -> Iterator[Any]:
+    """Yield what a reader of pyarrow yields. Raises ObjectError where the content turns out to be broken."""
+    with _faults():
+        yield from reader
+
+
+@contextlib.contextmanager
+def _faults(what: str = "") -> Iterator[None]:
+    """Make an ObjectError of each error by which pyarrow says that the content is at fault."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError) as e:
+        raise ObjectError(f"{what}{e}") from e
 
 
 def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]:
-    import pyarrow as pa
-
     types = {column.name: _arrow_type(column.type) for column in reading.columns}
     reader = csv_reader(content.plain(), reading.form.csv, types)
-    unknown = [name for name in reader.schema.names if name not in types]
+    with _faults():
+        unknown = [name for name in reader.schema.names if name not in types]
     if unknown:
         raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in the table")
 
-    def batches() -> Iterator[Any]:
-        try:
-            yield from reader
-        except (pa.ArrowInvalid, OSError) as e:
-            raise ObjectError(str(e)) from e
-
-    return reader.schema, batches()
+    return reader.schema, batches_of(reader)
 
 
 def _arrow_type(kind: str) -> Any:
@@ -172,7 +189,7 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any]) -> Any:
     import pyarrow as pa
     import pyarrow.csv as pc
 
-    try:
+    with _faults():
         return pc.open_csv(
             file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r"),
             read_options=pc.ReadOptions(
@@ -197,13 +214,11 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any]) -> Any:
                 timestamp_parsers=[*csv.timestamp_formats, pc.ISO8601] if csv.timestamp_formats else None,
             ),
         )
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
-        raise ObjectError(str(e)) from e
 
 
 def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
     """Return the columns that pyarrow deduces from a sample of a CSV dialect. Raises ObjectError."""
-    return arrow_columns(csv_reader(io.BytesIO(sample), csv, {}).schema)
+    return _columns(csv_reader(io.BytesIO(sample), csv, {}).schema)
 
 
 def _pieces(file: Any) -> Iterator[bytes]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer.content import CHUNK, Content
@@ -15,6 +14,7 @@ from include.transfer.errors import ObjectError, TransientError, is_transient, p
 from include.transfer.formats import Format
 from include.transfer.loads import Planned
 from include.transfer.push import insert
+from include.transfer.source import identifier
 from include.transfer.statement import Reading
 from include.transfer.table import Destination
 
@@ -139,7 +139,8 @@ def _ends_inside(line: bytes, opening: re.Pattern[bytes], inside: bool) -> bool:
 
 
 def _lines(file: Any) -> Iterator[bytes]:
-    rest = b""
+    pending: list[bytes] = []  # of a line whose end has not come yet: to join it with each piece costs its square
+    size = 0
     while True:
         try:
             piece = file.read(CHUNK)
@@ -147,13 +148,18 @@ def _lines(file: Any) -> Iterator[bytes]:
             raise ObjectError(f"its compressed content is broken: {e}") from e
         if not piece:
             break
-        lines = (rest + piece).split(b"\n")
-        rest = lines.pop()
-        if len(rest) > LONGEST_ROW:
+        first, *lines = piece.split(b"\n")
+        pending.append(first)
+        size += len(first)
+        if lines:
+            yield b"".join(pending) + b"\n"
+            *whole, rest = lines
+            for line in whole:
+                yield line + b"\n"
+            pending, size = [rest], len(rest)
+        if size > LONGEST_ROW:
             raise ObjectError(f"a row does not end within {LONGEST_ROW >> 20} MB")
-        for line in lines:
-            yield line + b"\n"
-    if rest:
+    if rest := b"".join(pending):
         yield rest
 
 
@@ -194,7 +200,7 @@ class RejectedRows:
         database, table = self._table
         client = self.destination.client
         client.command(
-            f"CREATE TABLE IF NOT EXISTS {quote_identifier(database)}.{quote_identifier(table)} (load_id UInt64,"
+            f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)} (load_id UInt64,"
             " bucket LowCardinality(String), key String, version String, row_number UInt64, reason String,"
             " raw String, rejected_at DateTime64(3) DEFAULT now64(3))"
             " ENGINE = ReplacingMergeTree(rejected_at) ORDER BY (load_id, row_number)"

@@ -32,7 +32,7 @@ def recognise(request: Request, contents: Iterable[Content]) -> tuple[Format, li
         try:
             found = format_of(content.key, content.sample(_HEAD))
         except ObjectError as e:
-            log.warning("%s is no sample: %s", content.key, e)
+            log.warning("%r is no sample: %s", content.key, e)
             continue
         except UsageError:
             if name == "auto":
@@ -61,7 +61,7 @@ def _readable(client: Any, request: Request, form: Format, contents: Sequence[Co
             sample_columns(client, request, form, [content])
             readable.append(content)
         except (ObjectError, DatabaseError) as e:
-            log.warning("%s is no sample: %s", content.key, plain(e))
+            log.warning("%r is no sample: %s", content.key, plain(e))
     if not readable:
         raise UsageError(f"no sampled object can be read as {form.name}: create {request.table} yourself")
     return readable

@@ -8,16 +8,16 @@ a finer type; text is deduced by ClickHouse itself.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer.errors import UsageError
 from include.transfer.formats import Format
-from include.transfer.source import literal
+from include.transfer.source import identifier, literal
 
 if TYPE_CHECKING:
     import pyarrow
@@ -46,7 +46,7 @@ class Column:
     @property
     def definition(self) -> str:
         """The column as it stands in a structure or a CREATE TABLE."""
-        return f"{quote_identifier(self.name)} {self.type}"
+        return f"{identifier(self.name)} {self.type}"
 
 
 def bare(kind: str) -> str:
@@ -82,10 +82,9 @@ def structure(columns: Iterable[Column]) -> str:
 
 def arrow_columns(found: pyarrow.Schema) -> list[Column]:
     """Return a Parquet file's columns. Raises UsageError for types without a counterpart, and for equal names."""
-    names = list(found.names)
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"column {name!r} is there {names.count(name)} times: a table has each name once")
+    for name, times in Counter(found.names).items():
+        if times > 1:
+            raise UsageError(f"column {name!r} is there {times} times: a table has each name once")
     return [Column(field.name, _nullable_arrow(field)) for field in found]
 
 
@@ -129,7 +128,7 @@ def _nested_type(kind: pyarrow.DataType, name: str) -> str:
     if of.is_map(kind):
         return f"Map({arrow_type(kind.key_type, name)}, {_nullable_arrow(kind.item_field)})"
     if of.is_struct(kind):
-        parts = (f"{quote_identifier(part.name)} {_nullable_arrow(part)}" for part in kind)
+        parts = (f"{identifier(part.name)} {_nullable_arrow(part)}" for part in kind)
         return f"Tuple({', '.join(parts)})"
     raise UsageError(_NO_TYPE.format(name, kind))
 
@@ -140,16 +139,16 @@ def text_columns(client: Any, form: Format, sample: bytes, nested: Nested) -> li
     `nested` says what objects within JSON Lines become. Of text that looks like it, UUIDs and columns of few distinct
     strings are told apart.
     """
-    content = sample.decode("utf-8", "replace")
-    function = f"format({form.clickhouse}, %(sample)s)"
+    # As a literal, not as a parameter: names of columns stand in the same statement, and may look like parameters.
+    function = f"format({form.clickhouse}, {literal(sample.decode('utf-8', 'replace'))})"
     settings = {**form.settings(), "max_query_size": 2 * len(sample) + 1_000_000, "schema_inference_mode": "default"}
     if nested == "string":
         settings["input_format_json_try_infer_named_tuples_from_objects"] = 0
     if form.csv.names:
         settings["column_names_for_schema_inference"] = ",".join(form.csv.names)
-    rows = client.query(f"DESCRIBE TABLE {function}", parameters={"sample": content}, settings=settings).result_rows
+    rows = client.query(f"DESCRIBE TABLE {function}", settings=settings).result_rows
     columns = [Column(row[0], deduced(row[1], nested)) for row in rows]
-    return _refined(client, function, columns, {"sample": content}, settings)
+    return _refined(client, function, columns, settings)
 
 
 def deduced(kind: str, nested: Nested) -> str:
@@ -164,19 +163,16 @@ def deduced(kind: str, nested: Nested) -> str:
     return kind
 
 
-def _refined(
-    client: Any, function: str, columns: list[Column], parameters: dict[str, Any], settings: dict[str, Any]
-) -> list[Column]:
+def _refined(client: Any, function: str, columns: list[Column], settings: dict[str, Any]) -> list[Column]:
     strings = [column for column in columns if bare(column.type) == "String"]
     if not strings:
         return columns
     facts = ", ".join(
         f"countIf(toUUIDOrNull({name}) IS NOT NULL), count({name}), uniqExact({name})"
-        for name in (quote_identifier(column.name) for column in strings)
+        for name in (identifier(column.name) for column in strings)
     )
     row = client.query(
         f"SELECT {facts} FROM {function} SETTINGS input_format_allow_errors_ratio = 1",
-        parameters=parameters,
         settings={name: value for name, value in settings.items() if "allow_errors" not in name},
     ).first_row
     finer = {}
@@ -263,7 +259,7 @@ def _larger(core: str) -> str:
 
 def whole(name: str, source: str, target: str) -> str:
     """Return the condition that `conversion` takes nothing away from a value; empty where it never does, or fails."""
-    column = quote_identifier(name)
+    column = identifier(name)
     a, b = bare(source), bare(target)
     kept = ""
     if a == "String" and b in ("Date", "Date32"):  # days that a month has not become the next one's first
@@ -304,7 +300,7 @@ def conversion(name: str, source: str, target: str) -> str:
 
     Nothing is wrapped, cut or replaced by a default on the way.
     """
-    column = quote_identifier(name)
+    column = identifier(name)
     a, b = bare(source), bare(target)
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):
         return column

@@ -134,6 +134,16 @@ def literal(text: str) -> str:
     return str(format_str(text))
 
 
+def identifier(name: str) -> str:
+    """Return a name as it stands in ClickHouse's SQL, whatever is in it.
+
+    The client's own `quote_identifier` leaves a name alone that begins and ends with quotes, which are letters here.
+    """
+    from clickhouse_connect.driver.binding import escape_str
+
+    return f"`{escape_str(name)}`"
+
+
 def pattern(keys: str) -> str:
     """Return `keys` as an anchored regular expression of RE2. Raises UsageError for braces that do not fit."""
     found, end = [], 0

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clickhouse_connect.driver.binding import quote_identifier
-
 from include.transfer.errors import DriftError
 from include.transfer.formats import Format
 from include.transfer.loads import LONG_STATEMENT, Planned
 from include.transfer.lock import STAGING
 from include.transfer.schema import Column, bare, conversion, fits, nullable, reading, same, whole
-from include.transfer.source import literal
+from include.transfer.source import identifier, literal
 from include.transfer.table import LOAD_ID, REST, SYSTEM_COLUMNS, Destination
+
+# Columns of s3() that say which object, and which version of it, a row is of.
+_VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,19 @@ class Reading:
     expressions: tuple[tuple[str, str], ...]
     condition: str = ""
 
+    @property
+    def hides_virtual(self) -> bool:
+        """Whether a column is called as one by which ClickHouse tells objects apart, and would be taken for it."""
+        return any(column.name in _VIRTUAL for column in self.columns)
+
     def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "") -> str:
         """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions."""
         pairs = [*self.expressions, *extra]
-        names = ", ".join(quote_identifier(name) for name, _ in pairs)
+        names = ", ".join(identifier(name) for name, _ in pairs)
         values = ", ".join(value for _, value in pairs)
         conditions = " AND ".join(filter(None, (only, self.condition)))
         where = f" WHERE {conditions}" if conditions else ""
-        return f"{STAGING}.{quote_identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
+        return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
 
 
 def text_reading(form: Format, destination: Destination, rest: Sequence[Column] = ()) -> Reading:
@@ -76,7 +82,7 @@ def _whole(name: str, source: str, target: str) -> str:
 
 def _valid(name: str) -> str:
     """Return the condition that fails a load at invalid UTF-8: ClickHouse takes any bytes for a String."""
-    valid = f"isValidUTF8(ifNull({quote_identifier(name)}, ''))"
+    valid = f"isValidUTF8(ifNull({identifier(name)}, ''))"
     return f"throwIf(NOT {valid}, {literal(f'column {name!r} has invalid UTF-8')}) = 0"
 
 
@@ -96,7 +102,7 @@ def parquet_reading(form: Format, destination: Destination, columns: Sequence[Co
                 f"column {column.name!r} is {column.type}, which {destination.name} cannot take as {target}"
             )
         elif same(column.type, target):  # then the reader itself refuses a NULL
-            expressions.append((column.name, quote_identifier(column.name)))
+            expressions.append((column.name, identifier(column.name)))
             read.append(Column(column.name, target))
         else:
             expressions.append((column.name, conversion(column.name, column.type, target)))
@@ -110,7 +116,7 @@ def parquet_reading(form: Format, destination: Destination, columns: Sequence[Co
 
 
 def _as_map(columns: Sequence[Column]) -> str:
-    pairs = ", ".join(f"{literal(c.name)}, toString({quote_identifier(c.name)})" for c in columns)
+    pairs = ", ".join(f"{literal(c.name)}, toString({identifier(c.name)})" for c in columns)
     return f"CAST(mapFilter((k, v) -> v IS NOT NULL, map({pairs})), 'Map(String, String)')"
 
 

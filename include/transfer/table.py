@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer.errors import DIFFERENT_STRUCTURE, UNKNOWN_TABLE, StaleError, UsageError, code_of, plain
 from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text
 from include.transfer.lock import STAGING, locked
 from include.transfer.schema import Column, bare, nullable
-from include.transfer.source import literal
+from include.transfer.source import identifier, literal
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +37,36 @@ _NO_MERGES = (
 _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
 
 
+# An expression without what could end it: strings and quoted names are looked at apart.
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_EXPRESSION = re.compile(r"(?:[\w\s(),.+*%=<>!:?|\[\]]|-(?!-)|/(?!\*))*")
+
+
 @dataclass(frozen=True)
 class Layout:
-    """How a table is made: expressions of ClickHouse's, as they stand in its CREATE TABLE."""
+    """How a table is made: expressions of ClickHouse's, as they stand in its CREATE TABLE.
+
+    Forms ask for `order_by` and `partition_by`: who may start runs may not say more than that. Raises UsageError.
+    """
 
     engine: str = "MergeTree"
     order_by: str = "tuple()"
     partition_by: str = ""
     ttl: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("order_by", "partition_by"):
+            if not _is_expression(text := getattr(self, name)):
+                raise UsageError(
+                    f"{name} {text!r}: write one expression of columns and functions, such as (city, day)"
+                )
+
+
+def _is_expression(text: str) -> bool:
+    """Tell whether a text stays within the parentheses that are put around it."""
+    bare = _QUOTED.sub("_", text)
+    depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
+    return _EXPRESSION.fullmatch(bare) is not None and min(depths, default=0) >= 0 and not (depths and depths[-1])
 
 
 @dataclass(frozen=True)
@@ -70,7 +92,7 @@ class Destination:
     @property
     def quoted(self) -> str:
         """The name as it stands in statements."""
-        return f"{quote_identifier(self.database)}.{quote_identifier(self.table)}"
+        return f"{identifier(self.database)}.{identifier(self.table)}"
 
     def type_of(self, column: str) -> str | None:
         """Return the type of a column; None when there is none of this name."""
@@ -90,7 +112,7 @@ class Destination:
         for column in columns:
             now = self.type_of(column.name)
             if now is None:
-                actions.append(f"ADD COLUMN IF NOT EXISTS {quote_identifier(column.name)} {nullable(column.type)}")
+                actions.append(f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(column.type)}")
             elif now != column.type:
                 if _names(key, column.name):
                     raise UsageError(f"column {column.name!r} of {self.name} is part of its key and stays {now}")
@@ -99,7 +121,7 @@ class Destination:
 
     def stage(self, staging: str, note: str = "") -> None:
         """Create the empty table `staging`, whose parts this table can take over; `note` is its comment."""
-        quoted = f"{STAGING}.{quote_identifier(staging)}"
+        quoted = f"{STAGING}.{identifier(staging)}"
         clauses = [f"CREATE TABLE {quoted} AS {self.quoted} ENGINE = MergeTree"]
         if self.partition_key:
             clauses.append(f"PARTITION BY {self.partition_key}")
@@ -128,12 +150,12 @@ class Destination:
 
     def take(self, staging: str) -> None:
         """Make the rows of `staging` visible, all at once."""
-        source = f"{STAGING}.{quote_identifier(staging)}"
+        source = f"{STAGING}.{identifier(staging)}"
         if not self.has_views:
             self.client.command(f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {source}")
             return
         # Parts that are attached are not seen by materialized views.
-        names = ", ".join(quote_identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
+        names = ", ".join(identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
         self.client.command(
             f"INSERT INTO {self.quoted} ({names}) SELECT {names} FROM {source}",
             settings={**_SYNCHRONOUS, "insert_allow_materialized_columns": 1, "insert_deduplicate": 0},
@@ -193,14 +215,14 @@ def ddl(name: str, columns: Sequence[Column], layout: Layout) -> str:
         parts.append(replace(column, type=plain if _names(key, column.name) else column.type).definition)
     parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
     clauses = [
-        f"CREATE TABLE IF NOT EXISTS {quote_identifier(database)}.{quote_identifier(table)} (\n    "
+        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)} (\n    "
         + ",\n    ".join(parts)
         + "\n)",
         f"ENGINE = {layout.engine if '(' in layout.engine else layout.engine + '()'}",
-        f"ORDER BY {layout.order_by}",
+        f"ORDER BY ({layout.order_by})",
     ]
     if layout.partition_by:
-        clauses.append(f"PARTITION BY {layout.partition_by}")
+        clauses.append(f"PARTITION BY ({layout.partition_by})")
     if layout.ttl:
         clauses.append(f"TTL {layout.ttl}")
     return "\n".join(clauses)
@@ -229,7 +251,7 @@ def publish(
         if done:  # another run was faster
             log.info("%d objects were loaded by another run in the meantime", len(done))
             destination.client.command(
-                f"ALTER TABLE {STAGING}.{quote_identifier(staging)} DELETE"
+                f"ALTER TABLE {STAGING}.{identifier(staging)} DELETE"
                 f" WHERE {LOAD_ID} IN ({ids_text([o.planned for o in staged if o.planned.load_id in done])})",
                 settings={**_SYNCHRONOUS, "max_query_size": LONG_STATEMENT},
             )

@@ -456,7 +456,7 @@ class BucketJob:
             try:
                 to.object(name).delete()
             except AISError as e:
-                log.warning("%s/%s is empty and cannot be removed: %s", self.destination, name, e)
+                log.warning("%s: %r is empty and cannot be removed: %s", self.destination, name, e)
 
 
 def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]) -> None:

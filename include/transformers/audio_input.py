@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import struct
@@ -26,9 +27,7 @@ def open_input(source: str | bytes | bytearray | memoryview) -> BinaryIO:
     # By descriptor, so that the file has no name: libav would guess the format from it, and resolve
     # references against it.
     data: BinaryIO = (
-        os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0)
-        if isinstance(source, str)
-        else io.BytesIO(source)
+        _File(os.open(source, os.O_RDONLY | os.O_CLOEXEC)) if isinstance(source, str) else _Content(source)
     )
     try:
         head = data.read(12)
@@ -41,6 +40,31 @@ def open_input(source: str | bytes | bytearray | memoryview) -> BinaryIO:
         data.close()
         raise
     return data
+
+
+# A damaged container sends libav to places that no file has. What lies behind the end is the end, also where the
+# system knows no such offset, and what lies before the beginning is a failed seek. An exception instead would make
+# the object one that is tried again, and PyAV prints those that it cannot raise.
+_NO_SUCH_PLACE = -errno.EINVAL
+
+
+class _File(io.FileIO):
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        try:
+            return super().seek(offset, whence)
+        except OSError:
+            if offset < 0:
+                return _NO_SUCH_PLACE
+            super().seek(0, io.SEEK_END)
+            return offset
+
+
+class _Content(io.BytesIO):
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        try:
+            return super().seek(offset, whence)
+        except ValueError:
+            return _NO_SUCH_PLACE
 
 
 def _refuse_truncated_wav(data: BinaryIO) -> None:

@@ -24,6 +24,9 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
+# Bytes of a form: all dead letters of a page, and their queue.
+LARGEST_FORM = 64 << 10
+
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
 for part in (movement, objects, audio, queues, quality, benchmarks):
     app.include_router(part.router, dependencies=[Depends(require_read)])
@@ -35,6 +38,19 @@ app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), 
 def home(request: Request) -> RedirectResponse:
     """Lead to the first page."""
     return RedirectResponse(f"{request.scope['root_path']}/movement")
+
+
+@app.middleware("http")
+async def bounded(request: Request, call_next: Any) -> Response:
+    """Turn away bodies that none of our forms has: FastAPI reads a body before it asks who sends it."""
+    size = request.headers.get("content-length", "0")
+    if "transfer-encoding" in request.headers or len(size) > len(str(LARGEST_FORM)) or int(size) > LARGEST_FORM:
+        said = f"The form is larger than {LARGEST_FORM} bytes, or does not say how large it is."
+        answer: Response = render(request, "error.html", code=413, title="Not possible", said=said)
+        answer.headers["Connection"] = "close"  # its body is not read
+        return answer
+    answer = await call_next(request)
+    return answer
 
 
 @app.middleware("http")

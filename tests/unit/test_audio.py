@@ -466,6 +466,21 @@ def test_playlists_open_no_other_file(read: Callable[[Any], Any], secret: Path, 
     assert not watch.opened()
 
 
+@every_reader
+def test_a_chunk_that_leads_beyond_every_file_is_damage(
+    read: Callable[[Any], Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    desc = struct.pack(">d4sIIIII", 16_000.0, b"lpcm", 0, 2, 1, 1, 16)
+    content = b"caff\0\x01\0\0desc" + struct.pack(">q", len(desc)) + desc + b"free" + struct.pack(">q", 1 << 60)
+    content += b"data" + struct.pack(">q", -1) + bytes(4_000)
+    path = tmp_path / "take.caf"
+    path.write_bytes(content)
+    for source in (content, str(path)):
+        with pytest.raises(AudioError, match=r"not an audio container|holds no audio"):
+            read(source)
+    assert "exception" not in capfd.readouterr().err
+
+
 # --- fuzzing
 
 WAV = wav(s16(sine(0.25)))

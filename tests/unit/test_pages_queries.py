@@ -211,7 +211,13 @@ def test_hostile_names_are_found_as_they_are(client: Client, name: str) -> None:
     assert read_cursor(write_cursor((name, 1)), str, int) == (name, 1)
 
 
-@pytest.mark.parametrize("text", ["x", "[]", '["a"]', '["a", "b"]', '["a", 1, 2]', '{"a": 1}', '["a", true]', "NaN"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x", "[]", '["a"]', '["a", "b"]', '["a", 1, 2]', '{"a": 1}', '["a", true]', "NaN", "[" * 100_000, "1", "null",
+        f'["a", {10**30}]', '["\\ud800", 1]', '["a", ' + "1" * 5_000 + "]",
+    ],
+)  # fmt: skip
 def test_a_changed_cursor_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="go back to the first page"):
         read_cursor(text, str, int)

@@ -1,0 +1,99 @@
+"""``make audit``: known vulnerabilities in the packages that are installed, with the pinned versions and hashes.
+
+A vulnerability passes only with a written reason, a line of docs/advisories.txt. Exit status 1: there is one without;
+2: the advisories could not be had.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.stack.settings import CHECKOUT
+
+LOCKS = (CHECKOUT / "requirements.lock", CHECKOUT / "include" / "stack" / "hsds_requirements.txt")
+REASONS = CHECKOUT / "docs" / "advisories.txt"
+PIP_AUDIT = "pip-audit==2.10.1"
+
+
+@dataclass(frozen=True)
+class Advisory:
+    """A vulnerability of a pinned package; `names` are all its identifiers."""
+
+    package: str
+    version: str
+    names: tuple[str, ...]
+    fixed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        fixed = f"mended in {', '.join(self.fixed)}" if self.fixed else "not mended yet"
+        return f"{self.package} {self.version}: {' '.join(self.names)}: {fixed}"
+
+
+def reasons(text: str) -> dict[str, str]:
+    """Read the written reasons: ``IDENTIFIER package: why``. Raises ValueError for a line that has no reason."""
+    found = {}
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = re.fullmatch(r"((?:GHSA|CVE|PYSEC|OSV)-\S+) ([A-Za-z0-9._-]+): (\S.{20,})", line)
+        if match is None:
+            raise ValueError(f"{line!r}: write an advisory, its package and a reason: GHSA-… package: why")
+        found[match[1]] = match[3]
+    return found
+
+
+def advisories(report: str) -> list[Advisory]:
+    """Read pip-audit's report in JSON. Raises ValueError for what is none."""
+    found = []
+    for package in json.loads(report)["dependencies"]:
+        for one in package.get("vulns", ()):
+            names = (one["id"], *one["aliases"])
+            found.append(Advisory(package["name"], package["version"], names, tuple(one["fix_versions"])))
+    return found
+
+
+def judge(found: Sequence[Advisory], accepted: Mapping[str, str]) -> tuple[list[Advisory], set[str]]:
+    """Return the advisories that have no reason, and the reasons that have no advisory any more."""
+    left = [advisory for advisory in found if not accepted.keys() & set(advisory.names)]
+    return left, accepted.keys() - {name for advisory in found for name in advisory.names}
+
+
+def audit(uv: str, lock: Path) -> list[Advisory]:
+    """Ask for the advisories of all packages of a lock file. Raises ValueError where there is no answer."""
+    command = [
+        uv, "tool", "run", "--quiet", "--from", PIP_AUDIT, "pip-audit", "--requirement", str(lock),
+        "--require-hashes", "--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "60",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        return advisories(done.stdout)
+    except (ValueError, KeyError, TypeError) as e:
+        said = done.stderr.strip().splitlines()
+        raise ValueError(said[-1] if said else f"pip-audit ended with {done.returncode}") from e
+
+
+def main(uv: str) -> int:
+    """Audit all lock files; returns the exit status."""
+    try:
+        accepted = reasons(REASONS.read_text())
+        found = [advisory for lock in LOCKS for advisory in audit(uv, lock)]
+    except (ValueError, OSError) as e:
+        print(f"error: there are no advisories: {e}", file=sys.stderr)
+        return 2
+    left, outdated = judge(found, accepted)
+    for advisory in left:
+        print(advisory)
+    for name in sorted(outdated):
+        print(f"{name}: has a reason in {REASONS.name} and is no advisory of these packages any more: take it out")
+    print(f"{len(found)} advisories, {len(found) - len(left)} with a reason, {len(left)} without")
+    return 1 if left or outdated else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

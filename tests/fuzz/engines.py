@@ -1,0 +1,36 @@
+"""What is fuzzed: all ways of reading a recording, as one transformer."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from include.transformers.audio_limits import Limits
+from include.transformers.audio_transformers import AudioProbe, AudioTranscode
+from include.transformers.formats import AudioFormat
+
+MEMORY_LIMIT = 1 << 30
+LIMITS = Limits(seconds=6 * 3600)
+
+
+class Engines:
+    """All ways of reading a recording as one transformer; an inline request's arguments choose the way."""
+
+    mime_type = "application/octet-stream"
+
+    def __init__(self) -> None:
+        from include.transformers.ffmpeg import AudioFfmpeg
+        from include.transformers.ffmpeg_settings import FfmpegSettings
+
+        settings = FfmpegSettings({"format": "wav", "ar": 16_000, "ac": 1}, seconds=10, memory_bytes=MEMORY_LIMIT)
+        self._engines: dict[str, Any] = {
+            "native": AudioTranscode(AudioFormat(), LIMITS),
+            "pyav": AudioTranscode(AudioFormat("wav", "pcm_s24le"), LIMITS),
+            "probe": AudioProbe(LIMITS),
+        }
+        with contextlib.suppress(FileNotFoundError):  # there is no ffmpeg here
+            self._engines["ffmpeg"] = AudioFfmpeg(settings, LIMITS)
+
+    def transform(self, source: Any, name: str, arguments: str) -> Any:
+        """Return what the engine makes of the object."""
+        return self._engines.get(arguments, self._engines["pyav"]).transform(source, name, arguments)
