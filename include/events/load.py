@@ -19,7 +19,7 @@ from include.events.ledger import EventLedger
 from include.events.queue import LONG_POLL, Message, Queue
 from include.events.settle import MOST_FAILURES, Settled, settle
 from include.transfer.engine import Transfer
-from include.transfer.errors import ObjectError, UsageError, classify
+from include.transfer.errors import ObjectError, UsageError, classify, is_denied
 from include.transfer.request import Request
 from include.transfer.source import Listed
 
@@ -251,13 +251,17 @@ class EventLoad:
             return Outcome("skipped", "it was deleted before it could be loaded")
         if isinstance(now, Listed) and version(now) != version(o):
             return Outcome("undone", f"it was overwritten while it was loaded: {reason}")
-        return Outcome("failed", reason)
+        return _failed(reason)
 
 
 def _before_loading(found: Found) -> Outcome:
     if found is None:
         return Outcome("skipped", "it was deleted before it could be loaded")
-    return Outcome("failed", str(found)) if isinstance(found, ObjectError) else Outcome("untried")
+    return _failed(str(found)) if isinstance(found, ObjectError) else Outcome("untried")
+
+
+def _failed(reason: str) -> Outcome:
+    return Outcome("undone" if is_denied(reason) else "failed", reason)
 
 
 def version(o: Listed) -> str:

@@ -69,7 +69,7 @@ class EngineTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Run the engine to its end; when the triggerer ends before, another one takes over."""
-        from include.transfer.errors import TransientError
+        from include.transfer.errors import TransferError, TransientError
 
         await asyncio.sleep(SETTLE_SECONDS)
         self._engine = await self.engine()
@@ -80,7 +80,8 @@ class EngineTrigger(BaseTrigger):
             raise
         except Exception as e:
             self.log.exception("it ended early")
-            yield TriggerEvent({"error": str(e) or repr(e), "again": isinstance(e, TransientError | OSError)})
+            final = isinstance(e, TransferError) and not isinstance(e, TransientError)
+            yield TriggerEvent({"error": str(e) or repr(e), "again": not final})
             return
         yield TriggerEvent({"report": asdict(report)})
 
