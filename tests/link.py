@@ -29,7 +29,7 @@ class Link:
     `cut_after` breaks every connection that has carried so many bytes from the client, as long as `cuts` are left;
     `carried` counts those bytes, `most` the connections that were open at once.
 
-    Of HTTP: `answer` is asked for what a request gets in place of the server's answer, if it is not None; while
+    Of HTTP: `answer` is asked for what a request gets in place of the server's answer, or for nothing; while
     `truncates`, bodies of answers end in the middle, after a whole line where there is one. `met` counts the requests
     and connections that a fault has met.
     """
@@ -115,8 +115,8 @@ class Link:
         free, carried = 0.0, 0
         while True:
             chunk = await _chunk(reader)
-            if self.answer is not None and _REQUEST.match(chunk):
-                await self._refuse(self.answer(chunk), reader, client)
+            if self.answer is not None and _REQUEST.match(chunk) and (answer := self.answer(chunk)):
+                await self._refuse(answer, reader, client)
                 chunk = b""
             free, due = self._due(free, len(chunk))
             carried += len(chunk)

@@ -53,8 +53,11 @@ DIFFERENT_STRUCTURE = 122
 ACCESS_DENIED = 497
 _S3_ERROR = 499
 OBJECT_CHANGED = 1009
-# timeouts, memory, too many queries or parts, network, a session in use, lost or killed queries, lack of space
-_TRANSIENT = frozenset({159, 202, 203, 209, 210, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000})
+# files that cannot be written, timeouts, memory, too many queries or parts, network, a session in use, lost or killed
+# queries, lack of space
+_TRANSIENT = frozenset(
+    {75, 159, 202, 203, 209, 210, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000}
+)
 _UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
 # Of an answer of S3, those that come and go. The code of S3_ERROR is one for all of them.
 _S3_BUSY = re.compile(

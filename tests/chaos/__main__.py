@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import threading
 import time
@@ -20,6 +21,8 @@ from tests.chaos.rig import FOLDER, Rig, rig
 SHARES = {"speech": 0.2, "loads": 0.4, "events": 0.4}
 # Of the faults, after which all objects have been put: the last ones still meet work.
 _LAST_PUT = 0.9
+# Faults that go on, or wait for somebody to be done to.
+_AT_ONCE = 24
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,10 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=int, default=300)
     parser.add_argument("--objects", type=int, default=20_000)
-    parser.add_argument("--gap", type=float, default=4.5, help="mean seconds between faults; default: %(default)s")
+    parser.add_argument("--gap", type=float, default=2.5, help="mean seconds between faults; default: %(default)s")
     parser.add_argument("--only", default="", help="kinds of faults whose names contain one of these, with commas")
     parser.add_argument("--minutes", type=float, default=120, help="no fault and no object after that")
     options = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)  # of the driver's own clients, which meet the faults as well
     began = time.time()
     with rig() as made:
         print(f"seed {options.seed}: {options.faults} faults, {options.objects} objects", flush=True)
@@ -87,7 +91,7 @@ class Chaos:
     def _faults(self) -> None:
         known = faults.kinds(self.rig)
         waiting = faults.sequence(known, self.options.faults, self.chance, self.options.only)
-        with ThreadPoolExecutor(16) as pool:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
             while len(self.done) < self.options.faults and time.monotonic() < self.deadline:
                 time.sleep(self.chance.expovariate(1 / self.options.gap))
                 with self._lock:

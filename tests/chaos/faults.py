@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import psutil
 
@@ -35,6 +36,8 @@ KILLED = {
 }
 # A component that is killed again while it starts is given up by the supervisor.
 STEADY_SECONDS = 15.0
+# So long a fault waits for somebody to do it to.
+PATIENCE_SECONDS = 45.0
 STANDSTILL_SECONDS = (3.0, 30.0)
 LINK_SECONDS = (2.0, 8.0)
 DISK_SECONDS = (5.0, 12.0)
@@ -42,6 +45,7 @@ CLOCK_STEPS = (-120, 120)
 CLOCK_SECONDS = (5.0, 20.0)
 _ALL = ("speech_pipeline", "s3_to_clickhouse", "s3_events_to_clickhouse")
 _SPEECH = _ALL[:1]
+T = TypeVar("T")
 _AISTORE = ("ais-proxy", "ais-target", "ETL server", "podrunner")
 
 
@@ -114,15 +118,29 @@ def sequence(known: list[Kind], count: int, chance: random.Random, only: str = "
 
 
 def _victim(rig: Rig, chance: random.Random, victim: str) -> psutil.Process:
-    pids = rig.pids(STEADY_SECONDS)
-    with suppress(psutil.NoSuchProcess, StopIteration, AssertionError):
-        if victim == "worker" and "scheduler" in pids:
-            return chance.choice(_tasks(psutil.Process(pids["scheduler"])))
-        if victim == "ETL server":
-            return chance.choice(etl_servers(rig.stack))
-        if found := [pid for name, pid in pids.items() if name.startswith(victim)]:
-            return psutil.Process(chance.choice(found))
-    raise NoVictim(victim)
+    """Return a process of this kind; waits for one. Raises NoVictim."""
+
+    def look() -> list[psutil.Process]:
+        with suppress(psutil.Error, StopIteration, AssertionError, OSError):
+            if victim == "ETL server":
+                return etl_servers(rig.stack)
+            pids = rig.pids(STEADY_SECONDS)
+            if victim == "worker":
+                return _tasks(psutil.Process(pids["scheduler"])) if "scheduler" in pids else []
+            return [psutil.Process(pid) for name, pid in pids.items() if name.startswith(victim)]
+        return []
+
+    return chance.choice(_found(look, victim))
+
+
+def _found(look: Callable[[], list[T]], what: str) -> list[T]:
+    """Look until there is something. Raises NoVictim."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise NoVictim(what)
+        time.sleep(0.5)
+    return found
 
 
 def _tasks(scheduler: psutil.Process) -> list[psutil.Process]:
@@ -132,8 +150,6 @@ def _tasks(scheduler: psutil.Process) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             if any("task" in part or "supervisor" in part for part in [child.name(), *child.cmdline()]):
                 found.append(child)
-    if not found:
-        raise NoVictim("worker")
     return found
 
 
@@ -170,8 +186,7 @@ def _alone(link: Link) -> Iterator[None]:
 
 def _reset(link: Link) -> int:
     with _alone(link):
-        if not link.connections:
-            raise NoVictim("no connection")
+        _found(lambda: [1] * bool(link.connections), "connection")
         before = link.met
         link.reset()
         time.sleep(0.2)
@@ -212,11 +227,9 @@ def _answer(link: Link, answer: Answer, chance: random.Random) -> int:
 
 
 def _until_met(link: Link, before: int, chance: random.Random) -> None:
-    """Wait for the time of a fault, and longer as long as it has met nothing."""
+    """Wait until a fault has met something, and then for its time. Raises NoVictim."""
+    _found(lambda: [1] * (link.met > before), "request")
     time.sleep(chance.uniform(*LINK_SECONDS))
-    deadline = time.monotonic() + LINK_SECONDS[1]
-    while link.met == before and time.monotonic() < deadline:
-        time.sleep(0.05)
 
 
 def _fill(rig: Rig, name: str, chance: random.Random) -> int:
@@ -246,18 +259,18 @@ def _step(rig: Rig, chance: random.Random) -> int:
 
 def _reset_etl(rig: Rig) -> int:
     """Break the connections of the targets with their ETL servers, which no link can stand between."""
-    met = 0
-    with suppress(AssertionError, StopIteration):
-        for server in etl_servers(rig.stack):
-            with suppress(psutil.NoSuchProcess):
-                for c in server.net_connections("tcp"):
-                    if c.status == psutil.CONN_ESTABLISHED and c.raddr:
-                        command = ["ss", "-K", "sport", "=", str(c.laddr.port), "dport", "=", str(c.raddr.port)]
-                        subprocess.run(command, capture_output=True, check=False)
-                        met += 1
-    if not met:
-        raise NoVictim("no connection")
-    return met
+
+    def ports() -> list[tuple[int, int]]:
+        with suppress(psutil.Error, StopIteration, AssertionError, OSError):
+            connections = [c for server in etl_servers(rig.stack) for c in server.net_connections("tcp")]
+            return [(c.laddr.port, c.raddr.port) for c in connections if c.status == psutil.CONN_ESTABLISHED]
+        return []
+
+    found = _found(ports, "connection")
+    for here, there in found:
+        command = ["ss", "-K", "sport", "=", str(here), "dport", "=", str(there)]
+        subprocess.run(command, capture_output=True, check=False)
+    return len(found)
 
 
 def resume(rig: Rig) -> None:

@@ -14,12 +14,12 @@ import pytest
 from include.events.load import EventLoad, Limits
 from include.events.queue import Queue
 from include.stack import demo, s3
-from include.stack.settings import Stack
-from include.transfer.errors import TransientError
+from include.stack.settings import HOST, Stack
+from include.transfer.errors import DENIED, TransientError
 from include.transfer.lock import STAGING
 from include.transfer.request import Request
 from include.transfer.source import Source
-from tests.chaos.answers import AWS_ANSWERS, GATEWAY_ANSWERS, Answer
+from tests.chaos.answers import AWS_ANSWERS, GATEWAY_ANSWERS, Answer, aws
 from tests.chaos.pipelines import ROWS, csv, verdict
 from tests.link import Link, linked
 from tests.mailboxes import Mailbox
@@ -70,7 +70,7 @@ class Worker(threading.Thread):
         from clickhouse_connect.driver.exceptions import Error
 
         stack = self.mailbox.stack
-        endpoint = stack.url("s3").replace(str(stack.ports["s3"]), str(self.to_s3.port))
+        endpoint = f"http://{HOST}:{self.to_s3.port}"
         clients = {name: s3.client(name, endpoint, *s3.keys(stack)) for name in ("s3", "sqs")}
         behind = replace(stack, ports={**stack.ports, "clickhouse_http": self.to_clickhouse.port})
         try:
@@ -124,3 +124,25 @@ def test_every_fault_of_a_link_costs_nothing_but_time(
     assert (found.lost, found.duplicated, found.truncated) == ([], [], [])
     assert mailbox.dead() == {}
     assert staging(mailbox) <= left_by_others
+
+
+def denied(request: bytes) -> bytes:
+    """Deny the objects, and no listing."""
+    line = request.partition(b"\r\n")[0]
+    return aws(403, "AccessDenied", "Access Denied")(request) if b".csv" in line else b""
+
+
+def test_what_s3_denies_for_a_while_is_not_bad_for_good(
+    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any
+) -> None:
+    mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client, receives=1000)
+    mailbox.create("object UInt32, row UInt32, text String")
+    mailbox.put({f"{n:04}.csv": csv(n) for n in range(3)})
+    with linked(stack.ports["s3"]) as to_s3, answering(to_s3, denied):
+        behind = s3.client("s3", f"http://{HOST}:{to_s3.port}", *s3.keys(stack))
+        drained = mailbox.drain(s3=behind, format="csv", loader="push")
+        assert (drained.released, drained.dead, mailbox.dead()) == (3, 0, {})
+        transfer = mailbox.transfer(s3=behind, format="csv", loader="push")
+        assert transfer.run(transfer.prepare()).failed == 3
+    assert all(reason.startswith(DENIED) for reason in mailbox.reasons().values())
+    assert mailbox.load(format="csv", loader="push").loaded == 3

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -483,10 +484,12 @@ def test_only_what_no_retry_helps_fails_for_good(
     error: Exception, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(engine, "DELAYS", (0, 0))
+    tries = []
 
     class Failing(engine.EngineTrigger):
         async def engine(self) -> Any:
-            return None
+            tries.append(1)
 
         def work(self, engine: Any) -> Any:
             raise error
@@ -496,3 +499,31 @@ def test_only_what_no_retry_helps_fails_for_good(
 
     (payload,) = asyncio.run(events())
     assert payload == {"error": str(error) or repr(error), "again": again}
+    assert len(tries) == (3 if again else 1)
+
+
+def test_an_engine_whose_servers_come_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(engine, "DELAYS", (0, 0))
+    down = iter([OperationalError("the client cannot be made"), None, TransientError("lost on the way"), None, None])
+
+    def fail_or_not() -> None:
+        if (error := next(down)) is not None:
+            raise error
+
+    @dataclass
+    class Report:
+        rows: int
+
+    class Recovering(engine.EngineTrigger):
+        async def engine(self) -> Any:
+            fail_or_not()
+
+        def work(self, engine: Any) -> Any:
+            fail_or_not()
+            return Report(7)
+
+    async def events() -> list[Any]:
+        return [event.payload async for event in Recovering().run()]
+
+    assert asyncio.run(events()) == [{"report": {"rows": 7}}]
