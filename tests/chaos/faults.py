@@ -45,6 +45,7 @@ CLOCK_STEPS = (-120, 120)
 CLOCK_SECONDS = (5.0, 20.0)
 _ALL = ("speech_pipeline", "s3_to_clickhouse", "s3_events_to_clickhouse")
 _SPEECH = _ALL[:1]
+_FILLING = bytes(1 << 16)
 T = TypeVar("T")
 _AISTORE = ("ais-proxy", "ais-target", "ETL server", "podrunner")
 
@@ -237,9 +238,9 @@ def _fill(rig: Rig, name: str, chance: random.Random) -> int:
     if path.exists():
         raise NoVictim("the disk is full")
     try:
-        with path.open("wb") as file:
-            free = os.statvfs(path.parent)
-            os.posix_fallocate(file.fileno(), 0, max(free.f_bavail * free.f_frsize - 4096, 1))
+        with suppress(OSError), path.open("wb", buffering=0) as file:
+            while True:
+                file.write(_FILLING)
         time.sleep(chance.uniform(*DISK_SECONDS))
     finally:
         path.unlink(missing_ok=True)
