@@ -106,7 +106,7 @@ class EventLoad:
         self._depth_at = 0.0
 
     def run(self, batches: Sequence[str] = ()) -> Drained:
-        """Process batches that were leased for this run, then what is in the queue, up to the limits.
+        """Process batches that were leased for this run or left by an earlier one, then what is in the queue.
 
         When it is stopped, or raises, what it holds is visible again at once. Raises UsageError when no retry helps,
         TransientError when a server stays away.
@@ -126,7 +126,7 @@ class EventLoad:
         handed_over = Batches(self.client, self.queue.url)
         with Lease(self.queue, self.limits.lease_seconds) as lease:
             try:
-                for batch in batches:
+                for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
                     messages = handed_over.take(batch, self.run_id)
                     lease.hold(messages)
                     self._process(lease, messages)

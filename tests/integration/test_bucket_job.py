@@ -170,7 +170,7 @@ def test_what_the_source_keeps_from_a_copy_is_not_bad_for_good(
 
     with monkeypatch.context() as silent:  # as when AIStore itself gets no answer
         silent.setattr(BucketJob, "_reasons_of_copies", lambda job: iter(()))
-        with pytest.raises(TransientTransformError, match="1 objects of .* such as 'b'"):
+        with pytest.raises(TransientTransformError, match=r"1 objects of .* such as 'b'"):
             drive(pair.job("1", list_source=listing))
     assert sizes(pair.client, pair.destination) == {"a": 5}
     assert not pair.ledger.failures(pair.job("1").scope, limit=9)
