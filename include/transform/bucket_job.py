@@ -239,7 +239,12 @@ class BucketJob:
     def _decide(self, record: bool) -> Plan:
         options = self.options
         return self.ledger.plan(
-            self.scope, retry_failed=options.retry_failed, keeps_result=options.keeps_result, record=record
+            self.scope,
+            retry_failed=options.retry_failed,
+            keeps_result=options.keeps_result,
+            # what AIStore cannot copy is kept from it by credentials, policies or networks
+            trusts_failures=self.spec is not None,
+            record=record,
         )
 
     def _list_source(self) -> Iterator[StoredObject]:
