@@ -89,9 +89,10 @@ else
 endif
 
 .PHONY: chaos
-chaos: $(STAMP) ## tests that kill nodes and servers
+chaos: $(STAMP) ## tests that kill nodes and servers, then 300 faults over 20,000 objects; ARGS="--faults 30 --objects 2000"
 	@$(STACK) build
-	@$(PYTHON) -m pytest -m chaos $(ARGS)
+	@$(PYTHON) -m pytest -m chaos
+	@$(PYTHON) -m tests.chaos $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## hostile recordings through the workers that decode them, and hostile tables; ARGS="--inputs 100000"

@@ -6,10 +6,11 @@ python -m tests.link PORT TARGET_PORT RTT_MS [MB/S]
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from include.stack.settings import HOST, free_ports
@@ -17,6 +18,9 @@ from include.stack.settings import HOST, free_ports
 _CHUNK = 64 << 10
 # What is on its way at once: the buffers of both ends of a connection.
 _QUEUE = 64
+_REQUEST = re.compile(rb"(GET|HEAD|PUT|POST|DELETE|PATCH|OPTIONS) \S+ HTTP/1\.")
+# So long a refused client may go on sending before its connection is closed.
+_REFUSED_SECONDS = 2.0
 
 
 class Link:
@@ -24,6 +28,10 @@ class Link:
 
     `cut_after` breaks every connection that has carried so many bytes from the client, as long as `cuts` are left;
     `carried` counts those bytes, `most` the connections that were open at once.
+
+    Of HTTP: `answer` is asked for what a request gets in place of the server's answer, or for nothing; while
+    `truncates`, bodies of answers end in the middle, after a whole line where there is one. `met` counts the requests
+    and connections that a fault has met.
     """
 
     def __init__(self, port: int, target: int, rtt: float, rate: float = 0) -> None:
@@ -32,12 +40,28 @@ class Link:
         self.cuts = 0
         self.carried = 0
         self.connections = self.most = 0
+        self.answer: Callable[[bytes], bytes] | None = None
+        self.truncates = False
+        self.met = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self) -> None:
         """Listen until cancelled."""
+        self._loop = asyncio.get_running_loop()
         server = await asyncio.start_server(self._connection, HOST, self.port, limit=_CHUNK * 4)
         async with server:
             await server.serve_forever()
+
+    def reset(self) -> None:
+        """Break all connections at once, from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._reset)
+
+    def _reset(self) -> None:
+        self.met += self.connections
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(self.rtt)  # the handshake
@@ -48,16 +72,22 @@ class Link:
             return
         self.connections += 1
         self.most = max(self.most, self.connections)
+        self._writers |= {writer, to}
         try:
-            await asyncio.gather(self._pump(reader, to, True), self._pump(there, writer, False))
+            await asyncio.gather(self._pump(reader, to, writer), self._pump(there, writer, None))
         finally:
             self.connections -= 1
+            self._writers -= {writer, to}
             writer.close()
             to.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, from_client: bool) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: asyncio.StreamWriter | None
+    ) -> None:
+        """Carry what comes to the other end; `client` is who sends it, None when it is the server."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_QUEUE)
-        reading = asyncio.create_task(self._read(reader, queue, from_client, writer))
+        read = self._read_server(reader, queue) if client is None else self._read(reader, queue, client, writer)
+        reading = asyncio.create_task(read)
         try:
             while True:
                 due, chunk = await queue.get()
@@ -78,28 +108,76 @@ class Link:
         self,
         reader: asyncio.StreamReader,
         queue: asyncio.Queue[tuple[float, bytes]],
-        from_client: bool,
-        writer: asyncio.StreamWriter,
+        client: asyncio.StreamWriter,
+        server: asyncio.StreamWriter,
     ) -> None:
+        """Read what a client sends, up to its end or a fault."""
         free, carried = 0.0, 0
         while True:
-            try:
-                chunk = await reader.read(_CHUNK)
-            except OSError:
+            chunk = await _chunk(reader)
+            if self.answer is not None and _REQUEST.match(chunk) and (answer := self.answer(chunk)):
+                await self._refuse(answer, reader, client)
                 chunk = b""
-            due = time.monotonic()
-            if self.rate:
-                free = due = max(free, due) + len(chunk) / self.rate
-            if from_client:
-                carried += len(chunk)
-                self.carried += len(chunk)
-                if self.cuts and self.cut_after and carried > self.cut_after:
-                    self.cuts -= 1
-                    writer.transport.abort()
-                    chunk = b""
-            await queue.put((due + self.rtt / 2, chunk))
+            free, due = self._due(free, len(chunk))
+            carried += len(chunk)
+            self.carried += len(chunk)
+            if self.cuts and self.cut_after and carried > self.cut_after:
+                self.cuts -= 1
+                server.transport.abort()
+                chunk = b""
+            await queue.put((due, chunk))
             if not chunk:
                 return
+
+    async def _read_server(self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes]]) -> None:
+        """Read what a server sends, up to its end or a fault."""
+        free = 0.0
+        while True:
+            chunk = await _chunk(reader)
+            ends = not chunk
+            if self.truncates and (part := _truncated(chunk)):
+                self.met += 1
+                chunk, ends = part, True
+            free, due = self._due(free, len(chunk))
+            if chunk:
+                await queue.put((due, chunk))
+            if ends:
+                await queue.put((due, b""))
+                return
+
+    def _due(self, free: float, size: int) -> tuple[float, float]:
+        """Return when the link is free again, and when these bytes are there."""
+        due = time.monotonic()
+        if self.rate:
+            free = due = max(free, due) + size / self.rate
+        return free, due + self.rtt / 2
+
+    async def _refuse(self, answer: bytes, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        """Answer a request in place of the server, and let the client finish: a reset would take the answer away."""
+        self.met += 1
+        with suppress(OSError, TimeoutError):
+            client.write(answer)
+            await client.drain()
+            async with asyncio.timeout(_REFUSED_SECONDS):
+                while await reader.read(_CHUNK):
+                    pass
+
+
+async def _chunk(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read(_CHUNK)
+    except OSError:
+        return b""
+
+
+def _truncated(chunk: bytes) -> bytes:
+    """Return the beginning of an answer's body, with its head if it is there; nothing where there is no body."""
+    head, body = b"", chunk
+    if chunk.startswith(b"HTTP/1."):
+        head, gap, body = chunk.partition(b"\r\n\r\n")
+        head += gap
+    half = len(body) // 2
+    return head + body[: body.rfind(b"\n", 0, half) + 1 or half] if half else b""
 
 
 @contextmanager

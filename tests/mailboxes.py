@@ -11,7 +11,7 @@ from include.events.load import Drained, EventLoad, Limits
 from include.events.queue import Queue
 from include.transfer.request import Request
 from include.transfer.source import Source
-from tests.support import until
+from tests.support import kill, until
 from tests.transfers import Loading
 
 if TYPE_CHECKING:
@@ -103,6 +103,10 @@ class Mailbox(Loading):
 
     def drain(self, sqs: Any = None, limits: dict[str, Any] | None = None, **request: Any) -> Drained:
         return self.events_load(sqs, limits, **request).run()
+
+    def kill_server(self) -> None:
+        """Kill S3 and SQS, which lose the last second of what they were told."""
+        kill(self.stack, "s3", lambda: self.depth() is not None)
 
     def dead(self) -> dict[str, str]:
         """Return the reasons of the dead letters by their keys, or by their bodies where there are no events."""

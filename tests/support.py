@@ -102,6 +102,20 @@ def process(stack: Stack, component: str) -> psutil.Process:
     return psutil.Process(pid)
 
 
+def kill(stack: Stack, component: str, answers: Callable[[], bool]) -> None:
+    """Kill a component, and wait until the one that the supervisor starts in its place answers."""
+    old = process(stack, component)
+    old.kill()
+
+    def again() -> bool:
+        try:
+            return process(stack, component).pid != old.pid and answers()
+        except Exception:
+            return False
+
+    until(again, 60, f"new {component}")
+
+
 def etl_servers(stack: Stack, etl_name: str = "") -> list[psutil.Process]:
     """Return the processes that serve transforms beside the targets; those of one ETL if there is a name."""
     found = []

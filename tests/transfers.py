@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from include.stack import demo
-from include.stack.settings import Stack
+from include.stack import demo, s3
+from include.stack.settings import HOST, Stack
 from include.transfer.engine import Prepared, Report, Transfer
 from include.transfer.lock import STAGING
 from include.transfer.request import Request
 from include.transfer.source import Source
-from tests.support import unique
+from tests.support import kill, unique
 
 
 class Loading:
@@ -104,6 +105,27 @@ class Loading:
         )
         plans = f"SELECT key FROM storeside.load_plan WHERE transfer = '{transfer.id}'"
         return [name for (name,) in self.query(f"{tables} UNION ALL {plans}")]
+
+
+def environment(stack: Stack) -> dict[str, str]:
+    """Return the variables that ``python -m include.transfer`` and ``include.events`` find the stack by."""
+    access_key, secret_key = s3.keys(stack)
+    return {
+        **os.environ,
+        "CLICKHOUSE_HOST": HOST,
+        "CLICKHOUSE_PORT": str(stack.ports["clickhouse_http"]),
+        "CLICKHOUSE_USER": "storeside",
+        "CLICKHOUSE_PASSWORD": stack.secrets["clickhouse"],
+        "AWS_ACCESS_KEY_ID": access_key,
+        "AWS_SECRET_ACCESS_KEY": secret_key,
+        "AWS_ENDPOINT_URL_S3": stack.url("s3"),
+        "AWS_DEFAULT_REGION": s3.REGION,
+    }
+
+
+def kill_clickhouse(stack: Stack) -> None:
+    """Kill the engine."""
+    kill(stack, "clickhouse", lambda: bool(demo.clickhouse_client(stack).query("SELECT 1")))
 
 
 def jsonl(rows: Iterable[Any]) -> bytes:

@@ -37,8 +37,12 @@ class Batches:
         return batch
 
     def take(self, batch: str, run_id: str) -> list[Message]:
-        """Return the messages of an open batch, which is this run's from now on; none when it is no longer open."""
-        if self.state(batch) not in (("open", ""), ("taken", run_id)):
+        """Return the messages of an open batch, which is this run's from now on; none when it is no longer open.
+
+        One that an earlier run of the same DAG has taken and not settled is open to this one: that run has failed.
+        """
+        state, owner = self.state(batch)
+        if state not in ("open", "taken") or (state == "taken" and not _same_dag(owner, run_id)):
             return []
         messages = self.messages(batch)
         self._record(batch, "taken", len(messages), run_id)
@@ -88,6 +92,15 @@ class Batches:
         ).result_rows
         return [row[0] for row in rows]
 
+    def left_to(self, run_id: str) -> list[str]:
+        """Return the batches that a run, or another one of its DAG, has taken and not settled."""
+        rows = self.client.query(
+            "SELECT batch, run_id FROM storeside.event_batches FINAL"
+            " WHERE queue = {queue:String} AND state = 'taken'",
+            parameters={"queue": self.queue},
+        ).result_rows
+        return [batch for batch, owner in rows if _same_dag(owner, run_id)]
+
     def given_up_unseen(self) -> bool:
         """Tell whether the last batch was given up, and nobody has processed an event of the queue since."""
         row = self.client.query(
@@ -111,3 +124,9 @@ class Batches:
             column_names=["queue", "batch", "state", "messages", "run_id"],
             settings=_SYNCHRONOUS,
         )
+
+
+def _same_dag(one: str, other: str) -> bool:
+    """Tell whether two runs, ``<dag_id>/<run_id>``, are the same or of the same DAG."""
+    dag, slash, _ = one.partition("/")
+    return one == other or (bool(slash) and other.startswith(dag + slash))

@@ -78,12 +78,13 @@ def take_or_receive(
 ) -> int:
     """Make batches a run's, or a new one of up to so many messages; returns how many messages the run has.
 
-    `client` is a clickhouse-connect client. A run that does this again keeps what it has.
+    `client` is a clickhouse-connect client. A run that does this again keeps what it has, and gets what an
+    earlier run of its DAG could not settle.
     """
     EventLedger(client, queue.url, run_id).create()
     _ = queue.redrive_policy  # what cannot be processed will need a place to go
     known = Batches(client, queue.url)
-    count = sum(len(known.take(batch, run_id)) for batch in [*batches, *known.of_run(run_id)])
+    count = sum(len(known.take(batch, run_id)) for batch in dict.fromkeys([*batches, *known.left_to(run_id)]))
     if count:
         return count
     messages: dict[str, Message] = {}

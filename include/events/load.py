@@ -21,7 +21,7 @@ from include.events.ledger import EventLedger
 from include.events.queue import LONG_POLL, Queue
 from include.events.settle import MOST_FAILURES, Settled, settle
 from include.transfer.engine import Transfer
-from include.transfer.errors import ObjectError, UsageError, classify
+from include.transfer.errors import ObjectError, UsageError, classify, is_denied
 from include.transfer.request import Request
 from include.transfer.source import Listed
 
@@ -108,7 +108,7 @@ class EventLoad:
         self._depth_at = 0.0
 
     def run(self, batches: Sequence[str] = ()) -> Drained:
-        """Process batches that were leased for this run, then what is in the queue, up to the limits.
+        """Process batches that were leased for this run or left by an earlier one, then what is in the queue.
 
         When it is stopped, or raises, what it holds is visible again at once. Raises UsageError when no retry helps,
         TransientError when a server stays away.
@@ -128,7 +128,7 @@ class EventLoad:
         handed_over = Batches(self.client, self.queue.url)
         with Lease(self.queue, self.limits.lease_seconds) as lease:
             try:
-                for batch in batches:
+                for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
                     messages = handed_over.take(batch, self.run_id)
                     lease.hold(messages)
                     self._process(lease, [Delivery.read(message) for message in messages])
@@ -265,13 +265,17 @@ class EventLoad:
             return Outcome("skipped", "it was deleted before it could be loaded")
         if isinstance(now, Listed) and version(now) != version(o):
             return Outcome("undone", f"it was overwritten while it was loaded: {reason}")
-        return Outcome("failed", reason)
+        return _failed(reason)
 
 
 def _before_loading(found: Found) -> Outcome:
     if found is None:
         return Outcome("skipped", "it was deleted before it could be loaded")
-    return Outcome("failed", str(found)) if isinstance(found, ObjectError) else Outcome("untried")
+    return _failed(str(found)) if isinstance(found, ObjectError) else Outcome("untried")
+
+
+def _failed(reason: str) -> Outcome:
+    return Outcome("undone" if is_denied(reason) else "failed", reason)
 
 
 def version(o: Listed) -> str:

@@ -29,7 +29,8 @@ class Window:
     It is told of again every `repeat_seconds` until a run takes it. If none does within `untaken_seconds`, as the
     DAG is paused, its messages are given back, and from then on there is an event without a batch every
     `ring_seconds`, which costs the messages no receives, until a run has processed some. The messages of a run's
-    batch are held for `taken_seconds`.
+    batch are held for `taken_seconds`; after `failed_seconds`, and again after each, they are told of once more: if
+    their run has failed and could not settle, the next one does.
     """
 
     messages: int = 1000
@@ -37,6 +38,7 @@ class Window:
     repeat_seconds: float = 60.0
     untaken_seconds: float = 600.0
     ring_seconds: float = 300.0
+    failed_seconds: float = 1_800.0
     taken_seconds: float = 21_600.0
 
 
@@ -55,6 +57,7 @@ class Watch:
     def step(self) -> dict[str, Any] | None:
         """Do what is due, which takes some seconds at most; returns what is to be told, or None."""
         most = {"open": self.window.untaken_seconds, "taken": self.window.taken_seconds}
+        every = {"open": self.window.repeat_seconds, "taken": self.window.failed_seconds}
         unsettled = []
         for batch, state, seconds in self.batches.unsettled():
             if seconds <= most[state]:
@@ -66,7 +69,7 @@ class Watch:
         for batch, state in unsettled:
             if batch not in self._held:  # another task's, or of a watcher that is gone
                 self._hold(batch, self.batches.messages(batch))
-            if state == "open" and self._is_due(batch, self.window.repeat_seconds):
+            if self._is_due(f"{state} {batch}", every[state]):
                 return self._told(batch)
         if unsettled:
             return None
@@ -114,7 +117,7 @@ class Watch:
 
     def _told(self, batch: str) -> dict[str, Any]:
         """Return what an asset event says of a batch: of bounded size, however many messages it has."""
-        self._is_due(batch, self.window.repeat_seconds)
+        self._is_due(f"open {batch}", self.window.repeat_seconds)
         messages = self._held[batch]
         deliveries = [Delivery.read(message) for message in messages]
         last = newest(event for delivery in deliveries for event in delivery.events)

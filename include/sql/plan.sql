@@ -1,12 +1,14 @@
 -- What is to be done with each listed object. An object is done when the ledger has this version of it as done by the
--- same effect and its result is there and not empty. What failed for good in another run is left alone. Objects with
--- names that cannot be are refused, and of objects whose results would have the same name all but the first.
+-- same effect and its result is there and not empty. What failed for good in another run is left alone, or, unless
+-- `trusts_failures`, only what has a name that cannot be. Objects with such names are refused, and of objects whose
+-- results would have the same name all but the first.
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
 SELECT
     {job:String},
     multiIf(
         l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String}
-            AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}, 'known_bad',
+            AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
+            AND ({trusts_failures:Bool} OR s.reason != ''), 'known_bad',
         s.reason != '' OR s.object != s.winner, 'refused',
         'pending'
     ),

@@ -1,5 +1,6 @@
 -- Listed objects whose version is not in the ledger, in batches of so many bytes. Small objects weigh as much as their
--- share of a batch's most objects; those that ClickHouse cannot address have batches of their own.
+-- share of a batch's most objects; those that ClickHouse cannot address have batches of their own. What S3 has denied is
+-- not failed for good: credentials expire, and policies are mended.
 INSERT INTO storeside.load_plan (transfer, batch, pushed, key, version, size, modified, load_id)
 SELECT
     {transfer:String},
@@ -20,7 +21,7 @@ FROM
         (
             SELECT key, version FROM storeside.loads FINAL
             WHERE destination = {destination:String} AND bucket = {bucket:String}
-                AND (state = 'loaded' OR state = 'failed' AND NOT {retry_failed:Bool})
+                AND (state = 'loaded' OR state = 'failed' AND NOT {retry_failed:Bool} AND NOT startsWith(reason, {denied:String}))
         )
 )
 SETTINGS async_insert = 0

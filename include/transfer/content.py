@@ -20,7 +20,12 @@ CHUNK = 1 << 20
 _SIP = 1 << 6
 # Of what is compressed in blocks nothing can be had before the first one is there; lz4's are up to 4 MB.
 _LONGEST_BLOCK = 4 * CHUNK + CHUNK
-_BUSY = frozenset({"SlowDown", "503", "500", "InternalError", "RequestTimeout", "Throttling", "ServiceUnavailable"})
+_BUSY = frozenset(
+    {
+        *("SlowDown", "500", "502", "503", "504", "InternalError", "RequestTimeout", "Throttling"),
+        *("ServiceUnavailable", "ExpiredToken", "RequestExpired", "RequestTimeTooSkewed", "TokenRefreshRequired"),
+    }
+)
 
 _REASONS = {
     **dict.fromkeys(("PreconditionFailed", "412"), "it was overwritten after it was listed; the next run loads that"),

@@ -212,7 +212,10 @@ class Transfer:
                 self.cancel()
                 raise
         totals, *_ = queries.at_once(
-            self.loads.totals, lambda: self.loads.forget("load_plan"), lambda: self.loads.forget("load_listings")
+            self.loads.totals,
+            lambda: self.loads.forget("load_plan"),
+            lambda: self.loads.forget("load_listings"),
+            self._sweep,  # what could not be dropped while a server was away
         )
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         return Report(

@@ -53,13 +53,19 @@ DIFFERENT_STRUCTURE = 122
 ACCESS_DENIED = 497
 _S3_ERROR = 499
 OBJECT_CHANGED = 1009
-# timeouts, memory, too many queries or parts, network, a session in use, lost or killed queries, lack of space
-_TRANSIENT = frozenset({159, 202, 203, 209, 210, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000})
+# files that cannot be written, timeouts, memory, too many queries or parts, network, a session in use, lost or killed
+# queries, lack of space
+_TRANSIENT = frozenset(
+    {75, 159, 202, 203, 209, 210, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000}
+)
 _UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
 # Of an answer of S3, those that come and go. The code of S3_ERROR is one for all of them.
 _S3_BUSY = re.compile(
     r"HTTP response code: (?:429|5\d\d)|SlowDown|RequestTimeout|InternalError|Connection|Timeout|Poco"
+    r"|ExpiredToken|token has expired|Skewed|difference between the request time"
 )
+# What stands before ClickHouse answers in its place.
+_GATEWAY = re.compile(r"received HTTP status 5\d\d")
 _FILE = re.compile(
     r"\(in file/uri (?P<in>.+?)\)|while reading '(?P<while>.+?)' in bucket|reading from: (?P<from>\S+)"
 )
@@ -89,6 +95,11 @@ _REMEDIES = {
     "LZMA_STREAM_DECODER_FAILED": "upload it again",
 }
 _MOST = 600
+
+
+def is_denied(reason: str) -> bool:
+    """Tell whether an object failed as S3 denied it: by the fault of credentials or a policy, and not by its own."""
+    return reason.startswith(DENIED)
 
 
 def code_of(error: BaseException) -> int:
@@ -135,7 +146,9 @@ def is_transient(error: BaseException) -> bool:
     code = code_of(error)
     if code == _S3_ERROR:
         return bool(_S3_BUSY.search(str(error)))
-    return code in _TRANSIENT or (isinstance(error, OperationalError) and not code)
+    if not code:
+        return isinstance(error, OperationalError) or bool(_GATEWAY.search(str(error)))
+    return code in _TRANSIENT
 
 
 def classify(error: Any) -> TransferError:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from include import sql
+from include.transfer.errors import DENIED
 from include.transfer.source import WILD, Listed, Source, literal
 
 _SYNCHRONOUS = {"async_insert": 0}
@@ -158,6 +159,7 @@ class Loads:
                 "batch_objects": batch_objects,
                 "push": push,
                 "retry_failed": retry_failed,
+                "denied": DENIED,
                 "regex": source.regex,
                 "wild": WILD,
             },

@@ -29,7 +29,7 @@ from include.storage.names import unfit
 
 from . import etl as etls
 from . import jobs
-from .errors import plain, said
+from .errors import TransientTransformError, plain, said
 from .etl import EtlSpec
 from .journal import failures
 from .ledger import Ledger, Pending, Plan, Scope
@@ -45,6 +45,7 @@ REASONS = 200
 # Tries of what failed for a reason that may pass, and the seconds before the second of them.
 RETRIES = 2
 RETRY_DELAY = 5.0
+_BAD_REQUEST, _SERVER_ERROR = 400, 500
 NO_REASON = "AIStore ended the job without this object and gave no reason"
 
 
@@ -238,7 +239,12 @@ class BucketJob:
     def _decide(self, record: bool) -> Plan:
         options = self.options
         return self.ledger.plan(
-            self.scope, retry_failed=options.retry_failed, keeps_result=options.keeps_result, record=record
+            self.scope,
+            retry_failed=options.retry_failed,
+            keeps_result=options.keeps_result,
+            # what AIStore cannot copy is kept from it by credentials, policies or networks
+            trusts_failures=self.spec is not None,
+            record=record,
         )
 
     def _list_source(self) -> Iterator[StoredObject]:
@@ -295,9 +301,10 @@ class BucketJob:
 
     def _after_pass(self, state: State) -> State:
         """Choose what comes after all pending objects have been tried: another try, the quarantine, or the end."""
-        retries = (RETRIES if self.spec else 1) if self._may_go_on() else 0
+        retries = RETRIES if self._may_go_on() else 0
         if state.retries < retries and self.ledger.missing(self.scope, "", 1):
-            wait = RETRY_DELAY if state.retries else 0
+            # another way to hand objects over may help at once, the same copy again only later
+            wait = RETRY_DELAY if state.retries or self.spec is None else 0
             return replace(state, phase="retry", retries=state.retries + 1, not_before=time.time() + wait)
         if self.options.quarantine and self.ledger.missing(self.scope, "", 1, final=True):
             self.options.quarantine.handle(self.client).create(exist_ok=True)
@@ -308,12 +315,16 @@ class BucketJob:
         return self.options.continue_on_error or not self.ledger.has_reasons(self.scope)
 
     def finish(self, state: State) -> Summary:
-        """Record every outcome and sum up. Removes empty results that a WebSocket transform left behind."""
+        """Record every outcome and sum up. Removes empty results that a WebSocket transform left behind.
+
+        Raises TransientTransformError when objects were not copied and that is not by their own fault.
+        """
         options = self.options
         if state.pending:
-            self.ledger.settle(
-                self.scope, record_done=options.keeps_result, no_reason=NO_REASON if self._may_go_on() else ""
-            )
+            no_reason = NO_REASON if self.spec and self._may_go_on() else ""
+            self.ledger.settle(self.scope, record_done=options.keeps_result, no_reason=no_reason)
+            if self.spec is None and self._may_go_on():
+                self._require_copies()
         if self.spec and (state.pending or options.sync):
             self._remove_empty_results()
             jobs.end_idle(self.client, self.source, self.destination)
@@ -435,7 +446,7 @@ class BucketJob:
             self.ledger.record_reasons(self.scope, ((name, reason, False) for name, reason in known))
 
     def _reasons_of_copies(self) -> Iterator[tuple[str, str, bool]]:
-        """Ask AIStore for each missing object; what it answers is why the copy failed."""
+        """Ask AIStore for each missing object; what it refuses is why the copy failed, and nothing else is."""
         from aistore.sdk.errors import AISError
         from requests import RequestException
 
@@ -444,8 +455,23 @@ class BucketJob:
         for p in self.ledger.missing(self.scope, "", REASONS):
             try:
                 source.object(p.object).head()
-            except (AISError, RequestException) as e:
-                yield p.object, said(e), False
+            except AISError as e:
+                if e.status_code and _BAD_REQUEST <= e.status_code < _SERVER_ERROR:
+                    yield p.object, said(e), True
+                else:
+                    log.warning("%s/%s is not copied: %s", self.source, p.object, said(e))
+            except RequestException as e:
+                log.warning("%s/%s is not copied: %s", self.source, p.object, e)
+
+    def _require_copies(self) -> None:
+        """Raise TransientTransformError for objects that are not there and that nothing is wrong with."""
+        missing = self.ledger.missing(self.scope, "", REASONS)
+        if missing:
+            count = f"{len(missing)} or more" if len(missing) == REASONS else str(len(missing))
+            raise TransientTransformError(
+                f"{count} objects of {self.source} were not copied to {self.destination}, such as"
+                f" {missing[0].object!r}: the source did not answer AIStore, a retry goes on with them"
+            )
 
     def _remove_empty_results(self) -> None:
         """Delete the empty objects that errors over WebSocket leave at the destination."""

@@ -104,10 +104,19 @@ class Ledger:
             count += len(batch)
         return count
 
-    def plan(self, scope: Scope, *, retry_failed: bool, keeps_result: bool, record: bool = True) -> Plan:
+    def plan(
+        self,
+        scope: Scope,
+        *,
+        retry_failed: bool,
+        keeps_result: bool,
+        trusts_failures: bool = True,
+        record: bool = True,
+    ) -> Plan:
         """Decide from the recorded listings what is to be done; keeps it as the job's ``pending`` side.
 
-        `keeps_result` tells whether an object that is done must still have its result at the destination. Objects
+        `keeps_result` tells whether an object that is done must still have its result at the destination,
+        `trusts_failures` whether objects failed earlier by their own fault, and not by that of their server. Objects
         whose names AIStore cannot hold, or whose results would have the same name, are recorded as failures, unless
         `record` is off.
         """
@@ -115,7 +124,12 @@ class Ledger:
             self._drop(scope, side)
         self.client.command(
             sql.query("plan"),
-            parameters={**scope.parameters, "retry_failed": retry_failed, "keeps_result": keeps_result},
+            parameters={
+                **scope.parameters,
+                "retry_failed": retry_failed,
+                "keeps_result": keeps_result,
+                "trusts_failures": trusts_failures,
+            },
         )
         if record:
             self.client.command(sql.query("settle_refused"), parameters=scope.parameters)

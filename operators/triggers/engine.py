@@ -16,6 +16,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 # Airflow 3.3 fails a task that runs again before its executor has said that the deferring worker is gone
 # (scheduler_job_runner.py, "finished with state success, but the task instance's state attribute is running").
 SETTLE_SECONDS = 2.0
+# Seconds before it is tried again here, where that costs less than a retry of the task, which comes after these.
+DELAYS = (2.0, 5.0, 10.0)
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -68,21 +70,32 @@ class EngineTrigger(BaseTrigger):
         raise NotImplementedError
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Run the engine to its end; when the triggerer ends before, another one takes over."""
-        from include.transfer.errors import TransientError
+        """Run the engine to its end; when the triggerer ends before, another one takes over.
+
+        What a retry may help is tried again here some times, and then left to the retries of the task.
+        """
+        from include.transfer.errors import TransferError, TransientError
 
         await asyncio.sleep(SETTLE_SECONDS)
-        self._engine = await self.engine()
-        try:
-            report = await in_thread(self.work, self._engine)
-        except asyncio.CancelledError:
-            self._engine.leave()
-            raise
-        except Exception as e:
-            self.log.exception("it ended early")
-            yield TriggerEvent({"error": str(e) or repr(e), "again": isinstance(e, TransientError | OSError)})
-            return
-        yield TriggerEvent({"report": asdict(report)})
+        for delay in (*DELAYS, None):
+            try:
+                self._engine = await self.engine()
+                report = await in_thread(self.work, self._engine)
+            except asyncio.CancelledError:
+                if self._engine is not None:
+                    self._engine.leave()
+                raise
+            except Exception as e:
+                final = isinstance(e, TransferError) and not isinstance(e, TransientError)
+                if delay is None or final:
+                    self.log.exception("it ended early")
+                    yield TriggerEvent({"error": str(e) or repr(e), "again": not final})
+                    return
+                self.log.warning("going on in %g s: %s", delay, e)
+                await asyncio.sleep(delay)
+            else:
+                yield TriggerEvent({"report": asdict(report)})
+                return
 
     async def on_kill(self) -> None:
         """Cancel: the task was killed, cleared or marked by a user."""

@@ -156,6 +156,32 @@ def test_a_copy_takes_what_is_new_or_changed_and_nothing_else(
     assert {n: read(pair.client, pair.destination, n) for n in sizes(pair.client, pair.destination)} == objects
 
 
+def test_what_the_source_keeps_from_a_copy_is_not_bad_for_good(
+    s3_pair: Pair, s3_client: Any, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, there = s3_pair, {"a": b"first", "b": b"second"}
+
+    def listing() -> list[Any]:
+        for name, content in there.items():
+            s3_client.put_object(Bucket=pair.source.name, Key=name, Body=content)
+        found = list(list_s3(s3_client, pair.source.name))
+        s3_client.delete_object(Bucket=pair.source.name, Key="b")  # when it is listed, and not copied yet
+        return found
+
+    with monkeypatch.context() as silent:  # as when AIStore itself gets no answer
+        silent.setattr(BucketJob, "_reasons_of_copies", lambda job: iter(()))
+        with pytest.raises(TransientTransformError, match=r"1 objects of .* such as 'b'"):
+            drive(pair.job("1", list_source=listing))
+    assert sizes(pair.client, pair.destination) == {"a": 5}
+    assert not pair.ledger.failures(pair.job("1").scope, limit=9)
+    gone = drive(pair.job("1"))
+    assert (gone.done, gone.failed) == (1, 1), gone
+    s3_client.put_object(Bucket=pair.source.name, Key="b", Body=there["b"])
+    again = drive(pair.job("2", list_source=lambda: list_s3(s3_client, pair.source.name)))
+    assert (again.done, again.failed, again.known_bad, again.skipped) == (1, 0, 0, 1), again
+    assert sizes(pair.client, pair.destination) == {"a": 5, "b": 6}
+
+
 # ---- transforms
 
 

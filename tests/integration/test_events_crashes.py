@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -13,26 +11,11 @@ from typing import Any
 import pytest
 
 from include.stack.settings import CHECKOUT, Stack
-from tests.integration.test_transfer_crashes import _environment, _kill_engine
 from tests.mailboxes import Mailbox
-from tests.support import process, unique, until
-from tests.transfers import jsonl
+from tests.support import unique
+from tests.transfers import environment, jsonl, kill_clickhouse
 
 LEASE_SECONDS = 6
-
-
-def _kill_queue(mailbox: Mailbox) -> None:
-    """Kill S3 and SQS, which lose the last second of what they were told."""
-    old = process(mailbox.stack, "s3").pid
-    os.kill(old, signal.SIGKILL)
-
-    def answers() -> bool:
-        try:
-            return process(mailbox.stack, "s3").pid != old and mailbox.depth() is not None
-        except Exception:
-            return False
-
-    until(answers, 60, "new S3 and SQS server")
 
 
 @pytest.mark.parametrize(
@@ -63,16 +46,16 @@ def test_kill_9_at_random(
             *("--run-id", unique("run"), "--batch-messages", str(max(10, objects // 50))),
             *("--lease-seconds", str(LEASE_SECONDS), "--idle-seconds", str(LEASE_SECONDS + 2)),
         ]
-        variables = {**_environment(stack), "AWS_ENDPOINT_URL": stack.url("s3")}
+        variables = {**environment(stack), "AWS_ENDPOINT_URL": stack.url("s3")}
         worker = subprocess.Popen(command, cwd=CHECKOUT, env=variables, stderr=subprocess.DEVNULL)
         if killed < kills:
             time.sleep(chance.uniform(1.5, 4))  # a second of it is Python's start
             killed += 1
             victim = chance.random()
             if victim < 0.25:
-                _kill_engine(stack)
+                kill_clickhouse(stack)
             elif victim < 0.35 and objects > 100:
-                _kill_queue(mailbox)
+                mailbox.kill_server()
             else:
                 worker.kill()
         if worker.wait(timeout=600) in (0, 1) and killed >= kills:

@@ -125,6 +125,23 @@ def test_another_watcher_goes_on_with_the_batch_of_one_that_was_killed(mailbox: 
         assert until(watcher.step, 5, "repetition") == told
 
 
+def test_the_next_run_gets_what_a_failed_one_could_not_settle(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    watcher = watch(mailbox, lease, failed_seconds=1)
+    told = watcher.step()
+    assert told
+    batches = Batches(mailbox.client(), mailbox.url)
+    assert len(batches.take(told["batch"], "dag/failed")) == 1
+    assert until(watcher.step, 20, "word of the batch once more")["batch"] == told["batch"]
+    assert take_or_receive(mailbox.queue, mailbox.client(), "other/run", [told["batch"]], 10, 3) == 0
+    load = mailbox.events_load()
+    load.run_id = "dag/next"
+    assert load.run().loaded == 1
+    assert batches.state(told["batch"]) == ("settled", "dag/next")
+    assert mailbox.depth() == (0, 0)
+
+
 def test_a_batch_belongs_to_one_run(mailbox: Mailbox, lease: Lease) -> None:
     mailbox.send(mailbox.record("a.jsonl"))
     told = watch(mailbox, lease).step()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -16,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.stack import demo, s3
-from include.stack.settings import CHECKOUT, HOST, Stack
+from include.stack.settings import CHECKOUT, Stack
 from include.transfer import lock
 from include.transfer.engine import Left, Transfer
 from include.transfer.errors import TransferError
 from include.transfer.request import Request
 from include.transfer.source import Source
-from tests.support import process, unique, until
-from tests.transfers import Loading
+from tests.support import unique, until
+from tests.transfers import Loading, environment, kill_clickhouse
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -207,12 +204,12 @@ def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, k
     deadline = time.monotonic() + 1500
     while True:
         assert time.monotonic() < deadline
-        worker = subprocess.Popen(command, cwd=CHECKOUT, env=_environment(loading.stack))
+        worker = subprocess.Popen(command, cwd=CHECKOUT, env=environment(loading.stack))
         if killed < kills:
             time.sleep(chance.uniform(1.5, 4))  # a second of it is Python's start
             killed += 1
             if chance.random() < 0.3:
-                _kill_engine(loading.stack)
+                kill_clickhouse(loading.stack)
             else:
                 worker.kill()
         if worker.wait(timeout=300) == 0 and killed >= kills:
@@ -224,31 +221,3 @@ def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, k
         "SELECT count(), sum(rows) FROM storeside.loads FINAL WHERE bucket = {bucket:String} AND state = 'loaded'",
         bucket=loading.bucket,
     ) == [(objects, objects * ROWS)]
-
-
-def _kill_engine(stack: Stack) -> None:
-    old = process(stack, "clickhouse")
-    os.kill(old.pid, signal.SIGKILL)
-    until(lambda: _answers(stack, old.pid), 60, "new ClickHouse server")
-
-
-def _answers(stack: Stack, old: int) -> bool:
-    try:
-        return process(stack, "clickhouse").pid != old and bool(demo.clickhouse_client(stack).query("SELECT 1"))
-    except Exception:
-        return False
-
-
-def _environment(stack: Stack) -> dict[str, str]:
-    access_key, secret_key = s3.keys(stack)
-    return {
-        **os.environ,
-        "CLICKHOUSE_HOST": HOST,
-        "CLICKHOUSE_PORT": str(stack.ports["clickhouse_http"]),
-        "CLICKHOUSE_USER": "storeside",
-        "CLICKHOUSE_PASSWORD": stack.secrets["clickhouse"],
-        "AWS_ACCESS_KEY_ID": access_key,
-        "AWS_SECRET_ACCESS_KEY": secret_key,
-        "AWS_ENDPOINT_URL_S3": stack.url("s3"),
-        "AWS_DEFAULT_REGION": s3.REGION,
-    }

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,13 +14,16 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from airflow.sdk._shared.module_loading import import_string
 from airflow.triggers.base import BaseTrigger
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from include.stack.settings import free_ports
 from include.storage.buckets import Bucket
+from include.transfer.errors import TransientError, UsageError
 from include.transform import jobs
 from include.transform.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from operators.hooks.aistore import AIStoreHook
 from operators.triggers import aistore as triggers
+from operators.triggers import engine
 from operators.triggers.aistore import AISJobTrigger, describe
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
 from operators.triggers.s3_events import S3EventsToClickHouseTrigger, S3EventsTrigger
@@ -464,3 +468,62 @@ def test_killed_trigger_aborts_its_job(cluster: Cluster, monkeypatch: pytest.Mon
 )
 def test_describe(progress: Progress, total: int, seconds: float, line: str) -> None:
     assert describe(progress, total, seconds) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (UsageError("the table is a view"), False),
+        (TransientError("the queue does not answer"), True),
+        (OperationalError("connection refused"), True),
+        (DatabaseError("HTTP driver received HTTP status 502"), True),
+        (ConnectionResetError(), True),
+    ],
+)
+def test_only_what_no_retry_helps_fails_for_good(
+    error: Exception, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(engine, "DELAYS", (0, 0))
+    tries = []
+
+    class Failing(engine.EngineTrigger):
+        async def engine(self) -> Any:
+            tries.append(1)
+
+        def work(self, engine: Any) -> Any:
+            raise error
+
+    async def events() -> list[Any]:
+        return [event.payload async for event in Failing().run()]
+
+    (payload,) = asyncio.run(events())
+    assert payload == {"error": str(error) or repr(error), "again": again}
+    assert len(tries) == (3 if again else 1)
+
+
+def test_an_engine_whose_servers_come_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(engine, "DELAYS", (0, 0))
+    down = iter([OperationalError("the client cannot be made"), None, TransientError("lost on the way"), None, None])
+
+    def fail_or_not() -> None:
+        if (error := next(down)) is not None:
+            raise error
+
+    @dataclass
+    class Report:
+        rows: int
+
+    class Recovering(engine.EngineTrigger):
+        async def engine(self) -> Any:
+            fail_or_not()
+
+        def work(self, engine: Any) -> Any:
+            fail_or_not()
+            return Report(7)
+
+    async def events() -> list[Any]:
+        return [event.payload async for event in Recovering().run()]
+
+    assert asyncio.run(events()) == [{"report": {"rows": 7}}]

@@ -1,0 +1,281 @@
+"""The faults: what each does, to whom, for how long, and how it is known that it met something."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psutil
+
+from tests.chaos.answers import AWS_ANSWERS, GATEWAY_ANSWERS, Answer
+from tests.chaos.rig import LINKS, Rig
+from tests.link import Link
+from tests.support import etl_servers
+
+# Components by what is lost with them; the number is that of kills among a hundred faults, and of standstills.
+KILLED = {
+    "triggerer": (4, 1),
+    "scheduler": (3, 1),
+    "worker": (6, 1),
+    "dag-processor": (1, 1),
+    "api-server": (2, 1),
+    "ais-proxy": (2, 1),
+    "ais-target": (4, 2),
+    "ETL server": (5, 1),
+    "podrunner": (2, 1),
+    "clickhouse": (5, 2),
+    "s3": (4, 2),
+}
+# A component that is killed again while it starts is given up by the supervisor.
+STEADY_SECONDS = 15.0
+# So long a fault waits for somebody to do it to.
+PATIENCE_SECONDS = 45.0
+STANDSTILL_SECONDS = (3.0, 30.0)
+LINK_SECONDS = (2.0, 8.0)
+DISK_SECONDS = (5.0, 12.0)
+CLOCK_STEPS = (-120, 120)
+CLOCK_SECONDS = (5.0, 20.0)
+_ALL = ("speech_pipeline", "s3_to_clickhouse", "s3_events_to_clickhouse")
+_SPEECH = _ALL[:1]
+_FILLING = bytes(1 << 16)
+T = TypeVar("T")
+_AISTORE = ("ais-proxy", "ais-target", "ETL server", "podrunner")
+
+
+class NoVictim(Exception):
+    """There is nobody at this moment to whom the fault could be done."""
+
+
+@dataclass
+class Fault:
+    """One fault that was done: `met` counts processes, connections or requests that it met."""
+
+    kind: str
+    pipelines: tuple[str, ...]
+    began: float = 0.0
+    ended: float = 0.0
+    met: int = 0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault: `act` does it and takes it back, and returns what it met. Raises NoVictim."""
+
+    name: str
+    weight: float
+    pipelines: tuple[str, ...]
+    act: Callable[[Rig, random.Random], int]
+
+
+def kinds(rig: Rig) -> list[Kind]:
+    """Return all kinds of faults that can be done to this stack, here and by this user."""
+    found = []
+    for victim, (kills, stops) in KILLED.items():
+        about = _SPEECH if victim in _AISTORE else _ALL
+        found.append(Kind(f"kill -9 {victim}", kills, about, lambda r, c, v=victim: _kill(r, c, v)))
+        found.append(Kind(f"SIGSTOP {victim}", stops, about, lambda r, c, v=victim: _stop(r, c, v)))
+    for name in LINKS:
+        about = _SPEECH if "AIStore" in name else _ALL
+        found.append(Kind(f"reset {name}", 3, about, lambda r, c, n=name: _reset(r.links[n])))
+        found.append(Kind(f"slow {name}", 2, about, lambda r, c, n=name: _slow(r.links[n], c)))
+        found.append(Kind(f"truncated {name}", 3, about, lambda r, c, n=name: _truncate(r.links[n], c)))
+        answers = AWS_ANSWERS if "S3" in name else GATEWAY_ANSWERS
+        for what, answer in answers.items():
+            found.append(Kind(f"{what} {name}", 2, about, lambda r, c, n=name, a=answer: _answer(r.links[n], a, c)))
+    for name in rig.disks:
+        about = _SPEECH if name == "mountpath" else _ALL
+        found.append(Kind(f"disk full {name}", 3, about, lambda r, c, n=name: _fill(r, n, c)))
+    found.append(Kind("clock step S3, SQS", 3, _ALL, _step))
+    if not os.geteuid():
+        found.append(Kind("reset AIStore > ETL server", 4, _SPEECH, lambda r, c: _reset_etl(r)))
+    return found
+
+
+def sequence(known: list[Kind], count: int, chance: random.Random, only: str = "") -> list[Kind]:
+    """Return so many faults in a random order, each kind as often as its weight says.
+
+    `only` names, with commas, parts of the names of the kinds that are wanted; empty takes all.
+    """
+    known = [kind for kind in known if any(part in kind.name for part in only.split(","))]
+    whole = sum(kind.weight for kind in known)
+    exact = [(kind, kind.weight / whole * count) for kind in known]
+    counts = {kind.name: int(share) for kind, share in exact}
+    by_rest = sorted(exact, key=lambda pair: pair[1] % 1, reverse=True)
+    n = 0
+    while sum(counts.values()) < count:
+        counts[by_rest[n % len(by_rest)][0].name] += 1
+        n += 1
+    order = [kind for kind in known for _ in range(counts[kind.name])]
+    chance.shuffle(order)
+    return order
+
+
+def _victim(rig: Rig, chance: random.Random, victim: str) -> psutil.Process:
+    """Return a process of this kind; waits for one. Raises NoVictim."""
+
+    def look() -> list[psutil.Process]:
+        with suppress(psutil.Error, StopIteration, AssertionError, OSError):
+            if victim == "ETL server":
+                return etl_servers(rig.stack)
+            pids = rig.pids(STEADY_SECONDS)
+            if victim == "worker":
+                return _tasks(psutil.Process(pids["scheduler"])) if "scheduler" in pids else []
+            return [psutil.Process(pid) for name, pid in pids.items() if name.startswith(victim)]
+        return []
+
+    return chance.choice(_found(look, victim))
+
+
+def _found(look: Callable[[], list[T]], what: str) -> list[T]:
+    """Look until there is something. Raises NoVictim."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise NoVictim(what)
+        time.sleep(0.5)
+    return found
+
+
+def _tasks(scheduler: psutil.Process) -> list[psutil.Process]:
+    """Return the processes that run tasks, and those above them, which Airflow calls workers."""
+    found = []
+    for child in scheduler.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any("task" in part or "supervisor" in part for part in [child.name(), *child.cmdline()]):
+                found.append(child)
+    return found
+
+
+def _kill(rig: Rig, chance: random.Random, victim: str) -> int:
+    with suppress(psutil.NoSuchProcess):
+        _victim(rig, chance, victim).kill()
+        return 1
+    raise NoVictim(victim)
+
+
+def _stop(rig: Rig, chance: random.Random, victim: str) -> int:
+    try:
+        process = _victim(rig, chance, victim)
+        process.suspend()
+    except psutil.NoSuchProcess as e:
+        raise NoVictim(victim) from e
+    time.sleep(chance.uniform(*STANDSTILL_SECONDS))
+    with suppress(psutil.NoSuchProcess):
+        process.resume()
+    return 1
+
+
+@contextmanager
+def _alone(link: Link) -> Iterator[None]:
+    """Have a link for one fault at a time."""
+    lock = link.__dict__.setdefault("fault", threading.Lock())
+    if not lock.acquire(blocking=False):
+        raise NoVictim("the link has a fault")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _reset(link: Link) -> int:
+    with _alone(link):
+        _found(lambda: [1] * bool(link.connections), "connection")
+        before = link.met
+        link.reset()
+        time.sleep(0.2)
+        return link.met - before
+
+
+def _slow(link: Link, chance: random.Random) -> int:
+    with _alone(link):
+        before = link.carried
+        link.rtt = chance.uniform(0.5, 3)
+        try:
+            time.sleep(chance.uniform(*LINK_SECONDS))
+        finally:
+            link.rtt = 0
+        return int(link.carried > before)
+
+
+def _truncate(link: Link, chance: random.Random) -> int:
+    with _alone(link):
+        before = link.met
+        link.truncates = True
+        try:
+            _until_met(link, before, chance)
+        finally:
+            link.truncates = False
+        return link.met - before
+
+
+def _answer(link: Link, answer: Answer, chance: random.Random) -> int:
+    with _alone(link):
+        before = link.met
+        link.answer = answer
+        try:
+            _until_met(link, before, chance)
+        finally:
+            link.answer = None
+        return link.met - before
+
+
+def _until_met(link: Link, before: int, chance: random.Random) -> None:
+    """Wait until a fault has met something, and then for its time. Raises NoVictim."""
+    _found(lambda: [1] * (link.met > before), "request")
+    time.sleep(chance.uniform(*LINK_SECONDS))
+
+
+def _fill(rig: Rig, name: str, chance: random.Random) -> int:
+    path = rig.disks[name] / "filling"
+    if path.exists():
+        raise NoVictim("the disk is full")
+    try:
+        with suppress(OSError), path.open("wb", buffering=0) as file:
+            while True:
+                file.write(_FILLING)
+        time.sleep(chance.uniform(*DISK_SECONDS))
+    finally:
+        path.unlink(missing_ok=True)
+    return 1
+
+
+def _step(rig: Rig, chance: random.Random) -> int:
+    if rig.clock.exists():
+        raise NoVictim("the clock is stepped")
+    rig.clock.write_text(str(chance.choice(CLOCK_STEPS)))
+    try:
+        time.sleep(chance.uniform(*CLOCK_SECONDS))
+    finally:
+        rig.clock.unlink()
+    return 1
+
+
+def _reset_etl(rig: Rig) -> int:
+    """Break the connections of the targets with their ETL servers, which no link can stand between."""
+
+    def ports() -> list[tuple[int, int]]:
+        with suppress(psutil.Error, StopIteration, AssertionError, OSError):
+            connections = [c for server in etl_servers(rig.stack) for c in server.net_connections("tcp")]
+            return [(c.laddr.port, c.raddr.port) for c in connections if c.status == psutil.CONN_ESTABLISHED]
+        return []
+
+    found = _found(ports, "connection")
+    for here, there in found:
+        command = ["ss", "-K", "sport", "=", str(here), "dport", "=", str(there)]
+        subprocess.run(command, capture_output=True, check=False)
+    return len(found)
+
+
+def resume(rig: Rig) -> None:
+    """Wake whoever stands still, when the driver is interrupted."""
+    for pid in rig.pids().values():
+        with suppress(OSError):
+            os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,127 @@
+"""What must not be left when all pipelines are done: jobs, pods, tables, plans, uploads, files, leases, messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from include.stack import s3
+from include.transfer.lock import STAGING
+from tests.chaos.pipelines import Pipeline
+from tests.chaos.rig import Rig
+from tests.support import etl_servers
+
+# Who is killed leaves things to whoever comes next, and what times out does so within this.
+SETTLE_SECONDS = 240.0
+_QUEUES = (f"{s3.BUCKET}-events", f"{s3.TABLES}-events")
+# Work files of AIStore, by the folder that they are in; its own cleanup takes those of a killed target.
+_WORK = "%wk"
+
+
+def left(rig: Rig, pipelines: Iterable[Pipeline], seconds: float = SETTLE_SECONDS) -> list[str]:
+    """Return what is still there after the time in which everything has to settle."""
+    some = list(pipelines)
+    looks: list[Callable[[Rig, list[Pipeline]], list[str]]] = [
+        _runs, _tables, _statements, _batches, _messages, _uploads, _jobs, _pods, _files,
+    ]  # fmt: skip
+    deadline = time.monotonic() + seconds
+    while True:
+        found = []
+        for look in looks:
+            try:
+                found += look(rig, some)
+            except Exception as e:
+                found.append(f"not known, {look.__name__.strip('_')}: {e}")
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(2)
+
+
+def _runs(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    api = rig.api()
+    return [
+        f"run {run['dag_run_id']} of {dag} is {run['state']}"
+        for dag in sorted({p.dag for p in pipelines})
+        for state in ("queued", "running")
+        for run in api.runs(dag, state=state)
+    ]
+
+
+def _query(pipelines: list[Pipeline], statement: str) -> list[tuple[Any, ...]]:
+    return pipelines[0].query(statement)
+
+
+def _tables(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    tables = _query(pipelines, f"SELECT name FROM system.tables WHERE database = '{STAGING}'")
+    plans = [
+        _query(pipelines, f"SELECT '{table}', count() FROM storeside.{table} HAVING count() > 0")
+        for table in ("load_plan", "load_listings", "event_leases")
+    ]
+    return [*(f"table {STAGING}.{name}" for (name,) in tables), *(f"rows of {row}" for rows in plans for row in rows)]
+
+
+def _statements(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    found = _query(pipelines, "SELECT query_id FROM system.processes WHERE startsWith(query_id, 'storeside-')")
+    return [f"statement {name}" for (name,) in found]
+
+
+def _batches(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    statement = (
+        "SELECT batch, toString(state), run_id FROM storeside.event_batches FINAL WHERE state IN ('open', 'taken')"
+    )
+    return [f"lease of batch {row}" for row in _query(pipelines, statement)]
+
+
+def _messages(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    from include.events.queue import Queue
+
+    found = []
+    for name in _QUEUES:
+        queue = Queue.find(pipelines[0].sqs, name)
+        for one in (queue, queue.dead_letters):
+            depth = one.depth()
+            if depth.visible or depth.in_flight or depth.delayed:
+                found.append(f"messages of {one.name}: {depth}")
+    return found
+
+
+def _uploads(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    client = pipelines[0].s3
+    return [
+        f"multipart upload of s3://{p.bucket}/{upload['Key']}"
+        for p in pipelines
+        for upload in client.list_multipart_uploads(Bucket=p.bucket).get("Uploads", [])
+    ]
+
+
+def _jobs(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    from include.storage.cluster import Cluster
+
+    running = Cluster(rig.stack.url("ais_proxy")).client().cluster().list_running_jobs()
+    return [f"AIStore job {job}" for job in running if not job.startswith("etl-inline")]
+
+
+def _pods(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    from include.storage.cluster import Cluster
+
+    client = Cluster(rig.stack.url("ais_proxy")).client()
+    etls = {etl.id: etl.stage for etl in client.cluster().list_etls()}
+    found = [f"ETL {name} is {stage}" for name, stage in etls.items() if stage.lower() != "running"]
+    for server in etl_servers(rig.stack):
+        pod = server.environ().get("HOSTNAME", "")
+        if not any(pod.startswith(name) for name in etls):
+            found.append(f"pod {pod} without an ETL")
+    return found
+
+
+def _files(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    state = rig.stack.state
+    work = [path for path in (state / "aistore" / "data").rglob("*") if _WORK in path.parts and path.is_file()]
+    temporary = [path for path in (state / "clickhouse" / "tmp").rglob("*") if path.is_file()]
+    return [f"file {path.relative_to(state)}" for path in _some(work) + _some(temporary)]
+
+
+def _some(paths: list[Path]) -> list[Path]:
+    return paths[:20]

@@ -1,0 +1,49 @@
+"""Which errors of ClickHouse and S3 a retry may help."""
+
+from __future__ import annotations
+
+import pytest
+from botocore.exceptions import ClientError
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from include.transfer.content import s3_error
+from include.transfer.errors import ObjectError, TransferError, TransientError, UsageError, classify, is_denied
+
+S3_ERROR = 499
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OperationalError("connection refused"), TransientError),
+        (DatabaseError("HTTP driver received HTTP status 502, server response: Bad Gateway"), TransientError),
+        (DatabaseError("HTTP driver received HTTP status 404"), ObjectError),
+        (DatabaseError("The provided token has expired. (S3_ERROR)", code=S3_ERROR), TransientError),
+        (DatabaseError("RequestTimeTooSkewed (S3_ERROR)", code=S3_ERROR), TransientError),
+        (DatabaseError("HTTP response code: 503 (S3_ERROR)", code=S3_ERROR), TransientError),
+        (DatabaseError("HTTP response code: 403 (S3_ERROR)", code=S3_ERROR), ObjectError),
+        (DatabaseError("No space left (NOT_ENOUGH_SPACE)", code=243), TransientError),
+        (DatabaseError("errno: 28 (CANNOT_WRITE_TO_FILE_DESCRIPTOR)", code=75), TransientError),
+        (DatabaseError("not allowed (ACCESS_DENIED)", code=497), UsageError),
+        (DatabaseError("cannot parse (CANNOT_PARSE_TEXT)", code=6), ObjectError),
+    ],
+)
+def test_errors_of_clickhouse(error: Exception, kind: type[TransferError]) -> None:
+    assert type(classify(error)) is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("ExpiredToken", TransientError),
+        ("RequestTimeTooSkewed", TransientError),
+        ("SlowDown", TransientError),
+        ("AccessDenied", ObjectError),
+        ("NoSuchKey", ObjectError),
+        ("NoSuchBucket", UsageError),
+    ],
+)
+def test_errors_of_s3(code: str, kind: type[TransferError]) -> None:
+    error = s3_error(ClientError({"Error": {"Code": code, "Message": "it says"}}, "GetObject"), "bucket", "key")
+    assert type(error) is kind
+    assert is_denied(str(error)) == (code == "AccessDenied")
