@@ -201,7 +201,8 @@ def test_small_parquet_objects_are_fetched_once_for_footers_and_rows(loading: Lo
         "SELECT sumIf(ProfileEvents['S3GetObject'], query LIKE '%ParquetMetadata%'),"
         " sumIf(ProfileEvents['S3GetObject'], query_kind = 'Insert'),"
         " sum(ProfileEvents['S3HeadObject']) FROM system.query_log WHERE type = 'QueryFinish'"
-        " AND position(query, {bucket:String}) AND (query LIKE '%ParquetMetadata%' OR query LIKE '%storeside_staging%')",
+        " AND position(query, {bucket:String})"
+        " AND (query LIKE '%ParquetMetadata%' OR query LIKE '%storeside_staging%')",
         bucket=loading.bucket,
     )
     assert fetched == (30, 0, 0)
