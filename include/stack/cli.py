@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from include.stack import airflow, clickhouse, hsds, s3
+from include.stack.clickhouse_server import USER
 from include.stack.component import Component
 from include.stack.processes import marked
-from include.stack.settings import CHECKOUT, Stack, StackError, default_folder
+from include.stack.settings import CHECKOUT, HOST, Stack, StackError, default_folder
 from include.stack.supervisor import Status, Supervisor
 
 STAGES = (("s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
@@ -172,9 +173,25 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _env(options: argparse.Namespace) -> int:
-    for name, value in airflow.environment(_load(options.folder)).items():
+    stack = _load(options.folder)
+    for name, value in {**airflow.environment(stack), **clients_environment(stack)}.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
+
+
+def clients_environment(stack: Stack) -> dict[str, str]:
+    """Return the variables by which boto3 and `python -m include.transfer` find this stack; with its secrets."""
+    access_key, secret_key = s3.keys(stack)
+    return {
+        "CLICKHOUSE_HOST": HOST,
+        "CLICKHOUSE_PORT": str(stack.ports["clickhouse_http"]),
+        "CLICKHOUSE_USER": USER,
+        "CLICKHOUSE_PASSWORD": stack.secrets["clickhouse"],
+        "AWS_ENDPOINT_URL": stack.url("s3"),
+        "AWS_ACCESS_KEY_ID": access_key,
+        "AWS_SECRET_ACCESS_KEY": secret_key,
+        "AWS_DEFAULT_REGION": s3.REGION,
+    }
 
 
 def _components(stack: Stack, part: str) -> list[Component]:

@@ -69,7 +69,7 @@ def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser
 def quiet_logging() -> None:
     """Show what the engine says, and of the client only errors."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for client in ("clickhouse_connect", "botocore"):
+    for client in ("clickhouse_connect", "botocore", "urllib3"):
         logging.getLogger(client).setLevel(logging.ERROR)
 
 
@@ -84,6 +84,8 @@ def request(given: argparse.Namespace) -> Request:
     if scheme != "s3":
         raise TransferError(f"source {given.source!r}: write s3://bucket/prefix")
     columns = dict(column.partition("=")[::2] for column in given.column)
+    if not all(columns.values()):
+        raise UsageError(f"--column {next(name for name in columns if not columns[name])!r}: write NAME=TYPE")
     return Request(
         Source(bucket, keys, given.collection, aws("s3").meta.endpoint_url),
         given.table,
@@ -115,7 +117,15 @@ def clickhouse() -> Any:
         )
     except ClickHouseError as e:
         settings = "CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER and CLICKHOUSE_PASSWORD"
-        raise TransferError(f"ClickHouse at {host}: {plain(e)}: correct {settings}") from e
+        why = getattr(root_of(e), "strerror", None) or plain(e)
+        raise TransferError(f"ClickHouse at {host}, port {port}: {why}: correct {settings}") from e
+
+
+def root_of(error: BaseException) -> BaseException:
+    """Return what an error came from in the end: below those of the clients that of the operating system."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
 
 
 def aws(service: Any) -> Any:

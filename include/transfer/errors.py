@@ -91,6 +91,7 @@ _REMEDIES = {
     "CANNOT_CONVERT_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
     "VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
     "CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN": "make the column Nullable",
+    "UNKNOWN_DATABASE": "create the database, or correct the table's name",
     "ZLIB_INFLATE_FAILED": "upload it again",
     "LZMA_STREAM_DECODER_FAILED": "upload it again",
 }

@@ -7,17 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from include.stack import airflow, s3
-from include.stack.clickhouse_server import USER
-from include.stack.settings import CHECKOUT, HOST, Stack
+from include.stack import airflow
+from include.stack.cli import clients_environment
+from include.stack.settings import CHECKOUT, Stack
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -38,25 +35,16 @@ QUERIES = [
     if statement.strip().startswith("SELECT")
 ]
 SCHEMAS = [p.stem for p in (CHECKOUT / "include" / "sql").glob("*.sql") if "CREATE DATABASE" in p.read_text()]
-TABLE = pa.table({"pickup_time": pa.array([1, 2, 3], pa.timestamp("s")), "fare": [1.5, 2.5, 3.5]})
 
 
 @pytest.fixture(scope="module")
 def environment(stack: Stack) -> dict[str, str]:
-    """What a user of the stack would have in the shell."""
-    access_key, secret_key = s3.keys(stack)
+    """What `python -m include.stack env` gives a user of the stack."""
     return {
         **os.environ,
         **{name: value for name, value in airflow.environment(stack).items() if name.startswith("AIRFLOW_CONN_")},
+        **clients_environment(stack),
         "PYTHONPATH": str(CHECKOUT),
-        "CLICKHOUSE_HOST": HOST,
-        "CLICKHOUSE_PORT": str(stack.ports["clickhouse_http"]),
-        "CLICKHOUSE_USER": USER,
-        "CLICKHOUSE_PASSWORD": stack.secrets["clickhouse"],
-        "AWS_ENDPOINT_URL_S3": stack.url("s3"),
-        "AWS_ACCESS_KEY_ID": access_key,
-        "AWS_SECRET_ACCESS_KEY": secret_key,
-        "AWS_DEFAULT_REGION": s3.REGION,
     }
 
 
@@ -67,21 +55,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     (place / ".venv").symlink_to(sys.prefix, target_is_directory=True)
     (place / "a.txt").write_text("one two three")
     (place / "b.txt").write_text("four")
-    pq.write_table(TABLE, place / "trips.parquet")
     page = (CHECKOUT / "docs" / "transforms.md").read_text()
     own = re.search(r"^# my_package/words.py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert own
     (place / "my_package").mkdir()
     (place / "my_package" / "words.py").write_text(own[1])
-    buffer = BytesIO()
-    pq.write_table(TABLE, buffer)
-    s3_client.create_bucket(Bucket="trips")
-    s3_client.put_object(Bucket="trips", Key="2026/a.parquet", Body=buffer.getvalue())
-    clickhouse.command("CREATE DATABASE IF NOT EXISTS analytics")
     yield place
-    clickhouse.command("DROP DATABASE analytics")
-    clickhouse.command("DELETE FROM storeside.loads WHERE destination = 'analytics.trips'")
-    s3_client.delete_object(Bucket="trips", Key="2026/a.parquet")
+    clickhouse.command("DROP TABLE storeside.trips")
+    clickhouse.command("DELETE FROM storeside.loads WHERE destination = 'storeside.trips'")
+    s3_client.delete_object(Bucket="trips", Key="2026/trips.parquet")
     s3_client.delete_bucket(Bucket="trips")
 
 
@@ -101,7 +83,7 @@ def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any
             capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, f"{page}: {line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert clickhouse.query("SELECT count(), sum(fare) FROM analytics.trips").first_row == (3, 7.5)
+    assert clickhouse.query("SELECT count(), sum(fare) FROM storeside.trips").first_row == (3, 7.5)
     assert (folder / "results" / "a.txt").read_text() == "3\n"
 
 

@@ -16,9 +16,10 @@ AWS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_
     [
         ("transfer.__main__", ["file", "db.table"], {}, "source 'file': write s3://bucket/prefix"),
         ("transfer.__main__", PLACES, {"CLICKHOUSE_PORT": "http"}, "CLICKHOUSE_PORT 'http': write a number"),
-        ("transfer.__main__", PLACES, {"CLICKHOUSE_PORT": "1"}, "ClickHouse at localhost: .* correct CLICK"),
+        ("transfer.__main__", PLACES, {"CLICKHOUSE_PORT": "1"}, "localhost, port 1: Connection refused: correct CL"),
         ("transfer.__main__", PLACES, {"AWS_ENDPOINT_URL": "s3"}, "s3: Invalid endpoint: s3 .*AWS_ENDPOINT_URL"),
         ("transfer.__main__", [*PLACES, "--delimiter", ""], {}, "csv delimiter '': needs one character"),
+        ("transfer.__main__", [*PLACES, "--column", "n"], {}, "--column 'n': write NAME=TYPE"),
         ("events.__main__", [*PLACES, "--queue", "q"], {"AWS_DEFAULT_REGION": ""}, "sqs: .* AWS_DEFAULT_REGION"),
         ("stack.cli", ["--folder", "/proc/none", "up", "--only", "s3"], {}, "/proc/none: .* set STORESIDE_HOME"),
         ("stack.cli", ["demo", "--input", "/none"], {}, "/none is not a folder: give one that holds audio files"),

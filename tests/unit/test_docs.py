@@ -107,8 +107,8 @@ def check_one(command: str) -> str:
     if words[0] == "make":
         missing = [w for w in words[1:] if "=" not in w and w not in make_targets()]
         return f"no target {missing}" if missing else ""
-    if words[0].endswith("python") and words[1] == "-m":
-        return check_module(words[2], words[3:])
+    if words[0].endswith("python"):
+        return check_module(words[2], words[3:]) if words[1] == "-m" else check_code(words[2])
     if words[:2] == ["docker", "compose"]:
         return check_compose(words[2:])
     if words[:2] == ["docker", "build"]:
@@ -130,6 +130,14 @@ def check_module(module: str, words: list[str]) -> str:
     known = help_of(module, *command)
     unknown = [w for w in words if w.startswith("-") and w not in known]
     return f"no options {unknown}" if unknown else ""
+
+
+def check_code(text: str) -> str:
+    try:
+        ast.parse(text)
+    except SyntaxError as e:
+        return str(e)
+    return ""
 
 
 def check_compose(words: list[str]) -> str:
