@@ -61,10 +61,20 @@ class MovementOperator(BaseOperator):
         self.tell(context, moved, urlsplit(tables.client.url).netloc)
 
     def tell(self, context: Context, moved: Movement, clickhouse: str = "") -> None:
-        """Tell metrics, assets and OpenLineage; `clickhouse` is the host and port that names its tables there."""
+        """Tell metrics, assets and OpenLineage; `clickhouse` is the host and port that names its tables there.
+
+        The data are moved by now: what cannot be told of them, such as an asset of more than 1,500 characters, is
+        logged and does not fail the task.
+        """
         self._moved, self._clickhouse = moved, clickhouse
         instance = context["ti"]
-        count(moved, {"dag_id": instance.dag_id, "task_id": instance.task_id})
+        try:
+            count(moved, {"dag_id": instance.dag_id, "task_id": instance.task_id})
+            self._tell_assets(context, moved)
+        except ValueError as e:
+            self.log.warning("metrics or assets were not told of this movement: %s", e)
+
+    def _tell_assets(self, context: Context, moved: Movement) -> None:
         asset = asset_of(moved.destination)
         extra = {name: value for name, value in vars(moved).items() if value is not None}
         for outlet in self.outlets:

@@ -71,6 +71,11 @@ def test_the_outlets_of_an_author_are_his() -> None:
     assert events[other].extra == {}
 
 
+def test_what_cannot_be_told_fails_nothing() -> None:
+    moved = Movement("copy", "s3://in", "ais://" + "x" * 2000, done=1)
+    assert told(copy(), moved)[DESTINATION].asset_alias_events == []
+
+
 @pytest.mark.parametrize(
     ("uri", "asset", "dataset"),
     [
