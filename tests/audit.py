@@ -49,10 +49,14 @@ def reasons(text: str) -> dict[str, str]:
 
 
 def advisories(report: str) -> list[Advisory]:
-    """Read pip-audit's report in JSON. Raises ValueError for what is none."""
+    """Read pip-audit's report in JSON. Raises ValueError for what is none, or says nothing of some packages."""
+    packages = json.loads(report)["dependencies"]
+    skipped = [package["skip_reason"] for package in packages if "skip_reason" in package]
+    if skipped or not packages:
+        raise ValueError(f"{len(skipped)} of {len(packages)} packages were not looked at: {' '.join(skipped[:1])}")
     found = []
-    for package in json.loads(report)["dependencies"]:
-        for one in package.get("vulns", ()):
+    for package in packages:
+        for one in package["vulns"]:
             names = (one["id"], *one["aliases"])
             found.append(Advisory(package["name"], package["version"], names, tuple(one["fix_versions"])))
     return found
@@ -71,11 +75,10 @@ def audit(uv: str, lock: Path) -> list[Advisory]:
         "--require-hashes", "--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "60",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    try:
-        return advisories(done.stdout)
-    except (ValueError, KeyError, TypeError) as e:
+    if not done.stdout.strip():
         said = done.stderr.strip().splitlines()
-        raise ValueError(said[-1] if said else f"pip-audit ended with {done.returncode}") from e
+        raise ValueError(said[-1] if said else f"pip-audit ended with {done.returncode}")
+    return advisories(done.stdout)
 
 
 def main(uv: str) -> int:
@@ -83,7 +86,7 @@ def main(uv: str) -> int:
     try:
         accepted = reasons(REASONS.read_text())
         found = [advisory for lock in LOCKS for advisory in audit(uv, lock)]
-    except (ValueError, OSError) as e:
+    except (ValueError, KeyError, TypeError, OSError) as e:
         print(f"error: there are no advisories: {e}", file=sys.stderr)
         return 2
     left, outdated = judge(found, accepted)

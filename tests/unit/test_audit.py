@@ -13,7 +13,6 @@ REPORT = json.dumps(
     {
         "dependencies": [
             {"name": "good", "version": "1", "vulns": []},
-            {"name": "skipped", "skip_reason": "not on PyPI"},
             {
                 "name": "bad",
                 "version": "2",
@@ -48,7 +47,17 @@ def test_a_line_without_a_reason_is_refused(line: str) -> None:
         audit.reasons(line)
 
 
-@pytest.mark.parametrize("report", ["", "Traceback", "{}", "[]"])
+@pytest.mark.parametrize(
+    "report",
+    [
+        "",
+        "Traceback",
+        "{}",
+        "[]",
+        '{"dependencies": []}',
+        '{"dependencies": [{"name": "x", "skip_reason": "not found"}]}',
+    ],
+)
 def test_no_answer_is_not_a_clean_one(report: str) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         audit.advisories(report)
