@@ -131,13 +131,15 @@ class Link:
 
     async def _read_server(self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes]]) -> None:
         """Read what a server sends, up to its end or a fault."""
-        free = 0.0
+        free, in_head = 0.0, False
         while True:
             chunk = await _chunk(reader)
             ends = not chunk
-            if self.truncates and (part := _truncated(chunk)):
+            body = _body_at(chunk, in_head)
+            in_head = body < 0
+            if self.truncates and not in_head and len(chunk) - body > 1:
                 self.met += 1
-                chunk, ends = part, True
+                chunk, ends = _truncated(chunk, body), True
             free, due = self._due(free, len(chunk))
             if chunk:
                 await queue.put((due, chunk))
@@ -170,14 +172,18 @@ async def _chunk(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-def _truncated(chunk: bytes) -> bytes:
-    """Return the beginning of an answer's body, with its head if it is there; nothing where there is no body."""
-    head, body = b"", chunk
-    if chunk.startswith(b"HTTP/1."):
-        head, gap, body = chunk.partition(b"\r\n\r\n")
-        head += gap
-    half = len(body) // 2
-    return head + body[: body.rfind(b"\n", 0, half) + 1 or half] if half else b""
+def _body_at(chunk: bytes, in_head: bool) -> int:
+    """Return where the body of an answer begins or goes on in a chunk, -1 where its head does not end there."""
+    if not in_head and not chunk.startswith(b"HTTP/1."):
+        return 0
+    end = chunk.find(b"\r\n\r\n")
+    return -1 if end < 0 else end + 4
+
+
+def _truncated(chunk: bytes, body: int) -> bytes:
+    """Return a chunk up to the middle of its part of the body, which begins there."""
+    middle = (body + len(chunk)) // 2
+    return chunk[: chunk.rfind(b"\n", body, middle) + 1 or middle]
 
 
 @contextmanager

@@ -25,13 +25,14 @@ Found = Listed | ObjectError | None
 def look_at(source: Source, keys: Sequence[str], client: Any, s3: S3Client, *, pull: bool) -> dict[str, Found]:
     """Return what is there for each of these keys now.
 
-    With `pull` it is ClickHouse that asks S3, but for keys that it takes for patterns. Raises UsageError when the
-    bucket is not there, TransientError when S3 does not answer.
+    With `pull` it is ClickHouse that asks S3, but for keys that it takes for patterns. Only S3 is believed that
+    there is none, as the event of an object that is gone is deleted. Raises UsageError when the bucket is not there,
+    TransientError when S3 does not answer.
     """
     found: dict[str, Found] = {}
     pulled = [key for key in keys if pull and not wild(key)]
     if pulled and (seen := _by_clickhouse(source, pulled, client)) is not None:
-        found.update({key: seen.get(key) for key in pulled})
+        found.update(seen)
     rest = [key for key in keys if key not in found]
     with ThreadPoolExecutor(_PARALLEL) as threads:
         found.update(zip(rest, threads.map(lambda key: _head(s3, source.bucket, key), rest), strict=True))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from include.events.current import look_at
 from include.events.load import EventLoad, Limits
 from include.events.queue import Queue
 from include.stack import demo, s3
@@ -146,3 +147,19 @@ def test_what_s3_denies_for_a_while_is_not_bad_for_good(
         assert transfer.run(transfer.prepare()).failed == 3
     assert all(reason.startswith(DENIED) for reason in mailbox.reasons().values())
     assert mailbox.load(format="csv", loader="push").loaded == 3
+
+
+def test_an_empty_answer_of_clickhouse_is_no_proof_that_an_object_is_gone(
+    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any
+) -> None:
+    """The client takes an answer for an empty one that ends within its head."""
+    mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client, receives=1000)
+    mailbox.put({"0000.csv": csv(0)})
+    with linked(stack.ports["clickhouse_http"]) as to_clickhouse:
+        behind = replace(stack, ports={**stack.ports, "clickhouse_http": to_clickhouse.port})
+        client = demo.clickhouse_client(behind)
+        to_clickhouse.answer = lambda request: b"HTTP/1.1 200 OK\r\nX-ClickHouse-Query-Id: cut off\r\n"
+        source = Source(mailbox.bucket, "", collection="storeside_s3")
+        found = look_at(source, ["0000.csv", "gone.csv"], client, s3_client, pull=True)
+    assert found["gone.csv"] is None
+    assert getattr(found["0000.csv"], "size", 0) == len(csv(0))

@@ -46,7 +46,10 @@ def test_objects_are_loaded_once_and_their_messages_deleted(mailbox: Mailbox) ->
     assert set(mailbox.events()) == {(key, PUT) for key in keys}
     assert {tuple(states) for states in mailbox.events().values()} == {(("loaded", ""),)}
     assert mailbox.drain().messages == 0
-    depths = mailbox.query("SELECT visible, dead FROM storeside.queue_depths WHERE queue = {q:String}", q=mailbox.url)
+    depths = mailbox.query(
+        "SELECT visible, dead FROM storeside.queue_depths WHERE queue = {q:String} ORDER BY recorded_at",
+        q=mailbox.url,
+    )
     assert depths[-1] == (0, 0)
 
 
