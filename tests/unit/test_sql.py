@@ -14,6 +14,7 @@ from clickhouse_connect.driver.binding import bind_query
 from include import sql
 from include.quality.suites import MANIFEST_COLUMNS
 from include.stack.settings import CHECKOUT
+from include.transfer.errors import DENIED
 from include.transfer.manifest import FACTS, facts_naming
 from include.transfer.source import WILD, pattern
 from include.transform.ledger import Scope
@@ -31,6 +32,8 @@ PARAMETERS: dict[str, Any] = {
     "etags": ["x", "y"],
     "times": [1.5, 2.5],
     "retry_failed": False,
+    "trusts_failures": True,
+    "denied": DENIED,
     "keeps_result": True,
     "record_done": True,
     "no_reason": "none",
