@@ -39,7 +39,7 @@ TTL listed_at + INTERVAL 7 DAY;
 
 -- Pending objects of a job with what the destination holds for them now. A result is fresh when it is there, is not the
 -- very one that was there before, and is not empty (an error over WebSocket leaves an empty object) or, when copied
--- (without an effect), as large as its source.
+-- (without an effect), as large as its source. A copy may be there before, by a run that died: it has the source's ETag.
 CREATE OR REPLACE VIEW storeside.results AS
 SELECT
     p.object AS object,
@@ -47,7 +47,8 @@ SELECT
     p.size AS size,
     p.version AS version,
     a.size AS result_size,
-    a.destination_object != '' AND a.version != b.version
+    a.destination_object != ''
+        AND (a.version != b.version OR {effect:String} = '' AND p.version != '' AND endsWith(a.version, '/' || p.version))
         AND if({effect:String} = '', a.size = p.size, a.size > 0) AS fresh
 FROM (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'pending') AS p
 LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'before') AS b

@@ -182,6 +182,22 @@ def test_what_the_source_keeps_from_a_copy_is_not_bad_for_good(
     assert sizes(pair.client, pair.destination) == {"a": 5, "b": 6}
 
 
+def test_copies_of_a_run_that_died_are_copies(s3_pair: Pair, s3_client: Any, drive: Drive) -> None:
+    pair = s3_pair
+    for name in ("a", "b"):
+        s3_client.put_object(Bucket=pair.source.name, Key=name, Body=name.encode())
+
+    def job(run: str) -> BucketJob:
+        return pair.job(run, list_source=lambda: list_s3(s3_client, pair.source.name))
+
+    dead = job("dead")
+    state = dead.submit(dead.begin())
+    until(lambda: dead.follower(state, 60).poll().finished, 60, "end of the copy")
+    until(lambda: len(sizes(pair.client, pair.destination)) == 2, 60, "copies")
+    found = drive(job("next"))
+    assert (found.done, found.failed) == (2, 0), found
+
+
 # ---- transforms
 
 
