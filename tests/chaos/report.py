@@ -25,7 +25,7 @@ SIGNS = {
     "clock": r"TooSkewed|difference between the request time",
     "500": r"InternalError|internal error|500",
     "503": r"SlowDown|reduce your request rate|503",
-    "disk full": r"No space left|NOT_ENOUGH_SPACE|out of space|OOS|ENOSPC|Cannot reserve",
+    "disk full": r"[Nn]o space left|NOT_ENOUGH_SPACE|out of space|OOS|ENOSPC|Cannot reserve",
     "SIGSTOP": r"[Tt]ime[d ]*-?out|[Tt]imeout",
 }
 

@@ -35,6 +35,8 @@ PARAMETERS: dict[str, Any] = {
     "trusts_failures": True,
     "denied": DENIED,
     "keeps_result": True,
+    "trusts_failures": True,
+    "denied": DENIED,
     "record_done": True,
     "no_reason": "none",
     "facts": "facts_1",
@@ -324,23 +326,25 @@ def plan(engine: Engine, objects: list[tuple[str, str, int]], **parameters: Any)
 
 def remember(engine: Engine, key: str, version: str, state: str, **other: str) -> None:
     engine.run(
-        "INSERT INTO storeside.loads (destination, bucket, key, version, state)"
-        " VALUES ({d:String}, {b:String}, {k:String}, {v:String}, {s:String})",
+        "INSERT INTO storeside.loads (destination, bucket, key, version, state, reason)"
+        " VALUES ({d:String}, {b:String}, {k:String}, {v:String}, {s:String}, {r:String})",
         {"d": other.get("destination", "db.table"), "b": other.get("bucket", PARAMETERS["bucket"]), "k": key,
-         "v": version, "s": state},
+         "v": version, "s": state, "r": other.get("reason", "")},
     )  # fmt: skip
 
 
 def test_what_is_loaded_or_has_failed_is_not_planned_again(engine: Engine) -> None:
     objects = [
-        (f"in/{state}", "e2", 10) for state in ("new", "loaded", "failed", "publishing", "overwritten", "else")
+        (f"in/{state}", "e2", 10)
+        for state in ("new", "loaded", "failed", "denied", "publishing", "overwritten", "else")
     ]
     for state in ("loaded", "failed", "publishing"):
         remember(engine, f"in/{state}", "e2", state)
+    remember(engine, "in/denied", "e2", "failed", reason=f"{DENIED} (403)")
     remember(engine, "in/overwritten", "e1", "loaded")
     remember(engine, "in/else", "e2", "loaded", destination="db.other")
     remember(engine, "in/else", "e2", "loaded", bucket="other")
-    expected = {"in/new", "in/overwritten", "in/publishing", "in/else"}
+    expected = {"in/new", "in/overwritten", "in/publishing", "in/else", "in/denied"}
     assert set(plan(engine, objects)) == expected
     assert set(plan(engine, objects, retry_failed=True)) == {*expected, "in/failed"}
 
