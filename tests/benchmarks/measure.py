@@ -89,9 +89,7 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     with open("/proc/cpuinfo") as file:
         model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), model)
-    return (
-        f"{os.cpu_count()} cores, {model}, {psutil.virtual_memory().total / 1e9:.0f} GB, Linux {platform.release()}"
-    )
+    return f"{os.cpu_count()} cores, {model}, {psutil.virtual_memory().total / 1e9:.0f} GB, Linux {platform.release().partition('-')[0]}"
 
 
 def bench(name: str, value: float, unit: str) -> None:

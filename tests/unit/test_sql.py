@@ -35,8 +35,6 @@ PARAMETERS: dict[str, Any] = {
     "trusts_failures": True,
     "denied": DENIED,
     "keeps_result": True,
-    "trusts_failures": True,
-    "denied": DENIED,
     "record_done": True,
     "no_reason": "none",
     "facts": "facts_1",
