@@ -89,7 +89,8 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     with open("/proc/cpuinfo") as file:
         model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), model)
-    return f"{os.cpu_count()} cores, {model}, {psutil.virtual_memory().total / 1e9:.0f} GB, Linux {platform.release().partition('-')[0]}"
+    memory, kernel = psutil.virtual_memory().total / 1e9, platform.release().partition("-")[0]
+    return f"{os.cpu_count()} cores, {model}, {memory:.0f} GB, Linux {kernel}"
 
 
 def bench(name: str, value: float, unit: str) -> None:
