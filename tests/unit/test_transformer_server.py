@@ -346,9 +346,13 @@ def test_a_worker_that_died_unnoticed_costs_no_object(server: Server) -> None:
 
 def test_the_process_that_workers_come_from_may_die(launch: Start) -> None:
     server = launch(NUM_WORKERS="1")  # a second one might still be in the making, which is not what this is about
+    with server.connect() as ws:
+        worker = int(ask(ws, "0/pid"))
     for child in psutil.Process(server.process.pid).children():
         if "forkserver" in " ".join(child.cmdline()):
             child.kill()
+    # How it ended would not be known: the worker is ended, and with it an object that it may have got by then.
+    until(lambda: not is_alive(worker), 10, "the end of the worker", 0.001)
     with server.connect() as ws:
         assert [ask(ws, f"{n}/echo") for n in range(4)] == [CONTENT] * 4
     assert server.process.poll() is None
