@@ -194,44 +194,61 @@ def test_bucket_job_is_not_over_when_idle(cluster: Cluster, follower: Follower) 
     assert not any(follower.poll().finished for _ in range(4))
 
 
-def test_stalled_job_is_aborted(cluster: Cluster) -> None:
-    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=0.3)
+@dataclass
+class Clock:
+    """The time as a follower sees it."""
+
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(jobs, "time", found)
+    return found
+
+
+def test_stalled_job_is_aborted(cluster: Cluster, clock: Clock) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=300)
     cluster.targets = {"t1": [snap(objects=5, size=50)], "t2": [snap(job="etl-2", objects=1)]}
     assert not follower.poll().finished
-    time.sleep(0.2)
+    clock.now += 200
     cluster.targets["t1"] = [snap(objects=6, size=60)]
     assert not follower.poll().finished
-    time.sleep(0.2)
+    clock.now += 200
     assert not follower.poll().finished, "progress did not start the time anew"
     assert cluster.actions == []
-    time.sleep(0.15)
+    clock.now += 150
     progress = follower.poll()
     assert (progress.objects, progress.bytes, progress.finished) == (6, 60, True)
-    assert progress.error.startswith("no progress for 0 s: aborted")
+    assert progress.error.startswith("no progress for 350 s: aborted")
     assert cluster.aborted() == ["etl-1"]
 
 
-def test_larger_objects_are_progress_too(cluster: Cluster) -> None:
-    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=0.2)
+def test_larger_objects_are_progress_too(cluster: Cluster, clock: Clock) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=200)
     for size in (10, 20, 30, 40):
         cluster.targets = {"t1": [snap(objects=1, size=size)]}
         assert not follower.poll().finished
-        time.sleep(0.12)
+        clock.now += 120
 
 
-def test_job_that_vanished_is_over_after_a_while(cluster: Cluster) -> None:
-    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=0.1)
+def test_job_that_vanished_is_over_after_a_while(cluster: Cluster, clock: Clock) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=100)
     cluster.targets = {"t1": [], "t2": []}
     assert not follower.poll().finished
-    time.sleep(0.15)
+    clock.now += 150
     assert follower.poll().finished
 
 
-def test_declined_abort_is_no_error(cluster: Cluster) -> None:
-    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=0.1)
+def test_declined_abort_is_no_error(cluster: Cluster, clock: Clock) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=100)
     cluster.failure = (404, "xaction etl-1 not found")
     assert not follower.poll().finished
-    time.sleep(0.15)
+    clock.now += 150
     progress = follower.poll()
     assert progress.finished
     assert "no answer" in progress.error
@@ -282,10 +299,10 @@ def test_cluster_that_does_not_answer_is_no_progress() -> None:
         cluster.close()
 
 
-def test_cluster_that_never_answers_ends_the_wait() -> None:
-    follower = Follower(impatient(f"http://127.0.0.1:{free_ports(1)[0]}"), "etl-1", stall_seconds=0.1)
+def test_cluster_that_never_answers_ends_the_wait(clock: Clock) -> None:
+    follower = Follower(impatient(f"http://127.0.0.1:{free_ports(1)[0]}"), "etl-1", stall_seconds=100)
     assert not follower.poll().finished
-    time.sleep(0.15)
+    clock.now += 150
     progress = follower.poll()
     assert progress.finished
     assert "no answer" in progress.error
