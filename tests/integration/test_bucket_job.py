@@ -192,7 +192,8 @@ def test_copies_of_a_run_that_died_are_copies(s3_pair: Pair, s3_client: Any, dri
 
     dead = job("dead")
     state = dead.submit(dead.begin())
-    until(lambda: dead.follower(state, 60).poll().finished, 60, "end of the copy")
+    follower = dead.follower(state, 60)
+    until(lambda: follower.poll().finished, 60, "end of the copy")
     until(lambda: len(sizes(pair.client, pair.destination)) == 2, 60, "copies")
     found = drive(job("next"))
     assert (found.done, found.failed) == (2, 0), found

@@ -394,13 +394,13 @@ def test_many_objects_are_listed_again_instead_of_asked_for(loading: Loading, fo
     wrong = {f"ü/07 +.{form}": "deleted", f"ü/08 +.{form}": "overwritten"}
     expect(loading, wrong, {key: 0 if "empty" in key else 1 for key in objects if key not in wrong})
     loading.clickhouse.command("SYSTEM FLUSH LOGS")
-    gets, heads = loading.query(
-        "SELECT max(get), argMax(head, get) FROM (SELECT ProfileEvents['S3GetObject'] AS get,"
+    read, heads = loading.query(
+        "SELECT max(read), argMax(head, read) FROM (SELECT ProfileEvents['EngineFileLikeReadFiles'] AS read,"
         " ProfileEvents['S3HeadObject'] AS head FROM system.query_log"
         " WHERE startsWith(query_id, {prefix:String}) AND type = 'QueryFinish')",
         prefix=f"storeside-load_{transfer.id}_",
     )[0]
-    assert gets > 20  # of the statement that read most of them
+    assert read > 20  # of the statement that read most of them
     assert heads == 0
 
 
