@@ -92,6 +92,17 @@ PATCHES = (
     ),
     Patch(
         module=MODULE,
+        file="ais/htrun.go",
+        sha256="1227ab08fdf901643b77f961fb89119cf8a73ae6691fd5d62ca71325b71b91ce",
+        replacements=(
+            (
+                "\tif h.pubAddrAny(config) {\n",
+                '\tif h.pubAddrAny(config) && h.si.PubNet.Hostname != "127.0.0.1" {\n',
+            ),
+        ),
+    ),
+    Patch(
+        module=MODULE,
         file="ext/etl/pod_watcher.go",
         sha256="e6070d25ddedbabbbabe433409a31282241d3dc24dda093bc421bec9fad60091",
         replacements=(

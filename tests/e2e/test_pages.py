@@ -20,6 +20,7 @@ from include.stack.airflow_api import AirflowApi
 from include.stack.settings import CHECKOUT, Stack
 from include.storage.buckets import Bucket
 from include.transform import etl as etls
+from include.transform import jobs
 from include.transform.ledger import Ledger
 from tests.support import put, small_spec, unique, until
 
@@ -369,7 +370,7 @@ def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> No
     """The bar moves with AIStore's own counters, and gives way to the result."""
     source, destination = Bucket("ais", unique("live")), Bucket("ais", unique("live"))
     destination.handle(aistore).create()
-    put(aistore, source, {f"{n}.txt": b"slow" for n in range(24)})
+    put(aistore, source, {f"{n}.txt": b"slow" for n in range(200)})
     spec = small_spec("slow", environment={"SECONDS": "0.4"})
     run, runs = site.api.trigger("ingest", {}), Ledger(site.clickhouse)  # the DAG is paused: its tasks wait
     row = {
@@ -379,7 +380,7 @@ def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> No
     (etl,) = etls.ensure(aistore, spec)
     try:
         job = source.handle(aistore).transform(etl, destination.handle(aistore), timeout="1m", num_workers=1)
-        detail = {"job": job, "objects": 24, "started": time.time()}
+        detail = {"job": job, "objects": 200, "started": time.time()}
         runs.record_run({**row, "state": "running", "detail": json.dumps(detail)})
         tab.goto(site.url("run", dag="ingest", run=run))
         bar = tab.get_by_role("progressbar")
@@ -390,11 +391,11 @@ def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> No
         assert 0 < seen[0] < seen[1] <= 100
         assert job in tab.inner_text("#live")
         tab.locator("#live .spark polyline").wait_for()
-        runs.record_run({**row, "state": "done", "done": 24, "seconds": 1.0})
+        runs.record_run({**row, "state": "done", "done": 200, "seconds": 1.0})
         tab.locator("#live").wait_for(state="hidden")
         assert tab.locator("tbody .state").first.inner_text() == "done"
     finally:
-        aistore.job(job).wait(timeout=60)
+        jobs.abort(aistore, job)
         etls.discard(aistore, etl)
 
 

@@ -31,6 +31,7 @@ from include.stack.airflow_api import AirflowApi
 from include.stack.processes import MARK, marked
 from include.stack.settings import CHECKOUT, Stack
 from include.storage.buckets import Bucket
+from include.transfer.source import identifier
 from tests.e2e.test_pages import ROUTES
 from tests.support import sizes, unique, until
 
@@ -53,7 +54,7 @@ def knows(component: str) -> set[str]:
     """Return the secrets that the environment of a component's processes has to hold."""
     if component in EVERYWHERE:  # Airflow's connections
         return {"clickhouse", "airflow_jwt", *S3_KEYS}
-    return S3_KEYS if component == "s3" or component.startswith("ais-") else set()
+    return S3_KEYS if component == "s3" or component.startswith(("ais-", "hsds-s3-")) else set()
 
 
 class Watch(threading.Thread):
@@ -207,7 +208,8 @@ def test_no_table_of_clickhouse_holds_a_secret(clickhouse: Any, used: Watch, mar
     ).result_rows
     assert {("system", "query_log"), ("storeside", "objects"), ("storeside", "loads")} <= set(tables)
     for database, name in tables:
-        text = clickhouse.raw_query(f"SELECT * FROM `{database}`.`{name}` LIMIT 1000000", fmt="JSONEachRow").decode()
+        rows = f"SELECT * FROM {identifier(database)}.{identifier(name)} LIMIT 1000000"
+        text = clickhouse.raw_query(rows, fmt="JSONEachRow").decode()
         shown = {mark for mark, secret in marks.items() if secret in text and mark != "s3_access_key"}
         assert not shown, f"{database}.{name}"
     queries = clickhouse.query("SELECT count() FROM system.query_log WHERE query LIKE '%storeside.marked%'")

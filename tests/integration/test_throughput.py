@@ -83,8 +83,8 @@ def test_a_mixed_load_is_measured_at_its_targets_and_leaves_nothing(
     ).first_row
     assert nodes == stack.targets
     # what the targets counted is what the loader says that it did, but for what it did before the first sample
-    assert (reads + writes) == pytest.approx(report.outcome.requests, rel=0.1)
-    assert (read + written) == pytest.approx(report.outcome.bytes, rel=0.1)
+    assert 0.5 * report.outcome.requests < reads + writes < 1.1 * report.outcome.requests
+    assert 0.5 * report.outcome.bytes < read + written < 1.1 * report.outcome.bytes
     assert min(reads, writes, read_ns) > 0
     row = clickhouse.query(
         "SELECT verdict, requests, nodes, workload, dateDiff('second', began, ended) >= 3"
