@@ -195,8 +195,7 @@ def _configure(stack: Stack, part: str) -> None:
 
 
 def _environment(stack: Stack, part: str) -> dict[str, str]:
-    # Threads do not keep memory of their own, and large buffers go back to the system at once.
-    memory = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    memory = {"MALLOC_ARENA_MAX": "1"}  # threads do not keep memory of their own
     if part == "hsds":
         return memory
     access, secret = s3.keys(stack)
