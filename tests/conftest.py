@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from include.transform.bucket_job import BucketJob, Summary
 
-FOLDER = default_folder() / "test"
+# Tests that run side by side, with pytest-xdist, have a stack each.
+FOLDER = default_folder() / "-".join(["test", *filter(None, [os.environ.get("PYTEST_XDIST_WORKER")])])
 
 # The same examples in every run, so that a test that passes here passes there.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -35,6 +36,14 @@ settings.load_profile("repeatable")
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="storeside-tests-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one worker of pytest-xdist, and all those that need Airflow: one of them is enough."""
+    for item in items:
+        needs_airflow = item.path.parent.name == "e2e"
+        item.add_marker(pytest.mark.xdist_group("airflow" if needs_airflow else item.path.stem))
 
 
 @pytest.fixture(scope="session")

@@ -237,4 +237,5 @@ def _probe(stack: Stack, name: str) -> Callable[[], bool]:
 
 
 def _database_url(home: Path) -> str:
-    return f"sqlite:///{home / DATABASE_FILE}"
+    # A write waits for the others this long, in seconds; 5 by default, which a busy disk exceeds.
+    return f"sqlite:///{home / DATABASE_FILE}?timeout=25"

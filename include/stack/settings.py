@@ -105,4 +105,4 @@ class Stack:
 
 def default_folder() -> Path:
     """Return the ignored folder of the stack: ``$STORESIDE_HOME`` or ``.storeside`` in the checkout."""
-    return Path(os.environ.get("STORESIDE_HOME", CHECKOUT / ".storeside")).resolve()
+    return Path(os.environ.get("STORESIDE_HOME") or CHECKOUT / ".storeside").resolve()
