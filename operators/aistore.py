@@ -6,27 +6,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-from airflow.sdk.exceptions import AirflowFailException
 
 from include.storage.buckets import Bucket, StoredObject, list_s3
 from include.storage.names import expand
 from include.transfer.manifest import facts_url
-from include.transform.bucket_job import BucketJob, Options, State, Summary
+from include.transform.bucket_job import BucketJob, Options, State
 from include.transform.etl import EtlSpec
 from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
 from operators.hooks.aistore import AIStoreHook
 from operators.movement import MovementOperator
+from operators.outcome import OnFailedObjects, check_on_failed_objects, finish
 from operators.shared import airflow_errors, as_bool, ledger, record_running, run_key
 from operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-OnFailedObjects = Literal["fail", "report"]
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
 # More than AIStore ever has: it takes at most the CPUs of the target and four (xact, TuneNumWorkers).
 ALL_WORKERS = 1024
@@ -106,8 +105,7 @@ class _BucketJobOperator(MovementOperator):
     def job(self, context: Context) -> BucketJob:
         """Build the engine's job from the rendered arguments. Raises ValueError for arguments that make none."""
         source = Bucket.parse(self.source)
-        if self.on_failed_objects not in ("fail", "report"):
-            raise ValueError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
+        check_on_failed_objects(self.on_failed_objects)
         hook = AIStoreHook(self.aistore_conn_id)
         return BucketJob(
             hook.get_conn(),
@@ -187,42 +185,7 @@ class _BucketJobOperator(MovementOperator):
                     kwargs={"state": state.to_dict()},
                 )
             state = job.advance(state)
-        return self._finish(context, job, job.finish(state))
-
-    def _finish(self, context: Context, job: BucketJob, summary: Summary) -> dict[str, Any]:
-        self.record_end(
-            context,
-            job.ledger,
-            {
-                "kind": self.kind,
-                "source": summary.source,
-                "destination": summary.destination,
-                "state": "partial" if summary.failed else "done",
-                "listed": summary.listed,
-                "skipped": summary.skipped,
-                "done": summary.done,
-                "failed": summary.failed,
-                "bytes_in": summary.bytes_in,
-                "bytes_out": summary.bytes_out,
-                "seconds": summary.seconds,
-                "job_seconds": summary.job_seconds,
-            },
-        )
-        self.log.info(
-            "%s -> %s: %d done, %d failed, %d unchanged, %d known to be bad; %.1f MB in, %.1f MB out, %.1f s",
-            summary.source, summary.destination, summary.done, summary.failed, summary.skipped, summary.known_bad,
-            summary.bytes_in / 1e6, summary.bytes_out / 1e6, summary.seconds,
-        )  # fmt: skip
-        for name, reason in summary.examples:
-            self.log.warning("failed: %r: %s", name, reason, object=name)
-        if summary.failed and self.on_failed_objects == "fail":
-            raise AirflowFailException(
-                f"{summary.failed} of {summary.done + summary.failed} objects failed, such as"
-                f" {summary.examples[0][0]!r}: {summary.examples[0][1]}. All of them: SELECT object, reason FROM"
-                f" storeside.objects FINAL WHERE status = 'failed' AND run_id = '{run_key(context)}'. The others are"
-                " done; clear this task to try the failed ones again."
-            )
-        return summary.to_dict()
+        return finish(self, context, job.ledger, self.kind, job.finish(state), self.on_failed_objects)
 
 
 class AISCopyBucketOperator(_BucketJobOperator):

@@ -17,9 +17,9 @@ from include.transform.errors import TransientTransformError
 from include.transform.etl import EtlSpec
 from include.transform.inspection import Inspection
 from include.transform.single import get_object, transform_object
-from operators.aistore import OnFailedObjects
 from operators.hooks.aistore import AIStoreHook
 from operators.links import RunPageLink
+from operators.outcome import OnFailedObjects
 from operators.shared import airflow_errors, ledger, run_columns
 from operators.triggers.aistore import AISJobTrigger
 

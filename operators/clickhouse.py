@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from operators.hooks.transfer import clients, source
 from operators.movement import MovementOperator
+from operators.outcome import OnFailedObjects
 from operators.shared import as_bool, ledger, record_running, run_key, transfer_errors
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from include.transfer.engine import Prepared
     from include.transfer.request import Request
-
-OnFailedObjects = Literal["fail", "report"]
 
 
 class S3ToClickHouseOperator(MovementOperator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
@@ -14,6 +14,7 @@ from operators.hooks.aistore import AIStoreHook
 from operators.hooks.storage import backend, connection_of, profile, store
 from operators.links import BenchmarksPageLink
 from operators.movement import MovementOperator
+from operators.outcome import OnFailedObjects, check_on_failed_objects, finish
 from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_key
 from operators.triggers.aistore import AISJobTrigger
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from include.storage.store import Store
     from include.storage.tuner import Measurement
 
-OnFailedObjects = Literal["fail", "report"]
 MIB = 1 << 20
 
 
@@ -102,8 +102,7 @@ class StorageCopyBucketOperator(MovementOperator):
         from include.storage.copy_job import CopyJob
         from include.storage.copy_ledger import CopyLedger
 
-        if self.on_failed_objects not in ("fail", "report"):
-            raise ValueError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
+        check_on_failed_objects(self.on_failed_objects)
         client = clickhouse(self.clickhouse_conn_id)
         connection = connection_of(self.destination, self.destination_conn_id or None)
         destination = store(self.destination, connection)
@@ -124,40 +123,8 @@ class StorageCopyBucketOperator(MovementOperator):
         with airflow_errors():
             self._job = self.job(context)
             summary = self._job.run()
-        self.record_end(
-            context,
-            self._job.ledger,
-            {
-                "kind": "copy",
-                "source": summary.source,
-                "destination": summary.destination,
-                "state": "partial" if summary.failed else "done",
-                "listed": summary.listed,
-                "skipped": summary.skipped,
-                "done": summary.done,
-                "failed": summary.failed,
-                "bytes_in": summary.bytes_in,
-                "bytes_out": summary.bytes_out,
-                "seconds": summary.seconds,
-            },
-            source=self.source,  # without the server
-            destination=self.destination,
-        )
-        self.log.info(
-            "%s -> %s: %d copied, %d failed, %d unchanged, %d known to be bad; %.1f MB in %.1f s",
-            summary.source, summary.destination, summary.done, summary.failed, summary.skipped, summary.known_bad,
-            summary.bytes_in / 1e6, summary.seconds,
-        )  # fmt: skip
-        for name, reason in summary.examples:
-            self.log.warning("failed: %r: %s", name, reason, object=name)
-        if summary.failed and self.on_failed_objects == "fail":
-            raise AirflowFailException(
-                f"{summary.failed} of {summary.done + summary.failed} objects failed, such as"
-                f" {summary.examples[0][0]!r}: {summary.examples[0][1]}. All of them: SELECT object, reason FROM"
-                f" storeside.objects FINAL WHERE status = 'failed' AND run_id = '{run_key(context)}'. The others are"
-                " copied; clear this task to try the failed ones again."
-            )
-        return summary.to_dict()
+        told = {"source": self.source, "destination": self.destination}  # without the server
+        return finish(self, context, self._job.ledger, "copy", summary, self.on_failed_objects, "copied", **told)
 
     def on_kill(self) -> None:
         """Stop, and abort the uploads that are under way."""
@@ -214,8 +181,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         """Return the engine's prefetch. Raises ValueError for a bucket that is not remote."""
         from include.storage.prefetch import Prefetch
 
-        if self.on_failed_objects not in ("fail", "report"):
-            raise ValueError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
+        check_on_failed_objects(self.on_failed_objects)
         return Prefetch(AIStoreHook(self.aistore_conn_id).get_conn(), Bucket.parse(self.bucket), self.prefix)
 
     def execute(self, context: Context) -> dict[str, Any]:

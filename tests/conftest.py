@@ -40,7 +40,7 @@ atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one worker of pytest-xdist, and all those that need Airflow: one of them is enough."""
+    """Keep a file's tests in one worker of pytest-xdist, and in one all that need Airflow: it is started once."""
     for item in items:
         needs_airflow = item.path.parent.name == "e2e"
         item.add_marker(pytest.mark.xdist_group("airflow" if needs_airflow else item.path.stem))

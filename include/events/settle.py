@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from include.events.deliveries import Delivery, Verdict
 from include.events.ledger import EventLedger
 from include.events.queue import Queue
+from include.transfer.errors import shown
 
 log = logging.getLogger(__name__)
 
@@ -74,5 +75,5 @@ def _bury(queue: Queue, delivery: Delivery) -> None:
 
 def _plain(text: str) -> str:
     """Return text that SQS takes as an attribute's value: no control characters, and not too long."""
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return shown if len(shown) <= _LONGEST_REASON else f"{shown[:_LONGEST_REASON]} …"
+    plain = shown(text)
+    return plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} …"

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from include.stack.settings import CHECKOUT, default_folder
+
 PLACES = ["s3://bucket/prefix", "db.table"]
 AWS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
 
@@ -36,3 +38,8 @@ def test_one_line_says_what_is_wrong(
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     assert re.search(said, lines[0]), lines[0]
+
+
+def test_an_empty_home_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORESIDE_HOME", "")
+    assert default_folder() == CHECKOUT / ".storeside"

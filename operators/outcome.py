@@ -1,0 +1,60 @@
+"""How a task that moves objects ends: its row, its log, and whether objects that failed fail it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from operators.shared import run_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.transform.bucket_job import Summary
+    from include.transform.ledger import Ledger
+    from operators.movement import MovementOperator
+
+OnFailedObjects = Literal["fail", "report"]
+
+
+def check_on_failed_objects(value: str) -> None:
+    """Raise ValueError for a value of `on_failed_objects` that there is not."""
+    if value not in ("fail", "report"):
+        raise ValueError(f"on_failed_objects {value!r}: use 'fail' or 'report'")
+
+
+def finish(
+    operator: MovementOperator, context: Context, tables: Ledger, kind: str, summary: Summary,
+    on_failed_objects: OnFailedObjects, done: str = "done", **told: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Record and log what came of a bucket's objects, and return it.
+
+    `done` is the word for objects that were not left out, and `told` is what metrics and assets say otherwise than
+    the row. Raises AirflowFailException when objects failed and that is to fail the task.
+    """
+    row = {
+        name: getattr(summary, name)
+        for name in (
+            "source", "destination", "listed", "skipped", "done", "failed", "bytes_in", "bytes_out", "seconds",
+            "job_seconds",
+        )
+    }  # fmt: skip
+    operator.record_end(
+        context, tables, {"kind": kind, "state": "partial" if summary.failed else "done", **row}, **told
+    )
+    operator.log.info(
+        "%s -> %s: %d %s, %d failed, %d unchanged, %d known to be bad; %.1f MB in, %.1f MB out, %.1f s",
+        summary.source, summary.destination, summary.done, done, summary.failed, summary.skipped, summary.known_bad,
+        summary.bytes_in / 1e6, summary.bytes_out / 1e6, summary.seconds,
+    )  # fmt: skip
+    for name, reason in summary.examples:
+        operator.log.warning("failed: %r: %s", name, reason, object=name)
+    if summary.failed and on_failed_objects == "fail":
+        name, reason = summary.examples[0]
+        raise AirflowFailException(
+            f"{summary.failed} of {summary.done + summary.failed} objects failed, such as {name!r}: {reason}."
+            " All of them: SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed' AND run_id ="
+            f" '{run_key(context)}'. The others are {done}; clear this task to try the failed ones again."
+        )
+    return summary.to_dict()
