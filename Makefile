@@ -82,8 +82,8 @@ compose-up: .env ## the whole stack in containers; docker compose down stops it
 test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" some of them
 	@$(STACK) build
 ifeq ($(ARGS),)
-	@$(PYTHON) -m pytest tests/unit -n 2 --dist loadgroup
-	@$(PYTHON) -m pytest tests/e2e tests/integration -n 2 --dist loadgroup
+	@$(PYTHON) -m pytest tests/unit -n 2
+	@$(PYTHON) -m pytest tests/e2e tests/integration -n 2
 else
 	@$(PYTHON) -m pytest $(ARGS)
 endif

@@ -38,12 +38,15 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep a file's tests in one worker of pytest-xdist, and in one all that need Airflow: it is started once."""
-    for item in items:
-        needs_airflow = item.path.parent.name == "e2e"
-        item.add_marker(pytest.mark.xdist_group("airflow" if needs_airflow else item.path.stem))
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByStack(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "airflow" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+
+    return ByStack(config, log)
 
 
 @pytest.fixture(scope="session")
