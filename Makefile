@@ -115,6 +115,10 @@ bench-matrix: $(STAMP) ## server x channel x file access x direct put; ARGS="--c
 bench-scaling: $(STAMP) ## what an object costs with 1, 2 and 4 targets and workers, and a model of the published cluster
 	@$(PYTHON) -m tests.benchmarks.scaling $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: $(STAMP) ## what many objects, a long history and an object of 100 GB cost Airflow and a worker; ARGS="--gigabytes 10"
+	@$(PYTHON) -m tests.benchmarks.scale $(ARGS)
+
 .PHONY: bench-reconcile
 bench-reconcile: $(STAMP) ## comparing the listings of a bucket of 10 million objects
 	@$(PYTHON) -m tests.benchmarks.reconcile $(ARGS)

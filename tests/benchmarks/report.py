@@ -31,6 +31,7 @@ BENCHMARKS = (
     "hsds",
     "reconcile",
     "pages",
+    "scale",
 )
 TARGETS = {"transform_matrix": "matrix"}
 VERSIONS = ("apache-airflow", "aistore", "clickhouse-connect", "pyarrow", "h5pyd")
