@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from include.sql.answers import whole_answers
 from include.storage.errors import StorageError, TransientError
 from include.transform.errors import TransformError, TransientTransformError, said
 from include.transform.ledger import Ledger
@@ -50,7 +51,7 @@ def clickhouse(conn_id: str) -> Any:
     """Return the clickhouse-connect client of an Airflow connection."""
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
-    return ClickHouseHook(conn_id).get_client()
+    return whole_answers(ClickHouseHook(conn_id).get_client())
 
 
 def ledger(clickhouse_conn_id: str) -> Ledger:

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from include.sql.answers import whole_answers
 from include.stack import s3, speech_corpus
 from include.stack.airflow_api import AirflowApi
 from include.stack.clickhouse_server import USER
@@ -73,10 +74,10 @@ def clickhouse_client(stack: Stack) -> Any:
     """Return a clickhouse-connect client of the stack's server, which threads may share."""
     import clickhouse_connect
 
-    return clickhouse_connect.get_client(
+    return whole_answers(clickhouse_connect.get_client(
         host=HOST, port=stack.ports["clickhouse_http"], username=USER, password=stack.secrets["clickhouse"],
         autogenerate_session_id=False,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def bytes_sent_to_clients(stack: Stack) -> int:

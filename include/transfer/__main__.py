@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from include.sql.answers import whole_answers
 from include.transfer.engine import Transfer
 from include.transfer.errors import TransferError, UsageError, plain
 from include.transfer.formats import Csv
@@ -107,13 +108,15 @@ def clickhouse() -> Any:
     if not port.isdecimal():
         raise UsageError(f"CLICKHOUSE_PORT {port!r}: write a number, such as 8123, or 8443 with CLICKHOUSE_SECURE=1")
     try:
-        return clickhouse_connect.get_client(
-            host=host,
-            port=int(port),
-            username=os.environ.get("CLICKHOUSE_USER", "default"),
-            password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
-            secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
-            autogenerate_session_id=False,  # threads share the client
+        return whole_answers(
+            clickhouse_connect.get_client(
+                host=host,
+                port=int(port),
+                username=os.environ.get("CLICKHOUSE_USER", "default"),
+                password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
+                secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+                autogenerate_session_id=False,  # threads share the client
+            )
         )
     except ClickHouseError as e:
         settings = "CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER and CLICKHOUSE_PASSWORD"

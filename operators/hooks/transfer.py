@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from include.sql.answers import whole_answers
+
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
@@ -31,7 +33,7 @@ def clickhouse_client(connection: Connection) -> Any:
 
     # A session is locked while a statement runs in it, even when the statement's connection was lost.
     hook = bound_to(ClickHouseHook, connection)(connection.conn_id, client_kwargs={"autogenerate_session_id": False})
-    return hook.get_client()
+    return whole_answers(hook.get_client())
 
 
 def sqs_client(connection: Connection) -> Any:

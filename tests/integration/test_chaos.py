@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import clickhouse_connect
 import pytest
+from clickhouse_connect.driver.exceptions import OperationalError
 
 from include.events.current import look_at
 from include.events.load import EventLoad, Limits
 from include.events.queue import Queue
 from include.stack import demo, s3
+from include.stack.clickhouse_server import USER
 from include.stack.settings import HOST, Stack
 from include.transfer.errors import DENIED, TransientError
 from include.transfer.lock import STAGING
@@ -149,16 +152,33 @@ def test_what_s3_denies_for_a_while_is_not_bad_for_good(
     assert mailbox.load(format="csv", loader="push").loaded == 3
 
 
+CUT_OFF = b"HTTP/1.1 200 OK\r\nX-ClickHouse-Query-Id: cut off\r\n"
+
+
+def test_an_answer_of_clickhouse_that_ends_within_its_head_is_no_empty_one(stack: Stack) -> None:
+    with linked(stack.ports["clickhouse_http"]) as to_clickhouse:
+        behind = replace(stack, ports={**stack.ports, "clickhouse_http": to_clickhouse.port})
+        client = demo.clickhouse_client(behind)
+        assert client.query("SELECT number FROM numbers(0)").result_rows == []
+        with (
+            answering(to_clickhouse, lambda request: CUT_OFF),
+            pytest.raises(OperationalError, match="within its head"),
+        ):
+            client.query("SELECT number FROM numbers(3)")
+
+
 def test_an_empty_answer_of_clickhouse_is_no_proof_that_an_object_is_gone(
     stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any
 ) -> None:
-    """The client takes an answer for an empty one that ends within its head."""
+    """Whatever the client takes it for: S3 is asked."""
     mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client, receives=1000)
     mailbox.put({"0000.csv": csv(0)})
     with linked(stack.ports["clickhouse_http"]) as to_clickhouse:
         behind = replace(stack, ports={**stack.ports, "clickhouse_http": to_clickhouse.port})
-        client = demo.clickhouse_client(behind)
-        to_clickhouse.answer = lambda request: b"HTTP/1.1 200 OK\r\nX-ClickHouse-Query-Id: cut off\r\n"
+        client = clickhouse_connect.get_client(
+            host=HOST, port=to_clickhouse.port, username=USER, password=behind.secrets["clickhouse"]
+        )
+        to_clickhouse.answer = lambda request: CUT_OFF
         source = Source(mailbox.bucket, "", collection="storeside_s3")
         found = look_at(source, ["0000.csv", "gone.csv"], client, s3_client, pull=True)
     assert found["gone.csv"] is None
