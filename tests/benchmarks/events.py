@@ -7,7 +7,8 @@ The stack is the benchmark's own, Airflow included.
   task follows the queue all the time.
 - **drain**: so many small objects, and their events in a queue, are loaded by one process; beside it, interleaved,
   the same objects by the same engine from a listing.
-- **burst**: 100,000 messages about these objects, drained by one process whose peak memory is watched.
+- **burst**: 100,000 messages about these objects, drained by one process whose peak memory is watched. Their queue is
+  `tests/benchmarks/queue_server.py`, as the embedded one takes longer for each message the more there are.
 
 ClickHouse's own S3Queue engine needs a Keeper, which the embedded server does not have: it is not in the table.
 """
@@ -34,7 +35,7 @@ from include.stack import cli, demo, s3
 from include.stack.airflow_api import AirflowApi
 from include.stack.settings import CHECKOUT, HOST, Stack, default_folder
 from include.stack.supervisor import Supervisor
-from tests.benchmarks import measure
+from tests.benchmarks import measure, queue_server
 
 QUEUE = f"{s3.TABLES}-events"
 TABLE = "storeside.trips"
@@ -100,7 +101,7 @@ def events_of(bench: Bench, bucket: str, keys: list[str], queue: str) -> None:
     """Send a message for each key, as S3 would have."""
 
     def send(some: list[str]) -> None:
-        entries = [{"Id": str(n), "MessageBody": _body(bucket, key)} for n, key in enumerate(some)]
+        entries = [{"Id": str(n), "MessageBody": queue_server.body(bucket, key)} for n, key in enumerate(some)]
         bench.sqs.send_message_batch(QueueUrl=queue, Entries=entries)
 
     with ThreadPoolExecutor(4) as threads:
@@ -111,19 +112,10 @@ def _tens(keys: list[str]) -> Iterator[list[str]]:
     return (keys[n : n + 10] for n in range(0, len(keys), 10))
 
 
-def _body(bucket: str, key: str) -> str:
-    item = {"key": key, "size": 40, "eTag": uuid.uuid4().hex}
-    record = {
-        "eventVersion": "2.1", "eventName": "ObjectCreated:Put", "eventTime": "2026-01-01T00:00:00.000Z",
-        "s3": {"bucket": {"name": bucket}, "object": item},
-    }  # fmt: skip
-    return json.dumps({"Records": [record]})
-
-
-def ours(bench: Bench, module: str, bucket: str, table: str, *more: str) -> tuple[float, float]:
+def ours(bench: Bench, module: str, bucket: str, table: str, *more: str, **variables: str) -> tuple[float, float]:
     """Run a command of ours in a process of its own; returns its seconds, without Python's start, and peak MB."""
     access_key, secret_key = s3.keys(bench.stack)
-    variables = {
+    given = {
         **os.environ,
         "CLICKHOUSE_HOST": HOST,
         "CLICKHOUSE_PORT": str(bench.stack.ports["clickhouse_http"]),
@@ -133,10 +125,11 @@ def ours(bench: Bench, module: str, bucket: str, table: str, *more: str) -> tupl
         "AWS_SECRET_ACCESS_KEY": secret_key,
         "AWS_ENDPOINT_URL": bench.stack.url("s3"),
         "AWS_DEFAULT_REGION": s3.REGION,
+        **variables,
     }
     command = [sys.executable, "-m", "tests.benchmarks.events", "--run", module, f"s3://{bucket}/", table]
     command += ["--format", "csv", "--loader", "pull", "--collection", "storeside_s3", *more]
-    done = subprocess.run(command, cwd=CHECKOUT, env=variables, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=CHECKOUT, env=given, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{module} failed:\n{done.stderr[-3000:]}")
     seconds, peak = map(float, done.stdout.splitlines()[-1].split())
@@ -197,7 +190,7 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
     redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "50"})
     queue = bench.sqs.create_queue(QueueName="drain", Attributes={"RedrivePolicy": redrive})["QueueUrl"]
     bench.s3.create_bucket(Bucket=bucket)
-    keys = [f"{n:06}.csv" for n in range(given.objects)]
+    keys = [queue_server.key(n) for n in range(given.objects)]
     with ThreadPoolExecutor(4) as threads:
         body = "word,n\n{},1\n"
         list(threads.map(lambda k: bench.s3.put_object(Bucket=bucket, Key=k, Body=body.format(k).encode()), keys))
@@ -219,12 +212,16 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
         check(tables[0])
         print(f"round {n + 1}: {drains[-1]:.0f} and {listings[-1]:.0f} objects/s", file=sys.stderr)
     bench.clickhouse.command("CREATE TABLE storeside.burst (word String, n UInt32) ENGINE = MergeTree ORDER BY word")
-    events_of(bench, bucket, (keys * (given.burst // len(keys) + 1))[: given.burst], queue)
-    seconds, peak = ours(bench, "include.events", bucket, "storeside.burst", "--queue", queue, "--seconds", "3600")
+    with queue_server.serve(given.burst, given.objects, bucket) as endpoint:
+        queue = f"{endpoint}/{queue_server.ACCOUNT}/{queue_server.NAME}"
+        elsewhere = {"AWS_ENDPOINT_URL_SQS": endpoint}
+        seconds, peak = ours(
+            bench, "include.events", bucket, "storeside.burst", "--queue", queue, "--seconds", "3600", **elsewhere
+        )
+        sqs = s3.client("sqs", endpoint, *s3.keys(bench.stack))
+        asked = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
     check("storeside.burst")
-    left = bench.sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["ApproximateNumberOfMessages"])[
-        "Attributes"
-    ]
+    left = sum(int(asked[f"ApproximateNumberOfMessages{kind}"]) for kind in ("", "NotVisible"))
     p95 = statistics.quantiles(by_run, n=20)[-1]
     print(f"\n{measure.machine()}\n")
     print("| | figure |\n|---|---|")
@@ -234,7 +231,7 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
     print(f"| drain of {given.objects} events | {statistics.median(drains):.0f} objects/s |")
     print(f"| the same objects from a listing | {statistics.median(listings):.0f} objects/s |")
     print(f"| burst of {given.burst} messages | {given.burst / seconds:.0f} messages/s, peak {peak:.0f} MB |")
-    print(f"| left in the queue | {left['ApproximateNumberOfMessages']} |\n")
+    print(f"| left in the queue | {left} |\n")
     measure.bench("events.visible_p50_seconds", statistics.median(by_run), "s")
     measure.bench("events.visible_p95_seconds", p95, "s")
     measure.bench("events.objects_per_second", statistics.median(drains), "objects/s")
