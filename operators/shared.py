@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from include.sql.answers import whole_answers
-from include.storage.errors import StorageError, TransientError
+from include.storage.errors import EXPIRED, StorageError, TransientError
 from include.transform.errors import TransformError, TransientTransformError, said
 from include.transform.ledger import Ledger
 
@@ -104,7 +104,9 @@ def airflow_errors() -> Iterator[None]:
     except (ErrBckNotFound, ErrRemoteBckNotFound) as e:
         raise AirflowFailException(f"AIStore has no such bucket: {e.message}: create it or correct its name") from e
     except AISError as e:
-        kind = AirflowFailException if e.status_code in _REFUSED else AirflowException
-        raise kind(f"AIStore: {said(e)}") from e
+        text = said(e)
+        # AIStore passes the refusals of the S3 behind it on: aws-error[RequestTimeTooSkewed: …]
+        refused = e.status_code in _REFUSED and not any(code in text for code in EXPIRED)
+        raise (AirflowFailException if refused else AirflowException)(f"AIStore: {text}") from e
     except (TransformError, StorageError, ValueError) as e:
         raise AirflowFailException(str(e)) from e

@@ -9,6 +9,9 @@ StorageError
 
 from __future__ import annotations
 
+# What S3 answers, as 403 or 400, while keys are being renewed or a clock is wrong: the same again may succeed.
+EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
+
 
 class StorageError(Exception):
     """Objects cannot be moved; the message names what, why, and what to do about it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from include.storage.buckets import Bucket, StoredObject, list_aistore, list_s3
-from include.storage.errors import ObjectError, StorageError, TransientError, UsageError, changed
+from include.storage.errors import EXPIRED, ObjectError, StorageError, TransientError, UsageError, changed
 from include.storage.multipart import S3_LIMITS, Limits
 from include.storage.names import unfit
 from include.storage.store import Head, Upload
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _OF_PARTS = re.compile(r"[0-9a-f]{32}-\d+")
-_KEYS = frozenset(
-    {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "TokenRefreshRequired"}
-)
+_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
 _REGION = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 )
 _GONE = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
 _CHANGED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
 _DENIED = frozenset({"AccessDenied", "403", "Forbidden"})
-_BUSY = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "BadDigest"})
+_BUSY = frozenset(
+    {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "BadDigest", *EXPIRED}
+)
 
 
 def client_config(connections: int, given: Mapping[str, Any] | None = None) -> Any:
@@ -316,11 +316,11 @@ def _refusal(client: S3Client, name: str, bucket: str, key: str, error: Any) -> 
         (code == "NoSuchBucket", UsageError(f"{said}: create it at {client.meta.endpoint_url}, or correct its name")),
         (code in _REGION, UsageError(f"{said}: set the connection's region_name to {_region(error)}")),
         (code in _KEYS or status == 401, UsageError(f"{said}: correct the connection's keys")),
+        (code in _BUSY or status == 429 or status >= 500, TransientError(said)),
         (status == 307, UsageError(f"{said}: turn on AIStore's features S3-API-via-Root and S3-Reverse-Proxy")),
         (code == "EntityTooSmall", UsageError(f"{said}: raise part_size")),
         (code in _CHANGED or bool(key and code in _GONE), changed(where)),
         (code in _DENIED or status == 403, one(f"{said}: correct the connection's keys, or what they may do")),
-        (code in _BUSY or status == 429 or status >= 500, TransientError(said)),
     )
     return next((kind for applies, kind in kinds if applies), one(said))
 

@@ -9,6 +9,7 @@ import lzma
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from include.storage.errors import EXPIRED
 from include.transfer.errors import DELETED, DENIED, ObjectError, TransferError, TransientError, UsageError
 from include.transfer.formats import compression_of, is_hadoop_snappy
 
@@ -23,7 +24,7 @@ _LONGEST_BLOCK = 4 * CHUNK + CHUNK
 _BUSY = frozenset(
     {
         *("SlowDown", "500", "502", "503", "504", "InternalError", "RequestTimeout", "Throttling"),
-        *("ServiceUnavailable", "ExpiredToken", "RequestExpired", "RequestTimeTooSkewed", "TokenRefreshRequired"),
+        *("ServiceUnavailable", *EXPIRED),
     }
 )
 

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 # A multi-object job never ends by itself: it is done when idle this many polls in a row (xact/api_wait.go).
 IDLE_POLLS = 2
+# A job that no target knows for so long was lost with the memory of its targets: what is left is to compare.
+FORGOTTEN_SECONDS = 30.0
 MULTI_OBJECT_KINDS = frozenset({"copy-listrange", "etl-listrange"})
 BUCKET_KINDS = frozenset({"copy-bck", "etl-bck"})
 _ZERO_TIME = "0001-01-01T00:00:00Z"
@@ -55,7 +57,7 @@ class Follower:
 
     AIStore's own wait is not enough: it never returns for a job that lost a target, nor for a WebSocket
     transform whose server died. Here a job is over when it ended, was aborted, went idle (multi-object jobs),
-    vanished, or made no progress for `stall_seconds`, in which case it is aborted.
+    was unknown to all targets for `FORGOTTEN_SECONDS`, or made no progress for `stall_seconds`; it is then aborted.
     """
 
     def __init__(self, client: Any, job_id: str, stall_seconds: float = 300) -> None:
@@ -64,36 +66,45 @@ class Follower:
         self.stall_seconds = stall_seconds
         self._idle = 0
         self._seen = (-1, -1)
-        self._started = self._moved = time.monotonic()
+        self._started = self._moved = self._known = time.monotonic()
 
     def poll(self) -> Progress:
         """Ask the cluster once. Does not raise while a target is down: that is no progress."""
+        import requests
         from aistore.sdk.errors import AISError
-        from requests import RequestException
 
+        before = Progress(max(self._seen[0], 0), max(self._seen[1], 0))
         try:
             snaps = newest_snapshots(self.client, self.job_id)
-        except (AISError, RequestException) as e:
-            log.info("job %s: the cluster does not answer for now: %s", self.job_id, e)
-            return self._stalled(Progress(max(self._seen[0], 0), max(self._seen[1], 0)), f"no answer: {e}")
+        except (AISError, requests.RequestException) as e:
+            if getattr(e, "status_code", 0) != requests.codes.not_found:
+                log.info("job %s: the cluster does not answer for now: %s", self.job_id, e)
+                self._known = time.monotonic()
+                return self._ended_after(self.stall_seconds, self._moved, before, f"no answer: {e}")
+            snaps = []
+        if not snaps:
+            limit = min(FORGOTTEN_SECONDS, self.stall_seconds)
+            return self._ended_after(limit, self._known, before, "no target knows it, as after their restart,")
+        self._known = time.monotonic()
         objects = sum(s.stats.objects for s in snaps if s.stats)
         size = sum(s.stats.bytes for s in snaps if s.stats)
         aborted = next((s.abort_err or "aborted" for s in snaps if s.aborted or s.abort_err), "")
         if aborted:
             return Progress(objects, size, _seconds(snaps), finished=True, error=aborted)
-        if snaps and all(s.end_time and s.end_time != _ZERO_TIME for s in snaps):
+        if all(s.end_time and s.end_time != _ZERO_TIME for s in snaps):
             return Progress(objects, size, _seconds(snaps), finished=True)
-        idle = bool(snaps) and all(s.kind in MULTI_OBJECT_KINDS and s.is_idle for s in snaps)
+        idle = all(s.kind in MULTI_OBJECT_KINDS and s.is_idle for s in snaps)
         self._idle = self._idle + 1 if idle else 0
         if self._idle >= IDLE_POLLS:
             return Progress(objects, size, self._moved - self._started, finished=True)
         if (objects, size) != self._seen:
             self._seen, self._moved = (objects, size), time.monotonic()
-        return self._stalled(Progress(objects, size), "no progress")
+        return self._ended_after(self.stall_seconds, self._moved, Progress(objects, size), "no progress")
 
-    def _stalled(self, progress: Progress, what: str) -> Progress:
-        still = time.monotonic() - self._moved
-        if still < self.stall_seconds:
+    def _ended_after(self, seconds: float, since: float, progress: Progress, what: str) -> Progress:
+        """Return progress; when it has been like this for so long, the job is aborted and over."""
+        still = time.monotonic() - since
+        if still < seconds:
             return progress
         abort(self.client, self.job_id)
         error = f"{what} for {still:.0f} s: aborted"

@@ -256,6 +256,8 @@ def s3(endpoint: str, **given: Any) -> S3Store:
         (301, "PermanentRedirect", UsageError, "set the connection's region_name to eu-west-3"),
         (400, "AuthorizationHeaderMalformed", UsageError, "set the connection's region_name to eu-west-3"),
         (403, "SignatureDoesNotMatch", UsageError, "correct the connection's keys"),
+        (400, "ExpiredToken", TransientError, "ExpiredToken"),
+        (403, "RequestTimeTooSkewed", TransientError, "RequestTimeTooSkewed"),
         (403, "InvalidAccessKeyId", UsageError, "correct the connection's keys"),
         (404, "NoSuchBucket", UsageError, "create it at http"),
         (400, "EntityTooSmall", UsageError, "raise part_size"),

@@ -236,24 +236,44 @@ def test_larger_objects_are_progress_too(cluster: Cluster, clock: Clock) -> None
         clock.now += 120
 
 
-def test_job_that_vanished_is_over_after_a_while(cluster: Cluster, clock: Clock) -> None:
-    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=100)
+@pytest.mark.parametrize("stall_seconds", [20, 300])
+@pytest.mark.parametrize("answers_404", [True, False])
+def test_a_job_that_no_target_knows_is_over_after_a_while(
+    cluster: Cluster, clock: Clock, stall_seconds: float, answers_404: bool
+) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds)
+    cluster.targets = {"t1": [snap(objects=5, size=50)], "t2": []}
+    assert follower.poll() == Progress(5, 50)
     cluster.targets = {"t1": [], "t2": []}
-    assert not follower.poll().finished
-    clock.now += 150
-    assert follower.poll().finished
-
-
-def test_declined_abort_is_no_error(cluster: Cluster, clock: Clock) -> None:
-    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=100)
-    cluster.failure = (404, "xaction etl-1 not found")
-    assert not follower.poll().finished
-    clock.now += 150
+    cluster.failure = (404, "xaction etl-1 not found") if answers_404 else None
+    clock.now += 15
+    assert follower.poll() == Progress(5, 50)
+    clock.now += 16
     progress = follower.poll()
-    assert progress.finished
-    assert "no answer" in progress.error
-    assert "not found" in progress.error
+    assert (progress.objects, progress.bytes, progress.finished) == (5, 50, True)
+    assert progress.error.startswith("no target knows it, as after their restart, for 31 s")
     assert cluster.aborted() == ["etl-1"]
+
+
+def test_a_job_that_was_unknown_for_a_moment_goes_on(cluster: Cluster, clock: Clock) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=300)
+    for targets in ({"t1": []}, {"t1": [snap(objects=5, size=50)]}, {"t1": []}, {"t1": [snap(objects=6, size=60)]}):
+        cluster.targets = targets
+        assert not follower.poll().finished
+        clock.now += 20
+
+
+def test_a_cluster_that_is_away_knows_its_jobs_afterwards(cluster: Cluster, clock: Clock) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=300)
+    cluster.targets = {"t1": [snap(objects=5, size=50)]}
+    assert not follower.poll().finished
+    cluster.failure = (503, "not ready")
+    for _ in range(3):
+        clock.now += 40
+        assert not follower.poll().finished
+    cluster.failure, cluster.targets = None, {"t1": []}
+    clock.now += 20
+    assert not follower.poll().finished
 
 
 def test_newest_snapshot_of_a_target_counts(cluster: Cluster, follower: Follower) -> None:
