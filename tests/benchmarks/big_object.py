@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from include.stack.settings import CHECKOUT, HOST
+from include.stack.settings import HOST
+from tests.benchmarks.stacks import serving
 
 KEY, ETAG, MODIFIED = "stream/rows.csv", "0" * 32, "2026-01-01T00:00:00.000Z"
 HEADER = b"n,word\n"
@@ -90,14 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serve(size: int) -> Iterator[tuple[str, int]]:
     """Serve an object of about `size` bytes from a process of its own; gives the endpoint and the object's rows."""
-    command = [sys.executable, "-m", "tests.benchmarks.big_object", "--size", str(size)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as process:
-        try:
-            assert process.stdout
-            endpoint, rows = process.stdout.readline().split()
-            yield endpoint, int(rows)
-        finally:
-            process.terminate()
+    with serving("tests.benchmarks.big_object", "--size", size) as printed:
+        endpoint, rows = printed.split()
+        yield endpoint, int(rows)
 
 
 def main() -> None:

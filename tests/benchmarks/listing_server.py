@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
-import subprocess
-import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +19,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 from xml.sax.saxutils import escape
 
-from include.stack.settings import CHECKOUT, HOST
+from include.stack.settings import HOST
+from tests.benchmarks.stacks import serving
 
 PAGE = 1000
 FOLDER = 1000
@@ -140,13 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serve(count: int) -> Iterator[str]:
     """Serve from a process of its own; gives the endpoint."""
-    command = [sys.executable, "-m", "tests.benchmarks.listing_server", "--count", str(count)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as process:
-        try:
-            assert process.stdout
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
+    with serving("tests.benchmarks.listing_server", "--count", count) as endpoint:
+        yield endpoint
 
 
 def main() -> None:

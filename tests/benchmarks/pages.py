@@ -7,7 +7,6 @@ server, their questions are asked of ClickHouse as the pages ask them.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import time
 from collections.abc import Callable
@@ -20,10 +19,9 @@ from include.pages import movement, objects
 from include.pages.movement import Filter, Movement
 from include.pages.objects import Place, Search
 from include.pages.tables import Tables, write_cursor
-from include.stack import cli, demo
-from include.stack.settings import Stack, default_folder
-from include.stack.supervisor import Supervisor
-from tests.benchmarks import measure
+from include.stack import demo
+from include.stack.settings import Stack
+from tests.benchmarks import measure, stacks
 from tests.benchmarks.measure import bench
 
 RUNS = 1000
@@ -56,17 +54,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000_000, help="objects (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of every question (default: %(default)s)")
     options = parser.parse_args()
-    folder = default_folder() / "bench"
-    if (old := Stack.load(folder)) is not None:
-        Supervisor(old).stop()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
-    stack = cli.up(folder, only=("s3", "clickhouse", "airflow"))
-    try:
+    with stacks.running(("s3", "clickhouse", "airflow")) as stack:
         run(stack, options.count, options.rounds)
-    finally:
-        Supervisor(stack).stop()
 
 
 def run(stack: Stack, count: int, rounds: int) -> None:

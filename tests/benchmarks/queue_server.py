@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -20,7 +18,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from include.stack.settings import CHECKOUT, HOST
+from include.stack.settings import HOST
+from tests.benchmarks.stacks import serving
 
 NAME, DEAD = "burst", "burst-dlq"
 ACCOUNT = "000000000000"
@@ -162,14 +161,9 @@ def _batch(done: Iterator[tuple[str, bool]]) -> dict[str, Any]:
 @contextmanager
 def serve(count: int, objects: int, bucket: str) -> Iterator[str]:
     """Serve from a process of its own; gives the endpoint."""
-    command = [sys.executable, "-m", "tests.benchmarks.queue_server"]
-    command += ["--count", str(count), "--objects", str(objects), "--bucket", bucket]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as process:
-        try:
-            assert process.stdout
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
+    given = ("--count", count, "--objects", objects, "--bucket", bucket)
+    with serving("tests.benchmarks.queue_server", *given) as endpoint:
+        yield endpoint
 
 
 def main() -> None:

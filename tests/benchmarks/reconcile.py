@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import resource
-import shutil
 import time
 from collections.abc import Iterator
 
-from include.stack import cli, demo
-from include.stack.settings import Stack, default_folder
-from include.stack.supervisor import Supervisor
+from include.stack import demo
+from include.stack.settings import Stack
 from include.transform.ledger import Ledger, Scope
-from tests.benchmarks import measure
+from tests.benchmarks import measure, stacks
 from tests.benchmarks.measure import bench
 
 Row = tuple[str, str, int, str, str]
@@ -44,16 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000_000, help="objects (default: %(default)s)")
     options = parser.parse_args()
-    folder = default_folder() / "bench"
-    if (old := Stack.load(folder)) is not None:
-        Supervisor(old).stop()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    stack = cli.up(folder, only=("clickhouse",))
-    try:
+    with stacks.running(("clickhouse",)) as stack:
         run(stack, options.count)
-    finally:
-        Supervisor(stack).stop()
 
 
 def run(stack: Stack, count: int) -> None:

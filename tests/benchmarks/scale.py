@@ -13,7 +13,6 @@ pages in ``bench-pages``, and a queue full of events in ``bench-events``.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sqlite3
 import statistics
 import sys
@@ -22,15 +21,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from include.stack import airflow, cli, s3
+from include.stack import airflow, s3
 from include.stack.airflow_api import AirflowApi
 from include.stack.settings import Stack, default_folder
-from include.stack.supervisor import Supervisor
-from tests.benchmarks import big_object, measure, recordings, transfer
+from tests.benchmarks import big_object, measure, recordings, stacks, transfer
 from tests.benchmarks.measure import bench
 from tests.benchmarks.transfer_ours import S3
 
@@ -181,21 +179,6 @@ def stream(gigabytes: float) -> None:
     bench("scale.stream_clickhouse_cpu", cpu / size * 1e9, "s/GB")
 
 
-@contextmanager
-def _site() -> Iterator[Site]:
-    folder = default_folder() / "bench"
-    if (old := Stack.load(folder)) is not None:
-        Supervisor(old).stop()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
-    stack = cli.up(folder)
-    try:
-        yield Site(stack)
-    finally:
-        Supervisor(stack).stop()
-
-
 def main() -> None:
     """Run the parts that are asked for."""
     parser = argparse.ArgumentParser(
@@ -216,7 +199,8 @@ def main() -> None:
         "history": lambda site: history(site, given.runs, given.rounds),
     }
     if asked := [part for part in of_stack if part in given.only]:
-        with _site() as site:
+        with stacks.running() as stack:
+            site = Site(stack)
             for part in asked:
                 of_stack[part](site)
     if "stream" in given.only:

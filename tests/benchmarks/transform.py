@@ -7,7 +7,6 @@ the ETL's servers with their children, and this process where it is the client.
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import time
@@ -19,8 +18,7 @@ from typing import Any
 
 import psutil
 
-from include.stack import cli
-from include.stack.settings import Stack, default_folder
+from include.stack.settings import Stack
 from include.stack.supervisor import Supervisor
 from include.storage.buckets import Bucket
 from include.storage.cluster import Cluster
@@ -30,7 +28,7 @@ from include.transform.etl import EtlSpec
 from include.transformers.formats import AudioFormat
 from include.transformers.native import build
 from operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
-from tests.benchmarks import measure, recordings
+from tests.benchmarks import measure, recordings, stacks
 from tests.benchmarks.measure import Figures, bench
 
 STEREO, MONO = AudioFormat(sample_rate=44_100, channels=2), AudioFormat()
@@ -147,17 +145,9 @@ def start(count: int, targets: int | None = None) -> Bench:
     """Bring up a cluster of its own, of so many targets, and put `count` recordings into it."""
     measure.require(["cc", "pkg-config", "libavformat", "ffmpeg"])
     build.build()
-    folder = default_folder() / "bench"
-    if (old := Stack.load(folder)) is not None:
-        Supervisor(old).stop()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    cache = default_folder() / "cache"
-    cache.mkdir(exist_ok=True)
-    (folder / "cache").symlink_to(cache.resolve(), target_is_directory=True)
-    stack = cli.up(folder, targets, only=("podrunner", "aistore"))
+    stack = stacks.fresh(("podrunner", "aistore"), targets)
     client = Cluster(stack.url("ais_proxy")).client()
-    paths = recordings.make(folder / "recordings", count)
+    paths = recordings.make(stack.state.parent / "recordings", count)
     source = SOURCE.handle(client)
     source.create()
     for path in paths:

@@ -1,0 +1,48 @@
+"""The stack of a benchmark, apart from all others, and servers of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from include.stack import cli
+from include.stack.cli import PARTS
+from include.stack.settings import CHECKOUT, Stack, default_folder
+from include.stack.supervisor import Supervisor
+
+
+def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
+    """Start a new stack in place of that of the benchmark before."""
+    folder, cache = default_folder() / "bench", default_folder() / "cache"
+    if (old := Stack.load(folder)) is not None:
+        Supervisor(old).stop()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    cache.mkdir(exist_ok=True)
+    (folder / "cache").symlink_to(cache.resolve(), target_is_directory=True)
+    return cli.up(folder, targets, only=only)
+
+
+@contextmanager
+def running(only: Collection[str] = PARTS) -> Iterator[Stack]:
+    """Start a new stack, and stop it in the end."""
+    stack = fresh(only)
+    try:
+        yield stack
+    finally:
+        Supervisor(stack).stop()
+
+
+@contextmanager
+def serving(module: str, *arguments: object) -> Iterator[str]:
+    """Run a server of ours in a process of its own; gives the first line that it prints."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as process:
+        try:
+            assert process.stdout
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
