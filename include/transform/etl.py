@@ -15,7 +15,7 @@ from typing import Any
 
 from . import jobs
 from .errors import TransformError, TransientTransformError, said
-from .pods import PodWatch, Watched
+from .pods import PodWatch, Watched, is_final
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,8 @@ def ensure(client: Any, spec: EtlSpec, pods: PodWatch | None = None) -> list[str
     """Make the ETLs of a chain run and return their names; those that run already are reused.
 
     `pods` watches the pods, so that one that does not start says why. Raises TransformError when a pod cannot start,
-    with the reason, and TransientTransformError when an ETL has to be replaced while transforms run.
+    with the reason, and TransientTransformError when it may start later, such as one that was killed, or when an ETL
+    has to be replaced while transforms run.
     """
     return [_ensure(client, stage, pods) for stage in spec.stages]
 
@@ -218,8 +219,10 @@ def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
                 return spec.name
             discard(client, spec.name)  # a failed init leaves an entry that blocks the next one
             reason = watched.reason or said(e)
-            if attempt == _ATTEMPTS or watched.is_final:
-                raise TransformError(f"ETL {spec.name} (image {spec.image}) does not start: {reason}") from e
+            final = watched.is_final or is_final(said(e))
+            if attempt == _ATTEMPTS or final:
+                kind = TransformError if final else TransientTransformError  # killed, or nobody saw why
+                raise kind(f"ETL {spec.name} (image {spec.image}) does not start: {reason}") from e
             log.warning("ETL %s: start %d of %d failed, trying again: %s", spec.name, attempt, _ATTEMPTS, reason)
             time.sleep(2)  # AIStore still cancels what it began; an immediate init fails with "context canceled"
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +26,10 @@ _FINAL = frozenset(
         "OOMKilled",
     }
 )
-# Exit codes from here on are those of signals, which say nothing of the next time.
+# Exit codes above are those of signals, which say nothing of the next time.
 _SIGNALS = 128
+# What AIStore says of a pod that has ended (ext/etl/pod_watcher.go).
+_ENDED = re.compile(r"state: Terminated, reason: (?P<reason>\w*),.*exitCode: (?P<code>\d+)", re.DOTALL)
 
 
 @dataclass
@@ -35,6 +38,16 @@ class Watched:
 
     reason: str = ""
     is_final: bool = False
+
+
+def is_final(aistore_says: str) -> bool:
+    """Tell from AIStore's own error whether a pod would end in the same way again."""
+    ended = _ENDED.search(aistore_says)
+    return ended is not None and _ends_so_again(ended["reason"], int(ended["code"]))
+
+
+def _ends_so_again(reason: str | None, exit_code: int) -> bool:
+    return reason in _FINAL or 0 < exit_code <= _SIGNALS  # by itself, not by a signal
 
 
 class PodWatch:
@@ -106,8 +119,7 @@ class PodWatch:
                     why = f"{ended.reason or 'ended'}, exit code {ended.exit_code}"
                     said = ended.message or self._log(name)
                     watched.reason = f"pod {name}: {why}: {' '.join(said.split())[-1000:]}"
-                    # by itself, not by a signal: it does the same again
-                    watched.is_final = ended.reason in _FINAL or 0 < ended.exit_code < _SIGNALS
+                    watched.is_final = _ends_so_again(ended.reason, ended.exit_code)
 
     def _log(self, pod: str) -> str:
         try:

@@ -97,13 +97,8 @@ def of_airflow(site: Site, few: int, many_rows: int, many_recordings: int) -> No
         found = {count: site.costs(dag, **make(site, count)) for count in (few, many)}
         for count, cost in found.items():
             print(f"| `{dag}` | {count:,} | " + " | ".join(f"{value:,}" for value in cost.values()) + " |")
-        for name in ("rows", "xcom"):
-            more = found[many][name] - found[few][name]
-            bench(
-                f"scale.{dag}.{name}_per_million_objects",
-                more / (many - few) * 1e6,
-                "rows" if name == "rows" else "B",
-            )
+        for name in ("tasks", "rows", "xcom", "logs"):
+            bench(f"scale.{dag}.{name}_growth", found[many][name] / found[few][name], "x")
     print()
 
 

@@ -103,6 +103,14 @@ def test_a_pod_that_does_not_start_says_why(
     with pytest.raises(TransformError) as caught:
         etls.ensure(aistore, replace(spec("upper"), **change), pods)
     assert not [word for word in words if word not in str(caught.value)], caught.value
+    assert type(caught.value) is TransformError  # no retry helps
+
+
+def test_a_pod_that_was_killed_may_start_later(stack: Stack, aistore: Any) -> None:
+    pods = PodWatch(str(kube_config(stack)), NAMESPACE, interval=0.2)
+    killed = ("python", "-c", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(TransientTransformError, match=r"exit code 137|exitCode: 137"):
+        etls.ensure(aistore, replace(spec("upper"), command=killed), pods)
 
 
 class Shout(FastAPIServer):

@@ -12,7 +12,7 @@ import pytest
 from kubernetes import client as kube
 
 from include.stack.settings import CHECKOUT
-from include.transform.pods import PodWatch
+from include.transform.pods import PodWatch, is_final
 
 
 def pod(*, name: str = "my-etl-t1", state: Any = None, last: Any = None, conditions: Any = None) -> Any:
@@ -86,6 +86,16 @@ def test_reason(found: Any, reason: str, final: bool) -> None:
     with watch(Api(found)).watching("my-etl") as watched:
         time.sleep(0.1)
     assert (watched.reason, watched.is_final) == (reason, final)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "final"),
+    [("Error", 1, True), ("StartError", 128, True), ("OOMKilled", 137, True), ("Error", 137, False), ("", 0, False)],
+)
+def test_what_aistore_says_of_a_pod(reason: str, code: int, final: bool) -> None:
+    state = f"container: my-etl, state: Terminated, reason: {reason}, message: a,\nb, exitCode: {code}"
+    assert is_final(f'[t[t1],pod="my-etl-t1",service="my-etl-t1",pod_status="{state}"] context canceled') == final
+    assert not is_final('[t[t1],pod="my-etl-t1",pod_status="container: my-etl, state: Waiting"] timed out')
 
 
 def test_a_kubernetes_that_does_not_answer_changes_nothing() -> None:
