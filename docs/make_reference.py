@@ -30,13 +30,14 @@ _PARAM = re.compile(r"^:param (\w+): (.*?)(?=^:param |\Z)", re.MULTILINE | re.DO
 
 @dataclass(frozen=True)
 class Described:
-    """A class of `operators`, as its source describes it."""
+    """A class of `operators`, as its source describes it; `given` is what it gives to the class that it extends."""
 
     name: str
     module: str
     bases: tuple[str, ...]
     text: str
     defaults: dict[str, str]
+    given: frozenset[str]
     templated: tuple[str, ...]
 
 
@@ -54,14 +55,19 @@ def classes() -> dict[str, Described]:
 def _described(node: ast.ClassDef, module: str) -> Described:
     bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
     defaults: dict[str, str] = {}
+    given: frozenset[str] = frozenset()
     templated: tuple[str, ...] = ()
     for part in node.body:
         if isinstance(part, ast.FunctionDef) and part.name == "__init__":
             defaults = dict(_arguments(part.args))
+            calls = (
+                n for n in ast.walk(part) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super().__init__"
+            )
+            given = frozenset(keyword.arg for call in calls for keyword in call.keywords if keyword.arg)
         target = part.targets[0] if isinstance(part, ast.Assign) else getattr(part, "target", None)
         if isinstance(target, ast.Name) and target.id == "template_fields" and isinstance(part.value, ast.Tuple):
             templated = tuple(e.value for e in part.value.elts if isinstance(e, ast.Constant))
-    return Described(node.name, module, bases, ast.get_docstring(node) or "", defaults, templated)
+    return Described(node.name, module, bases, ast.get_docstring(node) or "", defaults, given, templated)
 
 
 def _arguments(given: ast.arguments) -> Iterator[tuple[str, str]]:
@@ -112,7 +118,9 @@ def _section(ancestry: list[Described], found: dict[str, Described], values: dic
     lines = [f"### {described.name}\n", f"`from {described.module} import {described.name}`\n"]
     lines.append(_markdown(_PARAM.sub("", described.text)) + "\n")
     meanings = {n: " ".join(m.split()) for d in reversed(ancestry) for n, m in _PARAM.findall(d.text)}
-    defaults = {n: v for d in reversed(ancestry) for n, v in d.defaults.items()}
+    defaults: dict[str, str] = {}
+    for d in reversed(ancestry):
+        defaults = {n: v for n, v in defaults.items() if n not in d.given} | d.defaults
     templated = {n for d in ancestry for n in d.templated}
     if defaults:
         lines += ["| argument | default | meaning |", "|---|---|---|"]

@@ -19,7 +19,7 @@ from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
 from operators.hooks.aistore import AIStoreHook
 from operators.movement import MovementOperator
-from operators.outcome import OnFailedObjects, check_on_failed_objects, finish
+from operators.outcome import OnFailedObjects, check_policy, finish
 from operators.shared import airflow_errors, as_bool, ledger, record_running, run_key
 from operators.triggers.aistore import AISJobTrigger
 
@@ -105,7 +105,7 @@ class _BucketJobOperator(MovementOperator):
     def job(self, context: Context) -> BucketJob:
         """Build the engine's job from the rendered arguments. Raises ValueError for arguments that make none."""
         source = Bucket.parse(self.source)
-        check_on_failed_objects(self.on_failed_objects)
+        check_policy(self.on_failed_objects)
         hook = AIStoreHook(self.aistore_conn_id)
         return BucketJob(
             hook.get_conn(),
@@ -387,10 +387,10 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
 
     def spec(self) -> EtlSpec:
         """Put the format into the ETL's environment."""
-        self.environment = self.audio().environment()
+        self.environment = {**(self.environment or {}), **self.audio().environment()}
         return super().spec()
 
     def naming(self, context: Context) -> Naming:
         """Give results the extension of their container."""
-        self.extensions = self.audio().extensions
+        self.extensions = {**self.audio().extensions, **(self.extensions or {})}
         return super().naming(context)

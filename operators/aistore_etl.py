@@ -19,7 +19,7 @@ from include.transform.inspection import Inspection
 from include.transform.single import get_object, transform_object
 from operators.hooks.aistore import AIStoreHook
 from operators.links import RunPageLink
-from operators.outcome import OnFailedObjects
+from operators.outcome import OnFailedObjects, check_policy
 from operators.shared import airflow_errors, ledger, run_columns
 from operators.triggers.aistore import AISJobTrigger
 
@@ -150,6 +150,7 @@ class AISInspectBucketOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Submit and defer."""
         with airflow_errors():
+            check_policy(self.on_failed_objects)
             job_id = self.inspection().submit()
         self.defer(
             trigger=AISJobTrigger(
@@ -182,7 +183,7 @@ class AISInspectBucketOperator(BaseOperator):
                 }
             )
         for name, reason in failed:
-            self.log.warning("failed: %r: %s", name, reason)
+            self.log.warning("failed: %r: %s", name, reason, object=name)
         if failed and self.on_failed_objects == "fail":
             raise AirflowFailException(
                 f"{len(failed)} objects cannot be transformed, such as {failed[0][0]!r}: {failed[0][1]}"

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 OnFailedObjects = Literal["fail", "report"]
 
 
-def check_on_failed_objects(value: str) -> None:
-    """Raise ValueError for a value of `on_failed_objects` that there is not."""
+def check_policy(value: str, name: str = "on_failed_objects") -> None:
+    """Raise ValueError for a value that an argument such as `on_failed_objects` does not have."""
     if value not in ("fail", "report"):
-        raise ValueError(f"on_failed_objects {value!r}: use 'fail' or 'report'")
+        raise ValueError(f"{name} {value!r}: use 'fail' or 'report'")
 
 
 def finish(

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
@@ -21,12 +21,11 @@ from operators.aistore import AISTransformBucketOperator, transformer_command
 from operators.hooks.aistore import AIStoreHook
 from operators.links import RunPageLink
 from operators.movement import Movement, MovementOperator
+from operators.outcome import OnFailedObjects, check_policy
 from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-OnInvalidRows = Literal["fail", "report"]
 
 
 class AISProbeAudioOperator(AISTransformBucketOperator):
@@ -39,7 +38,7 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(command=transformer_command("audio_probe"), **kwargs)
+        super().__init__(command=transformer_command("audio_probe"), extensions=None, prepend="", **kwargs)
 
     def naming(self, context: Context) -> Naming:
         """Name facts as the transcode of the same run does."""
@@ -144,7 +143,7 @@ class GXValidateManifestOperator(_ManifestOperator):
         channels: int | str = 1,
         min_seconds: float | str = 0.1,
         max_seconds: float | str = 3_600,
-        on_invalid_rows: OnInvalidRows = "fail",
+        on_invalid_rows: OnFailedObjects = "fail",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -160,13 +159,15 @@ class GXValidateManifestOperator(_ManifestOperator):
         from include.quality.validation import combine, validate
 
         started = time.monotonic()
-        manifest = self.manifest(context)
+        with airflow_errors():
+            check_policy(self.on_invalid_rows, "on_invalid_rows")
+            suite = speech_manifest_suite(
+                int(self.sample_rate), int(self.channels), float(self.min_seconds), float(self.max_seconds)
+            )
+            manifest = self.manifest(context)
         if not manifest.staged():
             self.log.info("nothing new to validate")
             return {"success": True, "rows": 0, "invalid": 0}
-        suite = speech_manifest_suite(
-            int(self.sample_rate), int(self.channels), float(self.min_seconds), float(self.max_seconds)
-        )
         rows = validate(
             manifest.frames(),
             suite,

@@ -14,7 +14,7 @@ from operators.hooks.aistore import AIStoreHook
 from operators.hooks.storage import backend, connection_of, profile, store
 from operators.links import BenchmarksPageLink
 from operators.movement import MovementOperator
-from operators.outcome import OnFailedObjects, check_on_failed_objects, finish
+from operators.outcome import OnFailedObjects, check_policy, finish
 from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_key
 from operators.triggers.aistore import AISJobTrigger
 
@@ -102,7 +102,7 @@ class StorageCopyBucketOperator(MovementOperator):
         from include.storage.copy_job import CopyJob
         from include.storage.copy_ledger import CopyLedger
 
-        check_on_failed_objects(self.on_failed_objects)
+        check_policy(self.on_failed_objects)
         client = clickhouse(self.clickhouse_conn_id)
         connection = connection_of(self.destination, self.destination_conn_id or None)
         destination = store(self.destination, connection)
@@ -181,7 +181,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         """Return the engine's prefetch. Raises ValueError for a bucket that is not remote."""
         from include.storage.prefetch import Prefetch
 
-        check_on_failed_objects(self.on_failed_objects)
+        check_policy(self.on_failed_objects)
         return Prefetch(AIStoreHook(self.aistore_conn_id).get_conn(), Bucket.parse(self.bucket), self.prefix)
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -112,10 +112,23 @@ def queue(make: Callable[[], Any], name: str, findings: list[Finding]) -> Queue 
     if redrive.get("deadLetterTargetArn"):
         target = redrive["deadLetterTargetArn"].rpartition(":")[2]
         findings.append(_sqs.ok("redrive policy", f"to {target} after {redrive.get('maxReceiveCount')} receives"))
+        findings.append(_dead_letters(client, target))
     else:
         remedy = "set a RedrivePolicy to a dead-letter queue: a message that cannot be read comes back for ever"
         findings.append(_sqs.failed("redrive policy", f"{name} has none", remedy))
     return Queue(client, url, waiting)
+
+
+def _dead_letters(client: Any, name: str) -> Finding:
+    """Look at the dead-letter queue: its depth is recorded with that of the queue, and messages are sent to it."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        url = client.get_queue_url(QueueName=name)["QueueUrl"]
+        attributes = client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+    except (BotoCoreError, ClientError) as e:
+        return _sqs.failed("dead letters", e, _queue_remedy(e, name))
+    return _sqs.ok("dead letters", f"{name}: {attributes['Attributes']['ApproximateNumberOfMessages']} messages")
 
 
 def _queue_remedy(error: Exception, name: str) -> str:
@@ -123,7 +136,7 @@ def _queue_remedy(error: Exception, name: str) -> str:
     if "NonExistentQueue" in code or "QueueDoesNotExist" in code:
         return f"create the queue {name}, or name another one"
     if code:
-        actions = "sqs:GetQueueUrl, sqs:GetQueueAttributes, sqs:ReceiveMessage, sqs:DeleteMessage"
+        actions = "sqs:GetQueueUrl, sqs:GetQueueAttributes, sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage"
         return f"allow {actions} and sqs:ChangeMessageVisibility on it to the AWS connection's keys or role"
     return "correct endpoint_url and region_name in the extras of the AWS connection, and let this machine reach them"
 

@@ -15,8 +15,6 @@ from include.events.queue import Message
 State = Literal["loaded", "skipped", "failed", "undone", "untried"]
 Verdict = Literal["delete", "bury", "release"]
 
-_LONGEST_DELAY = 900
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -89,7 +87,7 @@ class Delivery:
     @property
     def delay_seconds(self) -> int:
         """How long it stays invisible when it is given back: longer after each failure."""
-        return min(15 * 2**self.failures, _LONGEST_DELAY) if self.is_failure else 0
+        return 15 * 2**self.failures if self.is_failure else 0
 
     def _any(self, *states: State) -> bool:
         return any(outcome.state in states for outcome in self.outcomes)

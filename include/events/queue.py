@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Limits of SQS (developer guide, "Amazon SQS message quotas"): entries of a batch, seconds of a long poll, seconds
-# that a message is invisible at most from its receipt on.
+# Limits of SQS (developer guide, "Amazon SQS message quotas"): entries of a batch, seconds of a long poll.
 ENTRIES = 10
 LONG_POLL = 20
-LONGEST_LEASE = 43_200
 
 _ABSENT = frozenset({"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"})
 _REFUSED = frozenset(
@@ -223,7 +221,8 @@ def _named(queue: str, code: str, text: str) -> TransferError:
         return NoQueueError(f"there is no queue {queue}: create it, or correct its name or region")
     if code in _REFUSED:
         return UsageError(
-            f"queue {queue} refuses it ({code}): allow sqs:ReceiveMessage, sqs:DeleteMessage,"
-            " sqs:ChangeMessageVisibility, sqs:GetQueueUrl and sqs:GetQueueAttributes, and check the keys"
+            f"queue {queue} refuses it ({code}): allow sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage,"
+            " sqs:ChangeMessageVisibility, sqs:GetQueueUrl and sqs:GetQueueAttributes on it and on its dead-letter"
+            " queue, and check the keys"
         )
     return TransientError(f"queue {queue}: {text}")

@@ -29,8 +29,8 @@ class Window:
     It is told of again every `repeat_seconds` until a run takes it. If none does within `untaken_seconds`, as the
     DAG is paused, its messages are given back, and from then on there is an event without a batch every
     `ring_seconds`, which costs the messages no receives, until a run has processed some. The messages of a run's
-    batch are held for `taken_seconds`; after `failed_seconds`, and again after each, they are told of once more: if
-    their run has failed and could not settle, the next one does.
+    batch are held for `taken_seconds`; after `failed_seconds`, and each time after twice as long, they are told of
+    once more: the next run, which waits for that one, gets them if it has failed and could not settle.
     """
 
     messages: int = 1000
@@ -38,7 +38,7 @@ class Window:
     repeat_seconds: float = 60.0
     untaken_seconds: float = 600.0
     ring_seconds: float = 300.0
-    failed_seconds: float = 1_800.0
+    failed_seconds: float = 300.0
     taken_seconds: float = 21_600.0
 
 
@@ -51,7 +51,7 @@ class Watch:
         self.window = window or Window()
         self.batches = Batches(client, queue.url)
         self._held: dict[str, list[Message]] = {}
-        self._due: dict[str, float] = {}
+        self._due: dict[str, tuple[float, float]] = {}
         EventLedger(client, queue.url, "").create()
 
     def step(self) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ class Watch:
         for batch, state in unsettled:
             if batch not in self._held:  # another task's, or of a watcher that is gone
                 self._hold(batch, self.batches.messages(batch))
-            if self._is_due(f"{state} {batch}", every[state]):
+            if self._is_due(f"{state} {batch}", every[state], growth=2.0 if state == "taken" else 1.0):
                 return self._told(batch)
         if unsettled:
             return None
@@ -78,13 +78,14 @@ class Watch:
         self._due.clear()
         return self._next()
 
-    def _is_due(self, what: str, interval: float) -> bool:
-        """Tell whether an interval has passed since this was done or first asked for."""
+    def _is_due(self, what: str, interval: float, growth: float = 1.0) -> bool:
+        """Tell whether an interval, which grows each time, has passed since this was done or first asked for."""
         now = time.monotonic()
-        due = now >= self._due.setdefault(what, now + interval)
-        if due:
-            self._due[what] = now + interval
-        return due
+        at, interval = self._due.setdefault(what, (now + interval, interval))
+        if now < at:
+            return False
+        self._due[what] = (now + interval * growth, interval * growth)
+        return True
 
     def _hold(self, batch: str, messages: list[Message]) -> None:
         self._held[batch] = messages

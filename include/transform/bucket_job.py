@@ -397,6 +397,7 @@ class BucketJob:
                 prepend=self.naming.prepend,
                 continue_on_error=self.options.continue_on_error,
                 latest=self.options.latest,
+                num_workers=self.options.workers or None,
             )
             job_id = ids[-1]
         else:

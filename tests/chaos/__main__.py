@@ -64,12 +64,16 @@ class Chaos:
         self.events = Events(made, "events", "s3_events_to_clickhouse", count["events"], self.allowed)
         self.pipelines: list[Pipeline] = [self.speech, self.loads, self.events]
         self._lock = threading.Lock()
+        self._met_at = time.monotonic()
 
     def allowed(self) -> float:
         """Return which share of the objects may have been put by now."""
         if time.monotonic() > self.deadline:
             return 0.0
-        return min(1.0, 0.03 + len(self.done) / (self.options.faults * _LAST_PUT))
+        # where nothing moves, a fault finds nobody to meet
+        quiet = time.monotonic() - self._met_at
+        done = len(self.done) + quiet / (4 * self.options.gap)
+        return min(1.0, 0.03 + done / (self.options.faults * _LAST_PUT))
 
     def run(self) -> None:
         """Put objects and do faults at the same time, until all faults are done and all objects in place."""
@@ -110,6 +114,7 @@ class Chaos:
         fault.ended = time.time()
         with self._lock:
             if fault.met:
+                self._met_at = time.monotonic()
                 self.done.append(fault)
             else:  # it met nobody: later
                 waiting.insert(min(len(waiting), 5 + chance.randrange(10)), kind)

@@ -134,6 +134,9 @@ def test_the_next_run_gets_what_a_failed_one_could_not_settle(mailbox: Mailbox, 
     batches = Batches(mailbox.client(), mailbox.url)
     assert len(batches.take(told["batch"], "dag/failed")) == 1
     assert until(watcher.step, 20, "word of the batch once more")["batch"] == told["batch"]
+    since = time.monotonic()
+    assert until(watcher.step, 20, "word of the batch again")["batch"] == told["batch"]
+    assert time.monotonic() - since > 1.8  # twice as long
     assert take_or_receive(mailbox.queue, mailbox.client(), "other/run", [told["batch"]], 10, 3) == 0
     load = mailbox.events_load()
     load.run_id = "dag/next"
