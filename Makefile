@@ -65,7 +65,7 @@ logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
 
 .PHONY: doctor
 doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*, or of the running stack; ARGS="--read-only"
-	@if test -z "$${AIRFLOW_CONN_CLICKHOUSE_DEFAULT:-}$${AIRFLOW_CONN_AWS_DEFAULT:-}$${AIRFLOW_CONN_AISTORE_DEFAULT:-}"; then \
+	@if test -z "$${AIRFLOW_CONN_CLICKHOUSE_DEFAULT:-}$${AIRFLOW_CONN_AWS_DEFAULT:-}$${AIRFLOW_CONN_AISTORE_DEFAULT:-}$${AIRFLOW_CONN_HSDS_DEFAULT:-}"; then \
 		lines="$$($(STACK) env)"; eval "$$lines"; fi; $(PYTHON) -m include.doctor $(ARGS)
 
 .env: ## make the secrets of docker-compose.yaml, once

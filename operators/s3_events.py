@@ -122,6 +122,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
                 "detail": json.dumps(report),
             },
             rows=report["rows"],
+            rejected=report["rejected"],
         )
         queue = self.sqs_queue.rpartition("/")[2]
         stats.gauge("storeside.queue.oldest_seconds", report["oldest_seconds"], tags={"queue": queue})

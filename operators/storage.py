@@ -327,9 +327,11 @@ class StorageBenchmarkOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Measure, record and draw."""
-        from include.storage.benchmark import Benchmark, draw, record, table
+        from include.storage.benchmark import Benchmark, draw, record, require_charts, table
 
         with airflow_errors():
+            if self.chart:
+                require_charts()
             stores = [backend(text) for text in _list(self.backends)]
             benchmark = Benchmark(stores, rounds=int(self.rounds), put_bytes=int(self.megabytes) * 1_000_000)
             results = benchmark.run()

@@ -120,6 +120,7 @@ def _clickhouse(connection: Connection) -> Any:
 
 def _aws(connection: Connection, service: Any) -> Any:
     import boto3
+    from botocore.config import Config
 
     extra = connection.extra_dejson
     session = boto3.Session(
@@ -128,7 +129,8 @@ def _aws(connection: Connection, service: Any) -> Any:
         extra.get("aws_session_token"),
         region_name=extra.get("region_name", "us-east-1"),
     )
-    return session.client(service, endpoint_url=extra.get("endpoint_url"))
+    config = Config(**extra.get("config_kwargs") or {})
+    return session.client(service, endpoint_url=extra.get("endpoint_url"), config=config)
 
 
 def _url(connection: Connection) -> str:

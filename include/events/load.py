@@ -66,6 +66,7 @@ class Drained:
     released: int = 0
     dead: int = 0
     rows: int = 0
+    rejected: int = 0
     bytes: int = 0
     oldest_seconds: float = 0.0
     seconds: float = 0.0
@@ -244,6 +245,7 @@ class EventLoad:
         if objects:
             report = transfer.run(transfer.prepare(objects))
             self.drained.rows += report.rows
+            self.drained.rejected += report.rejected
             self.drained.bytes += report.bytes
             states = transfer.loads.outcomes([o.key for o in objects])
             for o in objects:

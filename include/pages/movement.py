@@ -151,7 +151,8 @@ def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict
         "SELECT key, row_number, reason, substring(raw, 1, 500) AS raw"
         f" FROM {identifier(database)}.{identifier(table + '_rejected')} FINAL"
         " WHERE load_id IN (SELECT load_id FROM storeside.loads WHERE destination = {destination:String}"
-        " AND bucket = {bucket:String} AND run_id = {run:String} AND rejected > 0 ORDER BY load_id LIMIT 1000)"
+        " AND bucket = {bucket:String} AND (run_id = {run:String} OR startsWith(run_id, concat({run:String}, '/')))"
+        " AND rejected > 0 ORDER BY load_id LIMIT 1000)"
         " ORDER BY load_id, row_number LIMIT {limit:UInt32}",
         destination=stage.table, bucket=stage.bucket, run=stage.run_id, limit=limit,
     )  # fmt: skip

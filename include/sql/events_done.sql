@@ -1,4 +1,11 @@
 -- Which of these recordings are loaded, or failed for good on the way and why, in the version of the event or later.
+WITH places AS
+(
+    -- the bucket, and what its objects are copied to
+    SELECT {bucket:String} AS place
+    UNION DISTINCT
+    SELECT destination FROM storeside.objects WHERE source = {bucket:String} AND object IN {keys:Array(String)}
+)
 SELECT
     e.n,
     if(loaded.key != '' AND (loaded.version = e.etag OR loaded.at > e.happened), 'loaded', 'failed') AS state,
@@ -17,17 +24,17 @@ LEFT JOIN
 ) AS loaded ON loaded.key = e.key
 LEFT JOIN
 (
-    -- a failure of the object itself, or of what was made of it
+    -- a failure of the object itself, or of what was made of it, on the way that begins in its bucket
     SELECT key, max(recorded_at) AS at, argMax(reason, recorded_at) AS reason
     FROM
     (
         SELECT object AS key, recorded_at, reason FROM storeside.objects FINAL
-        WHERE object IN {keys:Array(String)} AND status = 'failed'
+        WHERE object IN {keys:Array(String)} AND status = 'failed' AND source IN (SELECT place FROM places)
         UNION ALL
         SELECT t.object, f.recorded_at, f.reason
         FROM storeside.objects AS t FINAL
         INNER JOIN storeside.objects AS f FINAL ON f.source = t.destination AND f.object = t.destination_object
-        WHERE t.object IN {keys:Array(String)} AND f.status = 'failed'
+        WHERE t.object IN {keys:Array(String)} AND f.status = 'failed' AND t.source IN (SELECT place FROM places)
     )
     GROUP BY key
 ) AS failed ON failed.key = e.key

@@ -1,4 +1,5 @@
--- What one run made of each object version that it was to load into a table from a bucket; see pages_outcomes.
+-- What one run, or a batch of its events, made of each object version that it was to load into a table from a bucket;
+-- see pages_outcomes.
 SELECT *
 FROM
 (
@@ -6,7 +7,7 @@ FROM
         key, version, toString(load_id) AS load_id, toString(state) AS status, reason, rows, rejected, bytes,
         toUnixTimestamp64Milli(toDateTime64(recorded_at, 3)) AS recorded_ms, recorded_at
     FROM storeside.loads
-    WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run:String}
+    WHERE destination = {destination:String} AND bucket = {bucket:String} AND (run_id = {run:String} OR startsWith(run_id, concat({run:String}, '/')))
         AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
         AND ({status:String} = '' OR state = {status:String})
         AND (key > {after_key:String} OR key = {after_key:String} AND version > {after_version:String})

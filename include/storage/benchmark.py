@@ -6,6 +6,7 @@ request; a PUT of 64 MB whole, in a few parts of 10 MB, and in many of 1 MB or o
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import statistics
 from collections import defaultdict
@@ -128,12 +129,17 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def require_charts() -> None:
+    """Raise UsageError where nothing can be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("a chart needs matplotlib: pip install matplotlib, or leave `chart` empty")
+
+
 def draw(path: str, results: Sequence[Result]) -> None:
     """Draw the medians as bars, grouped by operation. Raises UsageError without matplotlib."""
-    try:
-        import matplotlib as mpl
-    except ImportError as e:
-        raise UsageError("a chart needs matplotlib: pip install matplotlib, or leave `chart` empty") from e
+    require_charts()
+    import matplotlib as mpl
+
     mpl.use("Agg")
     from matplotlib import pyplot
 

@@ -224,6 +224,7 @@ def test_recordings_that_are_done_failed_and_not_there_yet(mailbox: Mailbox, run
     results = f"ais://{mailbox.bucket}"
     run.ledger_row(f"s3://{mailbox.bucket}", results, "transcode-failed.flac", "transcode-failed.flac", "done")
     run.ledger_row(results, "ais://speech", "transcode-failed.flac", "transcode-failed.wav", "failed")
+    run.ledger_row("s3://elsewhere", "ais://elsewhere", "unknown.flac", "", "failed")  # another's of this name
     assert run.settle() == Settled(deleted=3, released=1, dead=2)
     assert mailbox.dead() == {
         "copy-failed.flac": f"s3://{mailbox.bucket}/copy-failed.flac: broken",

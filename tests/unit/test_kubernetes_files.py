@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -114,6 +115,8 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
     assert aws["extra"]["clickhouse_collection"] in collection
     grants = configuration["users"]["storeside/grants/query"]
     assert f"GRANT NAMED COLLECTION ON {collection[0]}" in grants
+    users = ElementTree.parse(CHECKOUT / "include" / "stack" / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
+    assert [query.text for query in users.findall("users/storeside/grants/query")] == grants
     page = (CHECKOUT / "docs" / "configuration.md").read_text()
     for grant in grants:
         assert f"{grant} TO storeside;" in page

@@ -229,6 +229,17 @@ def test_results_are_named_after_the_rendered_container(container: str) -> None:
     assert naming.destination("in/notes.txt") == "in/notes.txt"
 
 
+def test_what_a_transcode_is_given_besides_the_format_counts() -> None:
+    operator = rendered(
+        AISTranscodeAudioOperator,
+        {},
+        environment={"AUDIO_MAX_SECONDS": "86400", "AUDIO_CODEC": "no"},
+        extensions={"sph": "wav"},
+    )
+    assert operator.spec().environment == {**AudioFormat().environment(), "AUDIO_MAX_SECONDS": "86400"}
+    assert [operator.naming(CONTEXT).destination(name) for name in ("a.sph", "a.flac")] == ["a.wav", "a.wav"]
+
+
 def test_a_transform_of_ones_own_is_as_written() -> None:
     operator = rendered(
         AISTransformBucketOperator,
@@ -388,6 +399,19 @@ def test_deleting_etls_says_whether_they_are_gone(
     monkeypatch.setattr("include.transform.etl.discard", lambda _, name: discarded.append(name))
     assert AISDeleteEtlOperator(task_id="t", etl=etl).execute(CONTEXT) is not bool(running)
     assert discarded == ([] if running else ["my-etl"])
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", on_invalid_rows="Fail"),  # type: ignore[arg-type]
+        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", sample_rate="fast"),
+        AISInspectBucketOperator(task_id="t", source="ais://a", etl=EtlSpec("e", "image"), on_failed_objects="no"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_arguments_fail_before_anything_is_done(operator: Any) -> None:
+    with pytest.raises(AirflowFailException, match=r"use 'fail' or 'report'|invalid literal"):
+        operator.execute(CONTEXT)
 
 
 def test_template_fields_of_the_validation_are_attributes() -> None:

@@ -289,6 +289,15 @@ def test_outcomes_are_those_of_the_run_and_in_pages(client: Client) -> None:
         movement.outcomes(tables, stage(), "no")
 
 
+def test_loads_by_events_are_those_of_the_run_whose_batches_they_are(client: Client) -> None:
+    for key, run in (("a", "d/r/0a1b2c3d"), ("b", "d/r/4e5f6a7b"), ("c", "d/r2/8c9d0e1f"), ("d", "d/later")):
+        client.fill("loads", destination="db.t", bucket="b", key=key, state="loaded", rows=5, bytes=10, run_id=run)
+    drain = stage(kind="events", source="s3://b/", destination="clickhouse://db.t")
+    tables = Tables(client)
+    assert [row["object"] for row in movement.outcomes(tables, drain).rows] == ["a", "b"]
+    assert movement.load_progress(tables, drain).objects == 2
+
+
 def test_rejected_rows_are_those_of_the_run(client: Client) -> None:
     client.command(
         "CREATE OR REPLACE TABLE storeside.`odd``name_rejected` (load_id UInt64, key String, row_number UInt64,"
