@@ -111,7 +111,7 @@ def test_what_aistore_says_is_read_out_of_its_json(status: int, final: bool) -> 
     assert str(error) == "AIStore: PUT access denied"
 
 
-@pytest.mark.parametrize("code", ["ExpiredToken", "RequestTimeTooSkewed"])
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestTimeTooSkewed", "Forbidden"])
 def test_keys_that_are_renewed_and_clocks_that_are_wrong_are_waited_for(code: str) -> None:
     text = f't[target]: failed to HEAD remote bucket s3://in, err: aws-error[{code}: The … (region="us-east-1")]'
     error = raised(AISError(403, json.dumps({"message": text}), "http://p/v1", None))
