@@ -105,8 +105,8 @@ def airflow_errors() -> Iterator[None]:
         raise AirflowFailException(f"AIStore has no such bucket: {e.message}: create it or correct its name") from e
     except AISError as e:
         text = said(e)
-        # AIStore passes the refusals of the S3 behind it on, aws-error[RequestTimeTooSkewed: …]; to a HEAD, whose answer
-        # has no body, S3 does not say which it is.
+        # AIStore passes the refusals of the S3 behind it on: aws-error[RequestTimeTooSkewed: …]. The answer to a HEAD
+        # has no body, and does not say which it is.
         refused = e.status_code in _REFUSED and not any(code in text for code in (*EXPIRED, "aws-error[Forbidden"))
         raise (AirflowFailException if refused else AirflowException)(f"AIStore: {text}") from e
     except (TransformError, StorageError, ValueError) as e:
