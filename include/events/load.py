@@ -21,7 +21,7 @@ from include.events.ledger import EventLedger
 from include.events.queue import LONG_POLL, Queue
 from include.events.settle import MOST_FAILURES, Settled, settle
 from include.transfer.engine import Transfer
-from include.transfer.errors import ObjectError, UsageError, classify, is_denied
+from include.transfer.errors import ObjectError, UsageError, classify, may_pass
 from include.transfer.request import Request
 from include.transfer.source import Listed
 
@@ -277,7 +277,7 @@ def _before_loading(found: Found) -> Outcome:
 
 
 def _failed(reason: str) -> Outcome:
-    return Outcome("undone" if is_denied(reason) else "failed", reason)
+    return Outcome("undone" if may_pass(reason) else "failed", reason)
 
 
 def version(o: Listed) -> str:

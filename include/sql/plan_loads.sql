@@ -1,6 +1,6 @@
 -- Listed objects whose version is not in the ledger, in batches of so many bytes. Small objects weigh as much as their
--- share of a batch's most objects; those that ClickHouse cannot address have batches of their own. What S3 has denied is
--- not failed for good: credentials expire, and policies are mended.
+-- share of a batch's most objects; those that ClickHouse cannot address have batches of their own. What S3 has denied,
+-- or could not be read for a while, is not failed for good: credentials expire, policies are mended, servers come back.
 INSERT INTO storeside.load_plan (transfer, batch, pushed, key, version, size, modified, load_id)
 SELECT
     {transfer:String},
@@ -21,7 +21,11 @@ FROM
         (
             SELECT key, version FROM storeside.loads FINAL
             WHERE destination = {destination:String} AND bucket = {bucket:String}
-                AND (state = 'loaded' OR state = 'failed' AND NOT {retry_failed:Bool} AND NOT startsWith(reason, {denied:String}))
+                AND (
+                    state = 'loaded'
+                    OR state = 'failed' AND NOT {retry_failed:Bool}
+                        AND NOT arrayExists(begin -> startsWith(reason, begin), {passing:Array(String)})
+                )
         )
 )
 SETTINGS async_insert = 0

@@ -14,6 +14,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from include.transfer import queries
 from include.transfer.content import Content
 from include.transfer.errors import (
+    BUSY,
     DELETED,
     OBJECT_CHANGED,
     Cancelled,
@@ -23,6 +24,7 @@ from include.transfer.errors import (
     TransferError,
     TransientError,
     UsageError,
+    by_size,
     classify,
     code_of,
     named_file,
@@ -166,7 +168,8 @@ class BatchLoad:
                     raise error from e
                 if attempt == _ATTEMPTS - 1:
                     if len(objects) == 1 and not isinstance(e, OperationalError):
-                        raise ObjectError(f"{_ATTEMPTS} times: {error}") from e
+                        reason = f"{_ATTEMPTS} times: {error}"
+                        raise ObjectError(reason if by_size(e) else f"{BUSY}: {reason}") from e
                     raise error from e
                 log.info("batch %d: %s: once more", self.batch.number, error)
                 self._wait(attempt)
@@ -432,15 +435,18 @@ class BatchLoad:
         if policy == "rest":
             return self._with_retries([o], rest=missing) if missing and self.work.form.is_text else None
         wanted = list(missing)
-        if policy == "widen":
-            for c in found:
-                now = self.destination.type_of(c.name)
-                if now is not None and (wide := wider(self.client, now, c.type)) != now:
-                    wanted.append(Column(c.name, wide))
-        if not wanted:
-            return None
-        with self.work.alters:
-            self.destination = self._destination().widen(wanted)
+        try:
+            if policy == "widen":
+                for c in found:
+                    now = self.destination.type_of(c.name)
+                    if now is not None and (wide := wider(self.client, now, c.type)) != now:
+                        wanted.append(Column(c.name, wide))
+            if not wanted:
+                return None
+            with self.work.alters:
+                self.destination = self._destination().widen(wanted)
+        except UsageError as e:  # the table cannot become wide enough for this object; the others go on
+            raise ObjectError(str(e)) from e
         return self._with_retries([o])
 
     def _by_salvage(self, o: Planned, error: ObjectError) -> Staged | None:

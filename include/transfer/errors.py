@@ -45,6 +45,9 @@ class StaleError(TransientError):
 
 DELETED = "it was deleted after it was listed"
 DENIED = "S3 denies the access to it (403): allow s3:GetObject on it"
+BUSY = "it cannot be read for now"
+# Reasons, or their beginnings, of failures that are not the object's own: the next run tries it again.
+PASSING = (DENIED, BUSY)
 
 # https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
 UNKNOWN_TABLE = 60
@@ -53,15 +56,18 @@ DIFFERENT_STRUCTURE = 122
 ACCESS_DENIED = 497
 _S3_ERROR = 499
 OBJECT_CHANGED = 1009
-# files that cannot be written, timeouts, memory, too many queries or parts, network, a session in use, lost or killed
-# queries, lack of space
+# files that cannot be written, timeouts, names of hosts, memory, too many queries or parts, network, a session in
+# use, a server that stops, lost or killed queries, lack of space
 _TRANSIENT = frozenset(
-    {75, 159, 202, 203, 209, 210, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000}
+    {75, 159, 198, 202, 203, 209, 210, 236, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000}
 )
+# Of these, what one object alone may be to blame for: it takes too long, or too much memory.
+_BY_SIZE = frozenset({159, 241})
 _UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
 # Of an answer of S3, those that come and go. The code of S3_ERROR is one for all of them.
 _S3_BUSY = re.compile(
     r"HTTP response code: (?:429|5\d\d)|SlowDown|RequestTimeout|InternalError|Connection|Timeout|Poco"
+    r"|DNS_ERROR"
     r"|ExpiredToken|token has expired|Skewed|difference between the request time"
 )
 # What stands before ClickHouse answers in its place.
@@ -98,9 +104,9 @@ _REMEDIES = {
 _MOST = 600
 
 
-def is_denied(reason: str) -> bool:
-    """Tell whether an object failed as S3 denied it: by the fault of credentials or a policy, and not by its own."""
-    return reason.startswith(DENIED)
+def may_pass(reason: str) -> bool:
+    """Tell whether an object failed by the fault of credentials, a policy or a server, and not by its own."""
+    return reason.startswith(PASSING)
 
 
 def code_of(error: BaseException) -> int:
@@ -132,6 +138,11 @@ def remedy(text: str) -> str:
     """Return an error's text with what the user can do about it, where that is plain from the error's name."""
     found = next((what for name, what in _REMEDIES.items() if f"({name})" in text), "")
     return f"{text}: {found}" if found else text
+
+
+def by_size(error: BaseException) -> bool:
+    """Tell whether a statement failed by what may lie in the object: its time-out, or the limit of its memory."""
+    return code_of(error) in _BY_SIZE
 
 
 def named_file(error: BaseException) -> str:

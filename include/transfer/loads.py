@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from include import sql
-from include.transfer.errors import DENIED
+from include.transfer.errors import PASSING, TransientError
 from include.transfer.source import WILD, Listed, Source, literal
 
 _SYNCHRONOUS = {"async_insert": 0}
@@ -110,9 +110,13 @@ class Loads:
                 self.client.command(statement)
 
     def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
-        """Keep a listing as the input of the plan; streams, a few pages at a time."""
+        """Keep a listing as the input of the plan; streams, a few pages at a time.
+
+        Raises TransientError when it did not arrive once: the client sends an INSERT again whose answer was lost.
+        """
         self.forget("load_listings")
         pages = iter(pages)
+        sent = 0
         names = ("transfer", "key", "etag", "size", "modified")
         while some := [o for page in islice(pages, _PAGES) for o in page]:
             columns = [[self.transfer] * len(some), *map(list, zip(*some, strict=True))]
@@ -120,6 +124,9 @@ class Loads:
                 "load_listings", columns, database="storeside", column_names=names, column_oriented=True,
                 column_type_names=("String", "String", "String", "UInt64", "String"), settings=_SYNCHRONOUS,
             )  # fmt: skip
+            sent += len(some)
+        if (arrived := self.listed_below("")) != sent:
+            raise TransientError(f"of a listing of {sent} objects {arrived} arrived in ClickHouse: list again")
 
     def listed_below(self, prefix: str) -> int:
         """Return how many objects the listing has below a prefix."""
@@ -134,17 +141,11 @@ class Loads:
     def start_after(self, overlap_seconds: float) -> str:
         """Return the key after which new ones are to be looked for, where keys only ever grow.
 
-        It is the last one that was loaded from before the newest object's time less the overlap.
+        It is the last one that was loaded from before the newest object's time less the overlap, and before what a
+        run had planned and did not come to, or could not read for now.
         """
-        return str(
-            self.client.query(
-                "SELECT max(key) FROM storeside.loads WHERE destination = {destination:String}"
-                " AND bucket = {bucket:String} AND modified <= (SELECT max(modified) FROM storeside.loads"
-                " WHERE destination = {destination:String} AND bucket = {bucket:String})"
-                " - toIntervalMillisecond({overlap:UInt64})",
-                parameters={**self._parameters, "overlap": int(overlap_seconds * 1000)},
-            ).first_row[0]
-        )
+        parameters = {**self._parameters, "overlap": int(overlap_seconds * 1000), "passing": list(PASSING)}
+        return str(self.client.query(sql.query("start_after"), parameters=parameters).first_row[0])
 
     def plan(
         self, source: Source, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool
@@ -159,7 +160,7 @@ class Loads:
                 "batch_objects": batch_objects,
                 "push": push,
                 "retry_failed": retry_failed,
-                "denied": DENIED,
+                "passing": list(PASSING),
                 "regex": source.regex,
                 "wild": WILD,
             },
@@ -251,8 +252,11 @@ class Loads:
         self._insert((o.planned, state, o.rows, o.rejected, "") for o in loaded)
 
     def record_failed(self, failed: Iterable[tuple[Planned, str]]) -> None:
-        """Record objects that cannot be loaded, with their reasons."""
-        self._insert((o, "failed", 0, 0, reason) for o, reason in failed)
+        """Record objects that cannot be loaded, with their reasons, but those that another run has loaded by now."""
+        failed = list(failed)
+        states = self.states([o for o, _ in failed])
+        alone = [(o, reason) for o, reason in failed if states.get(o.load_id) not in ("loaded", "publishing")]
+        self._insert((o, "failed", 0, 0, reason) for o, reason in alone)
 
     def _insert(self, rows: Iterable[tuple[Planned, str, int, int, str]]) -> None:
         lines = [

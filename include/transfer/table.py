@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from include.transfer import queries
 from include.transfer.errors import DIFFERENT_STRUCTURE, UNKNOWN_TABLE, StaleError, UsageError, code_of, plain
 from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text
 from include.transfer.lock import STAGING, locked
@@ -34,6 +36,7 @@ _NO_MERGES = (
     "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
     ", parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
 )
+_POLL_SECONDS = 0.5
 _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
 
 
@@ -158,7 +161,12 @@ class Destination:
         names = ", ".join(identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
         self.client.command(
             f"INSERT INTO {self.quoted} ({names}) SELECT {names} FROM {source}",
-            settings={**_SYNCHRONOUS, "insert_allow_materialized_columns": 1, "insert_deduplicate": 0},
+            settings={
+                **_SYNCHRONOUS,
+                "insert_allow_materialized_columns": 1,
+                "insert_deduplicate": 0,
+                "query_id": queries.query_id(staging, time.time_ns()),
+            },
         )
 
 
@@ -242,6 +250,9 @@ def publish(
     has broken our lock, so that the objects have to be read again.
     """
     with locked(destination.client, destination.name, owner, staging):
+        # An INSERT whose connection was lost may still be at work; the lock was kept for that.
+        while queries.running(destination.client, staging):
+            time.sleep(_POLL_SECONDS)
         objects = [o.planned for o in staged]
         states = loads.states(objects)
         if "publishing" in states.values():

@@ -348,6 +348,13 @@ def test_drift(loading: Loading, loader: str, form: str) -> None:
     assert loading.types()["n"] in ("Nullable(Int64)", "Nullable(Int16)")
 
 
+def test_a_table_that_cannot_become_wide_enough_costs_only_that_object(loading: Loading) -> None:
+    loading.create("id UInt32, s String", order_by="id")
+    loading.put({"good.csv": b"id,s\n1,x\n", "letters.csv": b"id,s\nabc,y\n"})
+    loading.load(on_drift="widen", format="csv")
+    expect(loading, {"letters.csv": "part of its key"}, {"good.csv": 1})
+
+
 # objects that change or cannot be had
 
 

@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from clickhouse_connect.driver.exceptions import OperationalError
 
 from include.stack.settings import CHECKOUT, Stack
 from include.transfer import lock
 from include.transfer.engine import Left, Transfer
-from include.transfer.errors import TransferError
+from include.transfer.errors import TransferError, TransientError
 from include.transfer.request import Request
 from include.transfer.source import Source
 from tests.support import unique, until
@@ -134,6 +135,57 @@ def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, mon
     assert overtaken == [3 * ROWS]
     assert report.failed == 0
     assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(3 * ROWS, 3 * ROWS)]
+
+
+def test_an_insert_whose_connection_was_lost_is_waited_for(loading: Loading) -> None:
+    """A table with a view is filled by an INSERT, which goes on without its client."""
+    loading.put({f"{n}.csv": csv(n) for n in range(3)})
+    loading.create("object UInt32, row UInt32, text String")
+    loading.clickhouse.command(
+        f"CREATE MATERIALIZED VIEW {loading.table}_slow ENGINE = MergeTree ORDER BY tuple()"
+        f" AS SELECT row, sleepEachRow(0.002) AS slow FROM {loading.table}"
+    )
+    transfer = loading.transfer("", format="csv", loader="pull")
+    command, lost = transfer.client.command, []
+
+    def losing(statement: str, *args: Any, **kwargs: Any) -> Any:
+        if not statement.startswith("INSERT INTO") or "storeside_staging" not in statement or lost:
+            return command(statement, *args, **kwargs)
+        threading.Thread(target=command, args=(statement, *args), kwargs=kwargs).start()
+        running = f"SELECT count() FROM system.processes WHERE query_id = '{kwargs['settings']['query_id']}'"
+        lost.append(until(lambda: loading.query(running) == [(1,)], 20, "INSERT"))
+        raise OperationalError("the connection was lost")
+
+    transfer.client.command = losing
+    assert transfer.run(transfer.prepare()).loaded == 3
+    assert lost
+    assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(3 * ROWS, 3 * ROWS)]
+
+
+def test_a_failure_does_not_take_the_place_of_a_load_of_another_run(loading: Loading) -> None:
+    loading.put({"0.csv": csv(0)})
+    loading.create("object UInt32, row UInt32, text String")
+    slow = loading.transfer("", format="csv", loader="pull")
+    slow.prepare()
+    (planned,) = slow.loads.objects(0)
+    assert loading.load("", format="csv", loader="pull").loaded == 1
+    slow.loads.record_failed([(planned, "403")])
+    assert slow.loads.states([planned]) == {planned.load_id: "loaded"}
+
+
+def test_a_listing_that_arrives_twice_is_refused(loading: Loading) -> None:
+    loading.put({"0.csv": csv(0)})
+    transfer = loading.transfer("", format="csv", loader="pull")
+    insert = transfer.client.insert
+
+    def twice(table: str, *args: Any, **kwargs: Any) -> Any:
+        if table == "load_listings":
+            insert(table, *args, **kwargs)
+        return insert(table, *args, **kwargs)
+
+    transfer.client.insert = twice
+    with pytest.raises(TransientError, match="of a listing of 1 objects 2 arrived"):
+        transfer.prepare()
 
 
 def test_a_run_goes_on_with_a_query_that_outlived_its_process(

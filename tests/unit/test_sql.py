@@ -14,7 +14,7 @@ from clickhouse_connect.driver.binding import bind_query
 from include import sql
 from include.quality.suites import MANIFEST_COLUMNS
 from include.stack.settings import CHECKOUT
-from include.transfer.errors import DENIED
+from include.transfer.errors import BUSY, DENIED, PASSING
 from include.transfer.manifest import FACTS, facts_naming
 from include.transfer.source import WILD, pattern
 from include.transform.ledger import Scope
@@ -33,7 +33,7 @@ PARAMETERS: dict[str, Any] = {
     "times": [1.5, 2.5],
     "retry_failed": False,
     "trusts_failures": True,
-    "denied": DENIED,
+    "passing": list(PASSING),
     "keeps_result": True,
     "record_done": True,
     "no_reason": "none",
@@ -50,6 +50,7 @@ PARAMETERS: dict[str, Any] = {
     "batch_objects": 4,
     "push": False,
     "regex": pattern("in/"),
+    "overlap": 1000,
     "wild": WILD,
     # tests/unit/test_throughput_tables.py
     "measurement": "dag/run/task/1",
@@ -66,6 +67,7 @@ PARAMETERS: dict[str, Any] = {
 }
 # What queries answer about nothing that do not answer with no rows.
 NOTHING: dict[str, Any] = {
+    "start_after": [[""]],
     "totals": [[0, 0, 0, 0]],
     "throughput_baseline": [[0, None]],
     "throughput_figures": [[0, 0, 0, 0, 0, None, None, None]],
@@ -334,17 +336,50 @@ def remember(engine: Engine, key: str, version: str, state: str, **other: str) -
 def test_what_is_loaded_or_has_failed_is_not_planned_again(engine: Engine) -> None:
     objects = [
         (f"in/{state}", "e2", 10)
-        for state in ("new", "loaded", "failed", "denied", "publishing", "overwritten", "else")
+        for state in ("new", "loaded", "failed", "denied", "busy", "publishing", "overwritten", "else")
     ]
     for state in ("loaded", "failed", "publishing"):
         remember(engine, f"in/{state}", "e2", state)
     remember(engine, "in/denied", "e2", "failed", reason=f"{DENIED} (403)")
+    remember(engine, "in/busy", "e2", "failed", reason=f"{BUSY}: 5 times: SlowDown")
     remember(engine, "in/overwritten", "e1", "loaded")
     remember(engine, "in/else", "e2", "loaded", destination="db.other")
     remember(engine, "in/else", "e2", "loaded", bucket="other")
-    expected = {"in/new", "in/overwritten", "in/publishing", "in/else", "in/denied"}
+    expected = {"in/new", "in/overwritten", "in/publishing", "in/else", "in/denied", "in/busy"}
     assert set(plan(engine, objects)) == expected
     assert set(plan(engine, objects, retry_failed=True)) == {*expected, "in/failed"}
+
+
+def test_listings_begin_before_what_was_planned_and_not_loaded(engine: Engine) -> None:
+    def after() -> str:
+        return engine.run(sql.query("start_after"), {**PARAMETERS, "overlap": 0})[0][0]
+
+    plan(engine, [(f"in/{n}", "e", 1) for n in range(6)])
+    engine.run(
+        "INSERT INTO storeside.load_plan (transfer, key, version, load_id) VALUES ('of another', 'in/0', 'e', 1)"
+    )
+    for n in (4, 5):
+        load(engine, f"in/{n}")
+    assert after() == ""
+    for n in (0, 1, 2):
+        load(engine, f"in/{n}")
+    assert after() == "in/2"
+    load(engine, "in/3")
+    assert after() == "in/5"
+    load(engine, "in/3", "failed", "the object is empty")
+    assert after() == "in/5"
+    load(engine, "in/3", "failed", f"{BUSY}: 5 times: SlowDown")
+    assert after() == "in/2"
+
+
+def load(engine: Engine, key: str, state: str = "loaded", reason: str = "") -> None:
+    """Record the outcome of an object of `plan`."""
+    engine.run(
+        "INSERT INTO storeside.loads (destination, bucket, key, version, load_id, state, reason)"
+        " VALUES ({d:String}, {b:String}, {k:String}, 'e', sipHash64({d:String}, {b:String}, {k:String}, 'e'),"
+        " {s:String}, {r:String})",
+        {"d": "db.table", "b": PARAMETERS["bucket"], "k": key, "s": state, "r": reason},
+    )
 
 
 def test_the_latest_state_of_a_load_counts(engine: Engine) -> None:

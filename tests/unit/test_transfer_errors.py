@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from include.transfer.content import s3_error
-from include.transfer.errors import ObjectError, TransferError, TransientError, UsageError, classify, is_denied
+from include.transfer.errors import ObjectError, TransferError, TransientError, UsageError, classify, may_pass
 
 S3_ERROR = 499
 
@@ -22,6 +22,9 @@ S3_ERROR = 499
         (DatabaseError("RequestTimeTooSkewed (S3_ERROR)", code=S3_ERROR), TransientError),
         (DatabaseError("HTTP response code: 503 (S3_ERROR)", code=S3_ERROR), TransientError),
         (DatabaseError("HTTP response code: 403 (S3_ERROR)", code=S3_ERROR), ObjectError),
+        (DatabaseError("Not found address of host: s3 (DNS_ERROR),. (S3_ERROR)", code=S3_ERROR), TransientError),
+        (DatabaseError("Not found address of host: s3 (DNS_ERROR)", code=198), TransientError),
+        (DatabaseError("Table is shut down (ABORTED)", code=236), TransientError),
         (DatabaseError("No space left (NOT_ENOUGH_SPACE)", code=243), TransientError),
         (DatabaseError("errno: 28 (CANNOT_WRITE_TO_FILE_DESCRIPTOR)", code=75), TransientError),
         (DatabaseError("not allowed (ACCESS_DENIED)", code=497), UsageError),
@@ -46,4 +49,4 @@ def test_errors_of_clickhouse(error: Exception, kind: type[TransferError]) -> No
 def test_errors_of_s3(code: str, kind: type[TransferError]) -> None:
     error = s3_error(ClientError({"Error": {"Code": code, "Message": "it says"}}, "GetObject"), "bucket", "key")
     assert type(error) is kind
-    assert is_denied(str(error)) == (code == "AccessDenied")
+    assert may_pass(str(error)) == (code == "AccessDenied")

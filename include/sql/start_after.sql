@@ -1,0 +1,22 @@
+-- The key after which new objects of a bucket are to be looked for, where keys only ever grow; empty when none is.
+WITH
+    known AS
+    (
+        SELECT key, load_id, state, reason, modified FROM storeside.loads FINAL
+        WHERE destination = {destination:String} AND bucket = {bucket:String}
+    ),
+    -- what runs have planned and not come to, and what they could not read for now
+    undone AS
+    (
+        SELECT key FROM storeside.load_plan
+        WHERE load_id = sipHash64({destination:String}, {bucket:String}, key, version)
+            AND load_id NOT IN (SELECT load_id FROM known WHERE state IN ('loaded', 'replaced', 'failed'))
+        UNION ALL
+        SELECT key FROM known
+        WHERE state = 'publishing'
+            OR state = 'failed' AND arrayExists(begin -> startsWith(reason, begin), {passing:Array(String)})
+    )
+SELECT max(key)
+FROM known
+WHERE modified <= (SELECT max(modified) FROM known) - toIntervalMillisecond({overlap:UInt64})
+    AND ((SELECT count() FROM undone) = 0 OR key < (SELECT min(key) FROM undone))
