@@ -85,10 +85,11 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends ffmpeg libavcodec59 libavformat59 libavutil57 libswresample4 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=transformer-packages /opt/venv /opt/venv
-COPY --from=native /native /opt/storeside/native
 COPY include/__init__.py /opt/storeside/include/__init__.py
 COPY include/transformers /opt/storeside/include/transformers
-ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside STORESIDE_NATIVE_DIR=/opt/storeside/native
+# where it is looked for without a setting: ETLs that the pod runner starts have no environment of the image's
+COPY --from=native /native /opt/storeside/include/transformers/native
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside
 WORKDIR /opt/storeside
 USER 50000:0
 EXPOSE 8000

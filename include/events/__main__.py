@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from include.events.load import EventLoad, Limits
 from include.events.queue import Queue
 from include.transfer.__main__ import aws, clickhouse, quiet_logging, request, transfer_arguments
-from include.transfer.errors import TransferError
+from include.transfer.errors import TransferError, plain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Drain a queue once; returns 1 when messages went to the dead letters and 2 when it could not be carried out."""
+    from clickhouse_connect.driver.exceptions import OperationalError
+
     parser = transfer_arguments("include.events", __doc__ or "")
     parser.add_argument("--queue", required=True, help="name or URL; it needs a dead-letter queue")
     parser.add_argument("--seconds", type=float, default=600.0, help="receive for so long; default: %(default)s")
@@ -39,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drained = load.run()
     except TransferError as e:
         print(f"error: {e}", file=sys.stderr)
+        return 2
+    except OperationalError as e:
+        print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
         return 2
     print(drained)
     return 1 if drained.dead else 0

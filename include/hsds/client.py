@@ -219,13 +219,20 @@ class Client:
             with self._request("POST", "/datasets", what, {"domain": domain, "implicit": "1"}, content, headers):
                 pass
 
+        def unless_there(make: Callable[[], None]) -> None:
+            try:
+                self._patiently(make)
+            except RequestError as e:
+                if e.status != HTTPStatus.CONFLICT:  # the answer to an earlier try was lost, or somebody was faster
+                    raise
+
         try:
             self.json("/", f"domain {domain!r}", domain=domain)
         except RequestError as e:
             if e.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
                 raise
-            self._patiently(make_domain)
-        self._patiently(make_dataset)
+            unless_there(make_domain)
+        unless_there(make_dataset)
 
     def _read(self, dataset: Dataset, slab: Slab) -> requests.Response:
         params = {"domain": dataset.domain, **({"select": slab.select} if slab.select else {})}

@@ -25,6 +25,7 @@ from include.hsds.mapping import LAYOUTS
 from include.hsds.mapping import Mapping as Columns
 from include.hsds.plan import Plan, Slab, plan
 from include.hsds.selection import parse
+from include.storage.errors import EXPIRED
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -317,7 +318,7 @@ def s3_call(call: Callable[[], Any], what: str) -> Any:
     except ClientError as e:
         status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = e.response.get("Error", {}).get("Code", "")
-        if status in _REFUSED:
+        if status in _REFUSED and code not in EXPIRED | {"RequestTimeout"}:
             raise RequestError(f"{what}: S3 refuses it ({code}): see that the bucket is there and allowed") from e
         raise TransientError(f"{what}: S3 failed ({code})") from e
     except BotoCoreError as e:

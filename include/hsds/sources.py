@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include.hsds.errors import RequestError, TransientError
+from include.hsds.export import s3_call
 from include.hsds.plan import Slab
 from include.transfer import errors as transfer
 from include.transfer.content import Content
@@ -213,14 +214,11 @@ def local_parquet(path: Path, layout: str) -> ParquetSource:
 
 def s3_parquet(s3: S3Client, bucket: str, prefix: str, layout: str) -> ParquetSource:
     """Return the objects below a prefix by key. Raises RequestError when there is none, or no access."""
-    from botocore.exceptions import BotoCoreError, ClientError
 
-    try:
-        listed = [o for page in list_objects(s3, bucket, prefix) for o in page if o.key.endswith(".parquet")]
-    except ClientError as e:
-        raise RequestError(f"s3://{bucket}/{prefix}: cannot be listed: {e}") from e
-    except BotoCoreError as e:
-        raise TransientError(f"s3://{bucket}/{prefix}: S3 cannot be reached: {e}") from e
+    def found() -> list[Any]:
+        return [o for page in list_objects(s3, bucket, prefix) for o in page if o.key.endswith(".parquet")]
+
+    listed = s3_call(found, f"s3://{bucket}/{prefix}")
 
     def opening(key: str, size: int, etag: str) -> Callable[[], Any]:
         return lambda: Content(s3, bucket, key, size, etag)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 DAG = "speech_pipeline"
 RECORDINGS = CHECKOUT / "tests" / "data" / "speech"
-OBJECTS = 300
 RUN_SECONDS = 600
 
 

@@ -301,12 +301,12 @@ def s3_errors(client: S3Client, name: str, bucket: str, key: str = "") -> Iterat
     except client.exceptions.NoSuchUpload as e:
         raise TransientError(f"{name}/{key}: its upload was aborted by somebody else") from e
     except ClientError as e:
-        raise _refusal(client, name, bucket, key, e) from e
+        raise _refusal(client, name, key, e) from e
     except BotoCoreError as e:
         raise _failure(client, name, bucket, key, e) from e
 
 
-def _refusal(client: S3Client, name: str, bucket: str, key: str, error: Any) -> StorageError:
+def _refusal(client: S3Client, name: str, key: str, error: Any) -> StorageError:
     code, answer = error.response["Error"]["Code"], error.response["ResponseMetadata"]
     status = answer.get("HTTPStatusCode", 0)
     where = f"{name}/{key}" if key else name
@@ -350,6 +350,7 @@ def _failure(client: S3Client, name: str, bucket: str, key: str, error: Any) -> 
             )
         return TransientError(f"{where}: no server answers at {client.meta.endpoint_url}: {error}")
     if isinstance(error, HTTPClientError) or type(error).__name__ in (
+        "CredentialRetrievalError",  # of a role, whose keys are fetched anew
         "IncompleteReadError",
         "ResponseStreamingError",
     ):

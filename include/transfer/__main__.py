@@ -27,6 +27,8 @@ from include.transfer.table import SYSTEM_COLUMNS, Layout
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one transfer; returns 1 when objects failed and 2 when it could not be carried out."""
+    from clickhouse_connect.driver.exceptions import OperationalError
+
     parser = transfer_arguments("include.transfer", __doc__ or "")
     parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
     parser.add_argument("--retry-failed", action="store_true", help="also objects that failed for good before")
@@ -38,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = transfer.run(transfer.prepare())
     except TransferError as e:
         print(f"error: {e}", file=sys.stderr)
+        return 2
+    except OperationalError as e:
+        print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
         return 2
     print(report)
     for key, reason in report.failures:

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -243,8 +244,9 @@ class Transfer:
                 outcome = outcomes.get(timeout=_TICK_SECONDS)
             except queue.Empty:
                 if time.monotonic() - reported >= REPORT_SECONDS:
-                    log.info("%s", self.progress(prepared))
                     reported = time.monotonic()
+                    with suppress(OperationalError):  # nothing is lost by a line of progress
+                        log.info("%s", self.progress(prepared))
                 continue
             if isinstance(outcome, BaseException):
                 raise outcome

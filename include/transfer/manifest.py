@@ -114,7 +114,7 @@ class SpeechManifest:
                 "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
             },
         )
-        facts, size = self._push_missing(aistore, path)
+        facts, size = self._push_missing(aistore)
         self._require_all(scope)
         self.clickhouse.command(
             sql.query("stage_manifest"),
@@ -148,7 +148,7 @@ class SpeechManifest:
         )
 
     def mark_invalid(self, objects: list[str], reason: str) -> None:
-        """Note that rows are not valid; `leave_out` or `publish` acts on it."""
+        """Note that rows are not valid; `leave_out_invalid` and `fail_invalid` act on it."""
         self.clickhouse.insert(
             f"storeside_staging.`{self.invalid_table}`",
             [(name, reason) for name in objects],
@@ -222,7 +222,7 @@ class SpeechManifest:
             f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS storeside.speech"
         )
 
-    def _push_missing(self, aistore: Any, path: str) -> tuple[int, int]:
+    def _push_missing(self, aistore: Any) -> tuple[int, int]:
         """Insert facts that ClickHouse could not pull by name; returns how many facts there are, and their bytes."""
         bucket = self.facts.handle(aistore)
         expected = size = 0

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from include.storage.buckets import Bucket
+from include.storage.errors import EXPIRED
 from include.storage.names import unfit
 
 from . import etl as etls
-from .errors import TransformError, said
+from .errors import TransformError, TransientTransformError, said
 from .etl import EtlSpec
 from .pods import PodWatch
 
@@ -42,6 +43,13 @@ def _started(
             etls.release(client, names)
 
 
+def _failure(what: str, error: Any) -> TransformError:
+    """Return the error of ours for AIStore's: one that may pass where a target is away or keys are renewed."""
+    text = said(error)
+    passes = (error.status_code or 500) >= 500 or any(code in text for code in EXPIRED)
+    return (TransientTransformError if passes else TransformError)(f"{what}: {text}")
+
+
 def transform_object(
     client: Any, source: Bucket, name: str, destination: Bucket, result: str, spec: EtlSpec, *,
     arguments: Arguments = "", latest: bool = False, keep_etl: bool = False, pods: PodWatch | None = None,
@@ -62,7 +70,7 @@ def transform_object(
             source.handle(client).object(name).copy(to, etl=config, latest=latest)
             size = int(to.props.size)
         except AISError as e:
-            raise TransformError(f"{source}/{name} cannot be transformed: {said(e)}") from e
+            raise _failure(f"{source}/{name} cannot be transformed", e) from e
     if not size:
         to.delete()
         raise TransformError(f"{source}/{name} cannot be transformed: its result was empty")
@@ -87,7 +95,7 @@ def get_object(
                 size = sum(file.write(piece) for piece in reader)
             part.replace(path)
         except AISError as e:
-            raise TransformError(f"{source}/{name} cannot be had: {said(e)}") from e
+            raise _failure(f"{source}/{name} cannot be had", e) from e
         finally:
             part.unlink(missing_ok=True)
     return size
