@@ -322,7 +322,8 @@ class BucketJob:
         options = self.options
         if state.pending:
             no_reason = NO_REASON if self.spec and self._may_go_on() else ""
-            self.ledger.settle(self.scope, record_done=options.keeps_result, no_reason=no_reason)
+            remote = self.source.is_remote
+            self.ledger.settle(self.scope, record_done=options.keeps_result, no_reason=no_reason, remote=remote)
             if self.spec is None and self._may_go_on():
                 self._require_copies()
         if self.spec and (state.pending or options.sync):

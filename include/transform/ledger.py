@@ -187,15 +187,16 @@ class Ledger:
         ).first_row[0]
         return int(count) > 0
 
-    def settle(self, scope: Scope, *, record_done: bool, no_reason: str) -> None:
+    def settle(self, scope: Scope, *, record_done: bool, no_reason: str, remote: bool = False) -> None:
         """Record every pending object as done or as failed for good.
 
         With `record_done` off only failures are recorded. `no_reason` stands where none is known; when it is empty,
-        objects without a reason were not tried and are left alone.
+        objects without a reason were not tried and are left alone. Of a `remote` source only what the transformer
+        has refused has failed for good.
         """
         self.client.command(
             sql.query("settle"),
-            parameters={**scope.parameters, "record_done": record_done, "no_reason": no_reason},
+            parameters={**scope.parameters, "record_done": record_done, "no_reason": no_reason, "remote": remote},
         )
 
     def totals(self, scope: Scope) -> Totals:

@@ -36,6 +36,7 @@ PARAMETERS: dict[str, Any] = {
     "passing": list(PASSING),
     "keeps_result": True,
     "record_done": True,
+    "remote": False,
     "no_reason": "none",
     "facts": "facts_1",
     "staging": "speech_1",
@@ -264,6 +265,25 @@ def test_invalid_rows_fail_their_objects(engine: Engine, name: str) -> None:
     assert engine.run("SELECT object, status, reason FROM storeside.objects") == [
         [name, "failed", "its manifest row is not valid: too long; too loud"]
     ]
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_what_another_storage_kept_back_is_tried_again(engine: Engine, remote: bool) -> None:
+    for name in ("done", "refused", "missing"):
+        list_(engine, "pending", name, f"{name}.wav")
+    list_(engine, "after", "done.wav", "done.wav", version="2")
+    list_(engine, "final", "refused", "")
+    engine.run(sql.query("settle"), {**PARAMETERS, "remote": remote})
+    assert engine.run("SELECT object, status, version FROM storeside.objects ORDER BY object") == [
+        ["done", "done", "v"], ["missing", "failed", "" if remote else "v"], ["refused", "failed", "v"],
+    ]  # fmt: skip
+    engine.run("TRUNCATE TABLE storeside.listings")
+    for name in ("refused", "missing"):
+        list_(engine, "source", name, f"{name}.wav")
+    engine.run(sql.query("plan"), {**PARAMETERS, "run_id": "dag/next"})
+    assert engine.run("SELECT object, side FROM storeside.listings WHERE side != 'source' ORDER BY object") == [
+        ["missing", "pending" if remote else "known_bad"], ["refused", "known_bad"],
+    ]  # fmt: skip
 
 
 def test_facts_of_what_the_probe_does_not_have_are_no_rows(engine: Engine) -> None:
