@@ -20,7 +20,9 @@ from tests.chaos.rig import FOLDER, Rig, rig
 
 SHARES = {"speech": 0.2, "loads": 0.4, "events": 0.4}
 # Of the faults, after which all objects have been put: the last ones still meet work.
-_LAST_PUT = 0.9
+_LAST_PUT = 0.97
+# Of the objects, at most as many as come with so many faults are put before those.
+_LEAD = 8
 # Faults that go on, or wait for somebody to be done to.
 _AT_ONCE = 24
 
@@ -70,9 +72,9 @@ class Chaos:
         """Return which share of the objects may have been put by now."""
         if time.monotonic() > self.deadline:
             return 0.0
-        # where nothing moves, a fault finds nobody to meet
+        # where nothing moves, a fault finds nobody to meet; the last ones have to find somebody, too
         quiet = time.monotonic() - self._met_at
-        done = len(self.done) + quiet / (4 * self.options.gap)
+        done = len(self.done) + min(quiet / (4 * self.options.gap), _LEAD)
         return min(1.0, 0.03 + done / (self.options.faults * _LAST_PUT))
 
     def run(self) -> None:
