@@ -149,7 +149,8 @@ def _tasks(scheduler: psutil.Process) -> list[psutil.Process]:
     found = []
     for child in scheduler.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if any("task" in part or "supervisor" in part for part in [child.name(), *child.cmdline()]):
+            title = " ".join(child.cmdline())
+            if title.startswith("airflow worker -- ") and "<idle>" not in title:
                 found.append(child)
     return found
 
