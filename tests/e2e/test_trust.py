@@ -186,7 +186,9 @@ def test_no_file_of_the_stack_holds_a_secret(airflow: Stack, used: Watch, marks:
     }
     holding: dict[str, set[str]] = {}
     looked = set()
-    for path in (path for path in airflow.state.rglob("*") if path.is_file() and not path.is_symlink()):
+    # folders come and go as well, which `os.walk` passes over
+    paths = (Path(folder, name) for folder, _, names in os.walk(airflow.state) for name in names)
+    for path in (path for path in paths if path.is_file() and not path.is_symlink()):
         name = str(path.relative_to(airflow.state))
         with contextlib.suppress(FileNotFoundError):  # what is merged meanwhile
             content, mode = path.read_bytes(), path.stat().st_mode

@@ -443,7 +443,7 @@ def test_sources_that_cannot_be_read(client: Client, loading: Loading, table: st
         (tmp_path / "none.h5", "cannot be opened as HDF5"),
         (tmp_path / "bad.parquet", "is no Parquet that can be read"),
         (tmp_path / "none.parquet", "there is no such file on this worker"),
-        ("s3://no-such-bucket-here/x", "cannot be listed"),
+        ("s3://no-such-bucket-here/x", "S3 refuses it .NoSuchBucket"),
         (f"s3://{loading.bucket}/none/", "there are no Parquet files to import"),
         (tmp_path / "other.h5", r"is there with int64 \(600, 70\), the source has int64 \(2,\)"),
     ):
