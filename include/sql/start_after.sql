@@ -15,8 +15,9 @@ WITH
         SELECT key FROM known
         WHERE state = 'publishing'
             OR state = 'failed' AND arrayExists(begin -> startsWith(reason, begin), {passing:Array(String)})
-    )
+    ),
+    (SELECT minOrNull(key) FROM undone) AS first
 SELECT max(key)
 FROM known
 WHERE modified <= (SELECT max(modified) FROM known) - toIntervalMillisecond({overlap:UInt64})
-    AND ((SELECT count() FROM undone) = 0 OR key < (SELECT min(key) FROM undone))
+    AND (first IS NULL OR key < first)

@@ -251,7 +251,7 @@ def publish(
     """
     with locked(destination.client, destination.name, owner, staging):
         # An INSERT whose connection was lost may still be at work; the lock was kept for that.
-        while queries.running(destination.client, staging):
+        while destination.has_views and queries.running(destination.client, staging):
             time.sleep(_POLL_SECONDS)
         objects = [o.planned for o in staged]
         states = loads.states(objects)

@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _unknown(self, asked: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError(self.headers.get("X-Amz-Target"))
+        raise LookupError(f"no consumer asks for this: {self.headers.get('X-Amz-Target')}")
 
     def _GetQueueUrl(self, asked: dict[str, Any]) -> dict[str, Any]:
         return {"QueueUrl": f"http://{self.headers['Host']}/{ACCOUNT}/{asked['QueueName']}"}
