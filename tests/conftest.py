@@ -65,7 +65,7 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def airflow(stack: Stack) -> Stack:
-    """The same stack with Airflow's four processes."""
+    """The same stack with Airflow's processes."""
     return cli.up(FOLDER)
 
 

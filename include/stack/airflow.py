@@ -25,8 +25,11 @@ from include.stack.podrunner.component import NAMESPACE, kube_config
 from include.stack.s3 import REGION, keys
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError
 
+# Tasks have an API server of their own. In one process with the users' an answer to a user, whose log entry Airflow
+# writes in the event loop, waits for SQLite's lock that a task's answer holds, which waits for the event loop.
 PROCESSES = {
-    "api-server": ("api-server",),
+    "api-server": ("api-server", "--apps", "core"),
+    "execution-api": ("api-server", "--apps", "execution"),
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
@@ -37,6 +40,7 @@ HEALTH = {
     "dag-processor": "dag_processor",
     "triggerer": "triggerer",
 }
+SERVED = {"api-server": "airflow", "execution-api": "airflow_execution"}
 DATABASE_FILE = "airflow.db"
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -55,11 +59,10 @@ def environment(stack: Stack) -> dict[str, str]:
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
         "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": home / "passwords.json",
-        "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "CORE__EXECUTION_API_SERVER_URL": f"{stack.url('airflow_execution')}/execution/",
         "DATABASE__SQL_ALCHEMY_CONN": _database_url(home),
         "DATABASE__LOAD_DEFAULT_CONNECTIONS": False,
         "API__HOST": HOST,
-        "API__PORT": stack.ports["airflow"],
         "API__BASE_URL": url,
         "API__WORKERS": 1,
         "API_AUTH__JWT_SECRET": stack.secrets["airflow_jwt"],
@@ -126,20 +129,21 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
 
 
 def components(stack: Stack) -> list[Component]:
-    """Return API server, scheduler, DAG processor and triggerer; call `prepare` before they start."""
+    """Return API servers, scheduler, DAG processor and triggerer; call `prepare` before they start."""
     variables = environment(stack)
     command = (sys.executable, "-m", "airflow")
+    ports = {name: stack.ports[port] for name, port in SERVED.items()}
     return [
         Component(
             name=name,
-            command=(*command, *arguments),
-            healthy=_probe(stack, HEALTH[name]),
+            command=(*command, *arguments, *(("--port", str(ports[name])) if name in ports else ())),
+            healthy=_probe(stack, name),
             environment=variables,
             directory=CHECKOUT,
             stop_seconds=15,
-            stop_last=name == "api-server",  # tasks report their end to it
+            stop_last=name == "execution-api",  # tasks report their end to it
             start_seconds=240,
-            ports=(stack.ports["airflow"],) if name == "api-server" else (),
+            ports=(ports[name],) if name in ports else (),
         )
         for name, arguments in PROCESSES.items()
     ]
@@ -224,16 +228,24 @@ def template(cache: Path) -> Path:
 
 def health(url: str) -> dict[str, str]:
     """Return the status that Airflow's API reports of its processes; empty when it does not answer."""
-    try:
-        with _direct.open(f"{url}/api/v2/monitor/health", timeout=2) as response:
-            report = json.load(response)
-    except (OSError, ValueError):
-        return {}
-    return {name: entry.get("status") or "" for name, entry in report.items() if entry}
+    return {name: entry.get("status") or "" for name, entry in _json(f"{url}/api/v2/monitor/health").items() if entry}
 
 
 def _probe(stack: Stack, name: str) -> Callable[[], bool]:
-    return lambda: health(stack.url("airflow")).get(name) == "healthy"
+    if name == "execution-api":
+        address = f"{stack.url('airflow_execution')}/execution/health"
+        return lambda: _json(address).get("status") == "healthy"
+    return lambda: health(stack.url("airflow")).get(HEALTH[name]) == "healthy"
+
+
+def _json(address: str) -> dict[str, Any]:
+    """Return what an address answers; empty when it does not answer."""
+    try:
+        with _direct.open(address, timeout=2) as response:
+            answer: dict[str, Any] = json.load(response)
+    except (OSError, ValueError):
+        return {}
+    return answer
 
 
 def _database_url(home: Path) -> str:

@@ -19,6 +19,7 @@ PORTS = (
     "clickhouse_tcp",
     "s3",
     "airflow",
+    "airflow_execution",
     "ais_proxy",
     "ais_proxy_control",
     "ais_proxy_data",
@@ -85,7 +86,12 @@ class Stack:
             record = json.loads((folder / "state" / "stack.json").read_text())
         except FileNotFoundError:
             return None
-        return cls(state=folder / "state", cache=folder / "cache", **record)
+        missing = [name for name in PORTS if name not in record["ports"]]  # an older version of Storeside wrote it
+        record["ports"].update(zip(missing, free_ports(len(missing)), strict=True))
+        stack = cls(state=folder / "state", cache=folder / "cache", **record)
+        if missing:
+            stack.save()
+        return stack
 
     def save(self) -> None:
         """Write the record, readable by its owner alone."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from include.stack.airflow_api import AirflowApi
+from include.stack.airflow_api import FINAL, AirflowApi
 from include.stack.settings import Stack
 
 pytestmark = pytest.mark.timeout(240)
@@ -22,3 +24,20 @@ def test_worker_and_triggerer_find_the_stack_well(airflow: Stack) -> None:
         assert f"from the {task}:" in log
         assert "ClickHouse  reads AIStore" in log
         assert not any(secret in log for secret in airflow.secrets.values())
+
+
+def test_requests_of_users_do_not_wait_for_those_of_tasks(airflow: Stack) -> None:
+    """One API server for both comes to a standstill until SQLite gives up, after 25 s."""
+    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    runs = [api.trigger(DAG) for _ in range(2)]
+    slowest, count = 0.0, 0
+    while api.run(DAG, runs[-1])["state"] not in FINAL:
+        name = f"of_a_user_{count}"
+        start = time.monotonic()
+        api.request("POST", "connections", json={"connection_id": name, "conn_type": "aws"})
+        api.request("DELETE", f"connections/{name}")
+        slowest, count = max(slowest, time.monotonic() - start), count + 1
+    assert [api.run(DAG, run)["state"] for run in runs] == ["success"] * 2
+    assert count > 10
+    assert slowest < 10

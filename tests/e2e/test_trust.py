@@ -46,7 +46,7 @@ KEPT = re.compile(
     r"stack\.json|run/(supervisord\.conf|programs/[^/]+\.json)|airflow/passwords\.json|podrunner/serviceaccount/token"
     r"|clickhouse/(launcher\.json|\.clickhouse-local/config\.xml|data/.*preprocessed_configs/.*)"
 )
-EVERYWHERE = frozenset({"api-server", "scheduler", "dag-processor", "triggerer"})
+EVERYWHERE = frozenset({"api-server", "execution-api", "scheduler", "dag-processor", "triggerer"})
 S3_KEYS = {"s3_access_key", "s3_secret_key"}
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
-from include.stack.airflow import environment
+from include.stack.airflow import components, environment
 from include.stack.settings import Stack
 
 
@@ -18,3 +19,21 @@ def test_all_processes_of_a_stack_encrypt_with_one_key(tmp_path: Path) -> None:
     sealed = Fernet(key).encrypt(b"kwargs")
     with pytest.raises(InvalidToken):
         Fernet(environment(other)["AIRFLOW__CORE__FERNET_KEY"]).decrypt(sealed)
+
+
+def test_tasks_have_an_api_server_of_their_own(tmp_path: Path) -> None:
+    stack = Stack.create(tmp_path, 1)
+    ports = {component.name: component.ports for component in components(stack)}
+    assert ports["execution-api"] != ports["api-server"]
+    address = environment(stack)["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
+    assert address == f"http://127.0.0.1:{ports['execution-api'][0]}/execution/"
+
+
+def test_a_stack_of_an_older_version_gets_the_ports_it_lacks(tmp_path: Path) -> None:
+    stack = Stack.create(tmp_path, 1)
+    old = {name: port for name, port in stack.ports.items() if name != "airflow_execution"}
+    replace(stack, ports=old).save()
+    found = Stack.load(tmp_path)
+    assert found is not None
+    assert found.ports == {**old, "airflow_execution": found.ports["airflow_execution"]}
+    assert found == Stack.load(tmp_path)
