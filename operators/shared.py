@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from include.sql.answers import whole_answers
-from include.storage.errors import EXPIRED, StorageError, TransientError
-from include.transform.errors import TransformError, TransientTransformError, said
+from include.storage.errors import StorageError, TransientError
+from include.transform.errors import TransformError, TransientTransformError, is_passing_refusal, said
 from include.transform.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ def airflow_errors() -> Iterator[None]:
         raise AirflowFailException(f"AIStore has no such bucket: {e.message}: create it or correct its name") from e
     except AISError as e:
         text = said(e)
-        # AIStore passes the refusals of the S3 behind it on: aws-error[RequestTimeTooSkewed: …]. The answer to a HEAD
-        # has no body, and does not say which it is.
-        refused = e.status_code in _REFUSED and not any(code in text for code in (*EXPIRED, "aws-error[Forbidden"))
+        refused = e.status_code in _REFUSED and not is_passing_refusal(text)
         raise (AirflowFailException if refused else AirflowException)(f"AIStore: {text}") from e
     except (TransformError, StorageError, ValueError) as e:
         raise AirflowFailException(str(e)) from e

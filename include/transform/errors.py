@@ -11,6 +11,8 @@ import re
 from contextlib import suppress
 from typing import Any
 
+from include.storage.errors import EXPIRED
+
 
 class TransformError(Exception):
     """The transform cannot be done as asked; the message names object, reason and remedy."""
@@ -23,6 +25,15 @@ class TransientTransformError(TransformError):
 def said(error: Any) -> str:
     """Return what an error of AIStore says; see `plain`."""
     return plain(str(getattr(error, "message", "") or error))
+
+
+def is_passing_refusal(text: str) -> bool:
+    """Return whether AIStore passes on a refusal of the S3 behind it that may be gone next time.
+
+    It says which in its message, such as ``aws-error[RequestTimeTooSkewed: …]``. The answer to a HEAD has no body and
+    is only ``aws-error[Forbidden``: that may be one too.
+    """
+    return any(code in text for code in (*EXPIRED, "aws-error[Forbidden"))
 
 
 def plain(text: str) -> str:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from include.storage.buckets import Bucket
-from include.storage.errors import EXPIRED
 from include.storage.names import unfit
 
 from . import etl as etls
-from .errors import TransformError, TransientTransformError, said
+from .errors import TransformError, TransientTransformError, is_passing_refusal, said
 from .etl import EtlSpec
 from .pods import PodWatch
 
@@ -46,7 +45,7 @@ def _started(
 def _failure(what: str, error: Any) -> TransformError:
     """Return the error of ours for AIStore's: one that may pass where a target is away or keys are renewed."""
     text = said(error)
-    passes = (error.status_code or 500) >= 500 or any(code in text for code in EXPIRED)
+    passes = (error.status_code or 500) >= 500 or is_passing_refusal(text)
     return (TransientTransformError if passes else TransformError)(f"{what}: {text}")
 
 
