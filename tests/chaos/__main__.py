@@ -14,10 +14,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from include.events.queue import Queue
 from tests.chaos import faults, orphans, report
 from tests.chaos.pipelines import Events, Loads, Pipeline, Speech, patiently
 from tests.chaos.rig import FOLDER, Rig, rig
 
+REDRIVE = "sqs_redrive"
 SHARES = {"speech": 0.2, "loads": 0.4, "events": 0.4}
 # Of the faults, after which all objects have been put: the last ones still meet work.
 _LAST_PUT = 0.97
@@ -139,11 +141,21 @@ class Chaos:
         for pipeline in self.pipelines:
             pipeline.finished.wait(60)
             pipeline.finished.set()
+        for name in orphans.QUEUES:
+            self._redrive(name)
+
+    def _redrive(self, name: str) -> None:
+        """Send dead letters back, as a person would when their cause is gone."""
+        pipeline = self.speech
+        if count := patiently(lambda: Queue.find(pipeline.sqs, name).dead_letters.depth().visible):
+            pipeline.api.request("PATCH", f"dags/{REDRIVE}", json={"is_paused": False})
+            state = pipeline.run(REDRIVE, {"queue": name, "redrive": True})
+            pipeline.trouble.append(f"{count} dead letters of {name} sent back: {state}")
 
     def prove(self) -> report.Findings:
-        """Compare what arrived with what was put, and look for what is left."""
-        verdicts = {p.name: patiently(p.verify) for p in self.pipelines}
+        """Look for what is left when all has settled, and compare what arrived with what was put."""
         left = orphans.left(self.rig, self.pipelines)
+        verdicts = {p.name: patiently(p.verify) for p in self.pipelines}
         return report.Findings(
             objects=sum(p.put for p in self.pipelines),
             lost=[x for v in verdicts.values() for x in v.lost],
@@ -152,6 +164,7 @@ class Chaos:
             orphans=left,
             runs={p.name: _states(self.rig, p) for p in self.pipelines},
             seen=report.seen(self.rig, {fault.kind for fault in self.done}),
+            notes=orphans.rows_with_ttl(self.pipelines),
         )
 
 

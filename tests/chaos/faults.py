@@ -96,7 +96,10 @@ def kinds(rig: Rig) -> list[Kind]:
         found.append(Kind(f"disk full {name}", 3, about, lambda r, c, n=name: _fill(r, n, c)))
     found.append(Kind("clock step S3, SQS", 3, _ALL, _step))
     if not os.geteuid():
-        found.append(Kind("reset AIStore > ETL server", 4, _SPEECH, lambda r, c: _reset_etl(r)))
+        found.append(
+            Kind("reset AIStore > ETL server", 4, _SPEECH, lambda r, c: _break(r, lambda: etl_servers(r.stack)))
+        )
+        found.append(Kind("reset AIStore > AIStore", 4, _SPEECH, lambda r, c: _break(r, lambda: _nodes(r))))
     return found
 
 
@@ -260,20 +263,29 @@ def _step(rig: Rig, chance: random.Random) -> int:
     return 1
 
 
-def _reset_etl(rig: Rig) -> int:
-    """Break the connections of the targets with their ETL servers, which no link can stand between."""
+def _break(rig: Rig, servers: Callable[[], list[psutil.Process]]) -> int:
+    """Break the connections that AIStore's nodes have with these servers, which no link can stand between."""
 
-    def ports() -> list[tuple[int, int]]:
+    def between() -> list[tuple[int, int]]:
         with suppress(psutil.Error, StopIteration, AssertionError, OSError):
-            connections = [c for server in etl_servers(rig.stack) for c in server.net_connections("tcp")]
-            return [(c.laddr.port, c.raddr.port) for c in connections if c.status == psutil.CONN_ESTABLISHED]
+            clients = set(_connections(_nodes(rig)))
+            return [(here, there) for here, there in _connections(servers()) if (there, here) in clients]
         return []
 
-    found = _found(ports, "connection")
+    found = _found(between, "connection")
     for here, there in found:
         command = ["ss", "-K", "sport", "=", str(here), "dport", "=", str(there)]
         subprocess.run(command, capture_output=True, check=False)
     return len(found)
+
+
+def _nodes(rig: Rig) -> list[psutil.Process]:
+    return [psutil.Process(pid) for name, pid in rig.pids().items() if name.startswith("ais-")]
+
+
+def _connections(processes: list[psutil.Process]) -> list[tuple[int, int]]:
+    sockets = [socket for process in processes for socket in process.net_connections("tcp")]
+    return [(s.laddr.port, s.raddr.port) for s in sockets if s.status == psutil.CONN_ESTABLISHED]
 
 
 def resume(rig: Rig) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from include.events.queue import Queue
 from include.stack import s3
+from include.storage.cluster import Cluster
 from include.transfer.lock import STAGING
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
@@ -15,23 +17,43 @@ from tests.support import etl_servers
 
 # Who is killed leaves things to whoever comes next, and what times out does so within this.
 SETTLE_SECONDS = 240.0
-_QUEUES = (f"{s3.BUCKET}-events", f"{s3.TABLES}-events")
-# Work files of AIStore, by the folder that they are in; its own cleanup takes those of a killed target.
+QUEUES = (f"{s3.BUCKET}-events", f"{s3.TABLES}-events")
+# Work files of AIStore, by the folder that they are in. Its own cleanup takes those of a killed target, when they are
+# a quarter of an hour old: space.dont_cleanup_time.
 _WORK = "%wk"
+CLEANUP_SECONDS = 960.0
+Look = Callable[[Rig, list[Pipeline]], list[str]]
 
 
-def left(rig: Rig, pipelines: Iterable[Pipeline], seconds: float = SETTLE_SECONDS) -> list[str]:
+def left(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
     """Return what is still there after the time in which everything has to settle."""
     some = list(pipelines)
-    looks: list[Callable[[Rig, list[Pipeline]], list[str]]] = [
-        _runs, _tables, _statements, _batches, _messages, _uploads, _jobs, _pods, _files,
-    ]  # fmt: skip
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    found = _settled(rig, some, [_runs, _tables, _statements, _batches, _messages, _uploads, _jobs, _pods, _files])
+    if _work_files(rig, some):
+        print("waiting for AIStore's cleanup of the work files of killed targets", flush=True)
+        time.sleep(max(0.0, began + CLEANUP_SECONDS - time.monotonic()))
+        Cluster(rig.stack.url("ais_proxy")).client().job(job_kind="cleanup-store").start()
+    return found + _settled(rig, some, [_work_files])
+
+
+def rows_with_ttl(pipelines: Iterable[Pipeline]) -> list[str]:
+    """Return what runs that died have left in tables from which ClickHouse takes it by itself after days."""
+    statements = [
+        f"SELECT '{table}', count() FROM storeside.{table} HAVING count() > 0"
+        for table in ("load_plan", "load_listings", "event_leases")
+    ]
+    some = list(pipelines)
+    return [f"{count} rows of {table}" for statement in statements for table, count in _query(some, statement)]
+
+
+def _settled(rig: Rig, pipelines: list[Pipeline], looks: list[Look]) -> list[str]:
+    deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         found = []
         for look in looks:
             try:
-                found += look(rig, some)
+                found += look(rig, pipelines)
             except Exception as e:
                 found.append(f"not known, {look.__name__.strip('_')}: {e}")
         if not found or time.monotonic() > deadline:
@@ -55,11 +77,7 @@ def _query(pipelines: list[Pipeline], statement: str) -> list[tuple[Any, ...]]:
 
 def _tables(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
     tables = _query(pipelines, f"SELECT name FROM system.tables WHERE database = '{STAGING}'")
-    plans = [
-        _query(pipelines, f"SELECT '{table}', count() FROM storeside.{table} HAVING count() > 0")
-        for table in ("load_plan", "load_listings", "event_leases")
-    ]
-    return [*(f"table {STAGING}.{name}" for (name,) in tables), *(f"rows of {row}" for rows in plans for row in rows)]
+    return [f"table {STAGING}.{name}" for (name,) in tables]
 
 
 def _statements(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
@@ -75,10 +93,8 @@ def _batches(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
 
 
 def _messages(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    from include.events.queue import Queue
-
     found = []
-    for name in _QUEUES:
+    for name in QUEUES:
         queue = Queue.find(pipelines[0].sqs, name)
         for one in (queue, queue.dead_letters):
             depth = one.depth()
@@ -97,15 +113,11 @@ def _uploads(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
 
 
 def _jobs(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    from include.storage.cluster import Cluster
-
     running = Cluster(rig.stack.url("ais_proxy")).client().cluster().list_running_jobs()
     return [f"AIStore job {job}" for job in running if not job.startswith("etl-inline")]
 
 
 def _pods(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    from include.storage.cluster import Cluster
-
     client = Cluster(rig.stack.url("ais_proxy")).client()
     etls = {etl.id: etl.stage for etl in client.cluster().list_etls()}
     found = [f"ETL {name} is {stage}" for name, stage in etls.items() if stage.lower() != "running"]
@@ -117,11 +129,12 @@ def _pods(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
 
 
 def _files(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    state = rig.stack.state
-    work = [path for path in (state / "aistore" / "data").rglob("*") if _WORK in path.parts and path.is_file()]
-    temporary = [path for path in (state / "clickhouse" / "tmp").rglob("*") if path.is_file()]
-    return [f"file {path.relative_to(state)}" for path in _some(work) + _some(temporary)]
+    return _named(rig, (rig.stack.state / "clickhouse" / "tmp").rglob("*"))
 
 
-def _some(paths: list[Path]) -> list[Path]:
-    return paths[:20]
+def _work_files(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    return _named(rig, (path for path in (rig.stack.state / "aistore" / "data").rglob("*") if _WORK in path.parts))
+
+
+def _named(rig: Rig, paths: Iterable[Path]) -> list[str]:
+    return [f"file {path.relative_to(rig.stack.state)}" for path in paths if path.is_file()]

@@ -124,6 +124,7 @@ def summary(found: Findings, pipelines: list[Pipeline]) -> str:
         some = getattr(found, what)
         lines += [f"{what}: {len(some)}", *(f"  {text}" for text in some[:20])]
     unseen = sorted(kind for kind, count in found.seen.items() if not count)
+    lines += [f"until its TTL: {text}" for text in found.notes]
     lines.append(f"not visible in any log: {', '.join(unseen) or 'none'}")
     return "\n".join(lines)
 
