@@ -43,6 +43,7 @@ class Link:
         self.answer: Callable[[bytes], bytes] | None = None
         self.truncates = False
         self.met = 0
+        self.listens = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -50,6 +51,7 @@ class Link:
         """Listen until cancelled."""
         self._loop = asyncio.get_running_loop()
         server = await asyncio.start_server(self._connection, HOST, self.port, limit=_CHUNK * 4)
+        self.listens.set()
         async with server:
             await server.serve_forever()
 
@@ -205,6 +207,7 @@ def linked(target: int, rtt: float = 0, rate: float = 0) -> Iterator[Link]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
+        assert link.listens.wait(10)
         yield link
     finally:
         loop.call_soon_threadsafe(serving.cancel)

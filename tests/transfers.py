@@ -24,7 +24,7 @@ class Loading:
         self.clickhouse = clickhouse
         self.s3 = s3
         self.bucket = unique("loading")
-        self.table = unique("loading").replace("-", "_")
+        self.table = f"storeside.{unique('loading').replace('-', '_')}"
         s3.create_bucket(Bucket=self.bucket)
 
     def put(self, objects: Mapping[str, bytes]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from include.events.batches import Batches
@@ -50,14 +51,18 @@ class Lease:
             for message in messages:
                 self._held.pop(message.id, None)
 
-    def release_all(self) -> None:
-        """Make what is still held visible at once; where that fails the timeout does it."""
+    def release_all(self, delay: Callable[[Message], int] = lambda message: 0) -> None:
+        """Make what is still held visible after `delay` seconds, or at once; where that fails the timeout does it."""
         with self._lock:
-            held, self._held = list(self._held.values()), {}
-        try:
-            self.queue.extend(held, 0)
-        except TransferError as e:
-            log.warning("%d messages come again when their lease of %d s ends: %s", len(held), self.seconds, e)
+            held, self._held = sorted(self._held.values(), key=delay), {}
+        for seconds, some in groupby(held, key=delay):
+            messages = list(some)
+            try:
+                self.queue.extend(messages, seconds)
+            except TransferError as e:
+                log.warning(
+                    "%d messages come again when their lease of %d s ends: %s", len(messages), self.seconds, e
+                )
 
     def _beat(self) -> None:
         while not self._end.wait(self.seconds / 3):

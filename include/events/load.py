@@ -18,16 +18,18 @@ from include.events.current import Found, look_at
 from include.events.deliveries import Delivery, Outcome, conclude, oldest, sort_out
 from include.events.lease import Lease
 from include.events.ledger import EventLedger
-from include.events.queue import LONG_POLL, Queue
+from include.events.queue import LONG_POLL, Queue, backoff
 from include.events.settle import MOST_FAILURES, Settled, settle
 from include.transfer.engine import Transfer
-from include.transfer.errors import ObjectError, UsageError, classify, may_pass
+from include.transfer.errors import ObjectError, TransientError, TriedOutError, UsageError, classify, may_pass
 from include.transfer.request import Request
 from include.transfer.source import Listed
 
 log = logging.getLogger(__name__)
 
 _DEPTH_SECONDS = 30.0
+# Seconds before messages that are held are tried again.
+_DELAYS = (2.0, 5.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,9 @@ class EventLoad:
                 with closing(self._batches(lease, started + self.limits.seconds)) as received:
                     for deliveries in received:
                         self._process(lease, deliveries)
+            except TriedOutError:
+                lease.release_all(backoff)
+                raise
             except BaseException:
                 lease.release_all()
                 raise
@@ -220,7 +225,7 @@ class EventLoad:
             else:
                 deliveries.append(delivery)
         keys = sort_out(deliveries, self.request.source.bucket, self.request.source.regex)
-        conclude(deliveries, self._load(keys))
+        conclude(deliveries, self._load_patiently(keys))
         lease.let_go(messages)
         settled = settle(self.queue, self.ledger, deliveries, self.limits.most_failures)
         settled.deleted += len(done_before) - len(self.queue.delete(done_before))
@@ -233,6 +238,23 @@ class EventLoad:
         if time.monotonic() - self._depth_at >= _DEPTH_SECONDS:
             self._depth_at = time.monotonic()
             self.ledger.record_depth(self.queue, lag)
+
+    def _load_patiently(self, keys: Sequence[str]) -> dict[str, Outcome]:
+        """Load, and try again while messages are held: each time that they are received counts against them."""
+        from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+        delays = iter(_DELAYS)
+        while True:
+            try:
+                return self._load(keys)
+            except (DatabaseError, OperationalError, TransientError) as e:
+                error = e if isinstance(e, TransientError) else classify(e)
+                if not isinstance(error, TransientError) or self.stop.is_set():
+                    raise
+                if (delay := next(delays, None)) is None:
+                    raise TriedOutError(str(error)) from e
+            log.warning("going on in %g s: %s", delay, error)
+            self.stop.wait(delay)
 
     def _load(self, keys: Sequence[str]) -> dict[str, Outcome]:
         """Load what these keys hold now; returns what became of each."""
@@ -258,7 +280,7 @@ class EventLoad:
 
     def _after_loading(self, o: Listed, state: str, reason: str) -> Outcome:
         """Return what became of an object; a failure is its own only if it still is what was to be loaded."""
-        if state == "loaded":
+        if state in ("loaded", "replaced"):  # in this version, or a later one
             return Outcome("loaded")
         if state != "failed":
             return Outcome("undone", "it was not loaded, and the ledger does not say why")

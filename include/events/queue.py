@@ -49,6 +49,14 @@ class Message:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 
+def backoff(message: Message) -> int:
+    """Return for how many seconds a message whose objects were not come to is to stay invisible: longer each time.
+
+    SQS counts how often it is received, and moves it to the dead letters after so many times, whatever the reason.
+    """
+    return min(15 * 2 ** min(message.receives - 1, 6), 900)
+
+
 @dataclass(frozen=True)
 class Depth:
     """Messages that can be received, that somebody has, and that wait for their delay; about so many."""

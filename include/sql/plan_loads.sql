@@ -23,7 +23,7 @@ FROM
             WHERE destination = {destination:String} AND bucket = {bucket:String}
                 AND (
                     state = 'loaded'
-                    OR state = 'failed' AND NOT {retry_failed:Bool}
+                    OR state = 'failed' AND run_id != {run_id:String} AND NOT {retry_failed:Bool}
                         AND NOT arrayExists(begin -> startsWith(reason, begin), {passing:Array(String)})
                 )
         )

@@ -32,12 +32,12 @@ CREATE TABLE IF NOT EXISTS storeside.load_plan
     size UInt64,
     modified DateTime64(3),
     load_id UInt64,
-    planned_at DateTime DEFAULT now()
+    planned_at DateTime64(6) DEFAULT now64(6)
 )
 ENGINE = MergeTree
 PARTITION BY transfer
 ORDER BY (batch, key)
-TTL planned_at + INTERVAL 7 DAY;
+TTL toDateTime(planned_at) + INTERVAL 7 DAY;
 
 -- Listings that a worker made, as input of a plan.
 CREATE TABLE IF NOT EXISTS storeside.load_listings

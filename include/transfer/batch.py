@@ -91,7 +91,7 @@ class BatchLoad:
         self.batch = batch
         self.request = work.request
         self.client = work.client
-        self.loads = Loads(self.client, work.transfer, self.request.table, self.request.source.bucket, work.run_id)
+        self.loads = Loads(self.client, work.transfer, self.request.table, self.request.source, work.run_id)
         self.pushed = work.push_all or batch.pushed
         self._count = 0
         self.destination: Destination

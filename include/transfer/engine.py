@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -37,6 +37,8 @@ Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
 REPORT_SECONDS = 5.0
 _TICK_SECONDS = 0.5
 MOST_FAILURES = 20
+# Objects that are published in one step: the ledger is asked about all of them while others wait for the lock.
+MOST_AT_ONCE = 100_000
 _STALE_DAYS = 7
 
 
@@ -84,14 +86,11 @@ class Transfer:
         self.run_id = run_id
         self.stop = threading.Event()
         self._left = threading.Event()
-        if "." not in request.table:
-            database = self.client.query("SELECT currentDatabase()").first_row[0]
-            request = replace(request, table=f"{database}.{request.table}")
         self.request = request
         source = request.source
         text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.loads = Loads(self.client, self.id, request.table, source.bucket, run_id)
+        self.loads = Loads(self.client, self.id, request.table, source, run_id)
         self.started = time.time()
 
     # finding out what there is to do
@@ -115,7 +114,6 @@ class Transfer:
         )
         push = not pulls
         listed, planned, size = self.loads.plan(
-            self.request.source,
             batch_bytes=self.request.batch_bytes,
             batch_objects=self.request.batch_objects,
             push=push,
@@ -128,12 +126,17 @@ class Transfer:
             self.request.source.bucket, self.request.source.keys, listed, planned, size / 1e6,
             "push" if push else "pull",
         )  # fmt: skip
+        if self.request.all_or_nothing and planned > MOST_AT_ONCE:
+            raise UsageError(
+                f"{planned} objects at once: all_or_nothing takes at most {MOST_AT_ONCE}; choose fewer with `keys`"
+            )
         if not planned:
             return Prepared(self.request.format, push, listed, 0, 0)
         if destination is None or self.request.format == "auto":
-            sample = self.loads.sample(self.request.sample_objects)
-            form, samples = recognise(self.request, [self._content(o) for o in sample])
-            destination = destination or self._create(form, samples)
+            if (found := self._look(destination is None, given=objects is not None)) is None:
+                return Prepared(self.request.format, push, listed, 0, 0)
+            form, columns = found
+            destination = destination or self._create(columns)
         else:
             form = Format(self.request.format, self.request.csv)  # type: ignore[arg-type]
         push = push or not form.is_native
@@ -173,11 +176,29 @@ class Transfer:
             raise _usage(s3_error(e, source.bucket, source.prefix)) from e
         return not after
 
+    def _look(self, with_columns: bool, *, given: bool) -> tuple[Format, list[Column]] | None:
+        """Return what samples tell: the format and, where they are wanted, the columns.
+
+        Of `given` objects those that tell nothing have failed; None when that is all of them.
+        """
+        while True:
+            sample = self.loads.sample(self.request.sample_objects)
+            try:
+                form, samples = recognise(self.request, [self._content(o) for o in sample])
+                return form, columns_of(self.client, self.request, form, samples) if with_columns else []
+            except UsageError as e:
+                if not given:
+                    raise
+                left = sample or self.loads.unfinished()  # empty ones
+                self.loads.record_failed((o, str(e)) for o in left)
+                if not sample:
+                    return None
+
     def _content(self, o: Planned) -> Content:
         return Content(self.s3, self.request.source.bucket, o.key, o.size)
 
-    def _create(self, form: Format, samples: list[Content]) -> Destination:
-        columns = with_overrides(columns_of(self.client, self.request, form, samples), self.request.columns)
+    def _create(self, columns: list[Column]) -> Destination:
+        columns = with_overrides(columns, self.request.columns)
         statement = ddl(self.request.table, columns, self.request.layout)
         log.info("creating the table:\n%s", statement)
         self.client.command(statement)
@@ -212,13 +233,13 @@ class Transfer:
             except BaseException:
                 self.cancel()
                 raise
-        totals, *_ = queries.at_once(
-            self.loads.totals,
+        totals = self.loads.totals()
+        failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
+        queries.at_once(
             lambda: self.loads.forget("load_plan"),
             lambda: self.loads.forget("load_listings"),
             self._sweep,  # what could not be dropped while a server was away
         )
-        failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,

@@ -6,7 +6,8 @@ TransferError
 ├── ObjectError       one object cannot be loaded; the others are
 │   └── DriftError    its columns are not the table's
 └── TransientError    the same again may succeed
-    └── StaleError    what was read cannot be published any more; it has to be read again
+    ├── StaleError    what was read cannot be published any more; it has to be read again
+    └── TriedOutError it was tried several times
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class StaleError(TransientError):
     """A staging table does not fit the destination any more, or was taken away by somebody who published before."""
 
 
+class TriedOutError(TransientError):
+    """It was tried several times already, and the next try should be later."""
+
+
 DELETED = "it was deleted after it was listed"
 DENIED = "S3 denies the access to it (403): allow s3:GetObject on it"
 BUSY = "it cannot be read for now"
@@ -51,6 +56,7 @@ PASSING = (DENIED, BUSY)
 
 # https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
 UNKNOWN_TABLE = 60
+SUPPORT_IS_DISABLED = 344
 TABLE_EXISTS = 57
 DIFFERENT_STRUCTURE = 122
 ACCESS_DENIED = 497

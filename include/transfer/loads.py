@@ -26,11 +26,21 @@ _LEDGER = {
     "modified": "DateTime64(3)",
     **dict.fromkeys(("reason", "run_id"), "String"),
 }
-# Of planned objects, those that this run has still to load.
+# What this try has recorded: each plan takes up again what the run failed at before.
+_NOW = (
+    "run_id = {run_id:String} AND recorded_at >="
+    " (SELECT if(count() = 0, now64(6), min(planned_at)) FROM storeside.load_plan WHERE transfer = {transfer:String})"
+)
+# Of planned objects, those that this try has still to load.
 _UNFINISHED = (
     "(key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
     " WHERE destination = {destination:String} AND bucket = {bucket:String}"
-    " AND (state = 'loaded' OR state = 'failed' AND run_id = {run_id:String}))"
+    f" AND (state = 'loaded' OR state IN ('failed', 'replaced') AND {_NOW}))"
+)
+# The objects that a transfer is about; tasks of one run may load others into the same table.
+_MINE = (
+    "destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run_id:String}"
+    " AND startsWith(key, {prefix:String}) AND match(key, {regex:String})"
 )
 
 
@@ -81,13 +91,13 @@ class Totals:
 
 
 class Loads:
-    """Reads and writes ``storeside.loads`` for one transfer: one destination, one bucket, one run."""
+    """Reads and writes ``storeside.loads`` for one transfer: one destination, one source, one run."""
 
-    def __init__(self, client: Any, transfer: str, destination: str, bucket: str, run_id: str) -> None:
+    def __init__(self, client: Any, transfer: str, destination: str, source: Source, run_id: str) -> None:
         self.client = client
         self.transfer = transfer
         self.destination = destination
-        self.bucket = bucket
+        self.source = source
         self.run_id = run_id
 
     @property
@@ -95,7 +105,9 @@ class Loads:
         return {
             "transfer": self.transfer,
             "destination": self.destination,
-            "bucket": self.bucket,
+            "bucket": self.source.bucket,
+            "prefix": self.source.prefix,
+            "regex": self.source.regex,
             "run_id": self.run_id,
         }
 
@@ -147,10 +159,11 @@ class Loads:
         parameters = {**self._parameters, "overlap": int(overlap_seconds * 1000), "passing": list(PASSING)}
         return str(self.client.query(sql.query("start_after"), parameters=parameters).first_row[0])
 
-    def plan(
-        self, source: Source, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool
-    ) -> tuple[int, int, int]:
-        """Plan what of the listing is not in the ledger; returns listed objects, planned ones, and their bytes."""
+    def plan(self, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool) -> tuple[int, int, int]:
+        """Plan what of the listing is not in the ledger; returns listed objects, planned ones, and their bytes.
+
+        What other runs have failed at for good is left out, unless `retry_failed`.
+        """
         self.forget("load_plan")
         self.client.command(
             sql.query("plan_loads"),
@@ -161,7 +174,6 @@ class Loads:
                 "push": push,
                 "retry_failed": retry_failed,
                 "passing": list(PASSING),
-                "regex": source.regex,
                 "wild": WILD,
             },
         )
@@ -186,10 +198,15 @@ class Loads:
         """Return the objects of a batch that are not finished."""
         return self._planned(f"batch = {{batch:UInt32}} AND {_UNFINISHED} ORDER BY key", batch=batch)
 
+    def unfinished(self) -> list[Planned]:
+        """Return the objects of the plan that are not finished."""
+        return self._planned(_UNFINISHED)
+
     def sample(self, count: int) -> list[Planned]:
-        """Return some objects of the plan: the first, and others spread over it."""
+        """Return some objects of the plan that are not finished: the first, and others spread over it."""
         first = "(SELECT min(key) FROM storeside.load_plan WHERE transfer = {transfer:String} AND size > 0)"
-        return self._planned(f"size > 0 ORDER BY key != {first}, load_id LIMIT {{count:UInt32}}", count=count)
+        order = f"ORDER BY key != {first}, load_id LIMIT {{count:UInt32}}"
+        return self._planned(f"size > 0 AND {_UNFINISHED} {order}", count=count)
 
     def _planned(self, where: str, **parameters: Any) -> list[Planned]:
         rows = self.client.query(
@@ -222,8 +239,8 @@ class Loads:
         rows = self._ledger("state = 'publishing'", objects, by="load_id")
         return [Loaded(Planned(*row[:5]), row[5], row[6]) for row in rows]
 
-    def older(self, objects: Sequence[Planned]) -> list[Planned]:
-        """Return the loaded versions of the same keys that these ones replace."""
+    def others(self, objects: Sequence[Planned]) -> list[Planned]:
+        """Return the loaded versions of the same keys that are not these."""
         ids = {o.load_id for o in objects}
         return [Planned(*row[:5]) for row in self._ledger("state = 'loaded'", objects) if row[4] not in ids]
 
@@ -233,7 +250,7 @@ class Loads:
         Lists go into the statement's text: as parameters they would be part of the URL, which has an end.
         """
         found: list[tuple[Any, ...]] = []
-        for some in [None] if objects is None else _slices(objects):
+        for some in [None] if objects is None else slices(objects):
             those = ""
             if some is not None:
                 those = f" AND key IN ({', '.join(literal(o.key) for o in some)})"
@@ -261,7 +278,7 @@ class Loads:
     def _insert(self, rows: Iterable[tuple[Planned, str, int, int, str]]) -> None:
         lines = [
             [
-                self.destination, self.bucket, o.key, o.version, o.load_id, state, count, rejected, o.size,
+                self.destination, self.source.bucket, o.key, o.version, o.load_id, state, count, rejected, o.size,
                 _moment(o.modified), reason, self.run_id,
             ]
             for o, state, count, rejected, reason in rows
@@ -274,7 +291,7 @@ class Loads:
 
     def forget_doubtful(self, loaded: Sequence[Loaded]) -> None:
         """Take loads that turned out not to be published out of the ledger."""
-        for some in _slices([o.planned for o in loaded]):
+        for some in slices([o.planned for o in loaded]):
             self.client.command(
                 "DELETE FROM storeside.loads WHERE destination = {destination:String} AND bucket = {bucket:String}"
                 f" AND state = 'publishing' AND load_id IN ({ids_text(some)})",
@@ -283,15 +300,15 @@ class Loads:
             )
 
     def record_replaced(self, objects: Sequence[Planned]) -> None:
-        """Record versions whose rows were removed for a newer one's."""
+        """Record versions whose rows are not in the table, or not any more, as a newer one's are."""
         self._insert((o, "replaced", 0, 0, "") for o in objects)
 
     def totals(self) -> Totals:
-        """Return what this run has done so far."""
+        """Return what this run has loaded so far, and what it has failed at, until the plan is forgotten."""
         row = self.client.query(
-            "SELECT countIf(state = 'loaded'), countIf(state = 'failed'), sumIf(rows, state = 'loaded'),"
+            f"SELECT countIf(state = 'loaded'), countIf(state = 'failed' AND {_NOW}), sumIf(rows, state = 'loaded'),"
             " sumIf(rejected, state = 'loaded'), sumIf(bytes, state = 'loaded') FROM storeside.loads FINAL"
-            " WHERE destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run_id:String}",
+            f" WHERE {_MINE}",
             parameters=self._parameters,
         ).first_row
         return Totals(*(int(value) for value in row))
@@ -299,8 +316,7 @@ class Loads:
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""
         rows = self.client.query(
-            "SELECT key, reason FROM storeside.loads FINAL WHERE destination = {destination:String}"
-            " AND bucket = {bucket:String} AND run_id = {run_id:String} AND state = 'failed'"
+            f"SELECT key, reason FROM storeside.loads FINAL WHERE {_MINE} AND state = 'failed' AND {_NOW}"
             " ORDER BY key LIMIT {limit:UInt32}",
             parameters={**self._parameters, "limit": limit},
         ).result_rows
@@ -312,11 +328,12 @@ class Loads:
 
 
 def ids_text(objects: Sequence[Planned]) -> str:
-    """Return the load ids of objects as they stand in a statement."""
+    """Return the load ids of objects as they stand in a statement; see `slices`."""
     return ", ".join(str(o.load_id) for o in objects)
 
 
-def _slices(objects: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
+def slices(objects: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
+    """Yield objects, as many at a time as one statement may name."""
     return (objects[n : n + _SLICE] for n in range(0, len(objects), _SLICE))
 
 

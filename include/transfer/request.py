@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -74,7 +75,7 @@ class Request:
         unknown = set(self.system_columns) - set(SYSTEM_COLUMNS)
         if unknown:
             raise UsageError(f"system columns {', '.join(sorted(unknown))}: there are {', '.join(SYSTEM_COLUMNS)}")
-        if not self.table or self.table.count(".") > 1:
+        if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
             raise UsageError(f"table {self.table!r}: write database.table")
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,27 +23,27 @@ _UNLIMITED = 1 << 62
 
 
 def recognise(request: Request, contents: Iterable[Content]) -> tuple[Format, list[Content]]:
-    """Return the format of a request and those of the objects that are of it; others are left to fail by themselves.
+    """Return the format of a request, by itself or that of most objects, and the objects that are of it.
 
-    Raises UsageError when the objects do not tell.
+    The others are left to fail by themselves. Raises UsageError when the objects do not tell.
     """
-    name = request.format
-    fitting = []
+    found: list[tuple[Content, str]] = []
     for content in contents:
         try:
-            found = format_of(content.key, content.sample(_HEAD))
+            found.append((content, format_of(content.key, content.sample(_HEAD))))
         except ObjectError as e:
             log.warning("%r is no sample: %s", content.key, e)
-            continue
-        except UsageError:
-            if name == "auto":
-                raise
-            found = name  # type: ignore[assignment]
-        name = found if name == "auto" else name
-        if (found == "parquet") == (name == "parquet"):
-            fitting.append(content)
+        except UsageError as e:
+            if request.format == "auto":
+                log.warning("%r is no sample: %s", content.key, e)
+            else:
+                found.append((content, request.format))
+    name = request.format
     if name == "auto":
-        raise UsageError("none of the sampled objects can be read: give `format`")
+        if not found:
+            raise UsageError("none of the sampled objects tells its format: give `format`")
+        name = Counter(form for _, form in found).most_common(1)[0][0]
+    fitting = [content for content, form in found if (form == "parquet") == (name == "parquet")]
     return Format(name, request.csv), fitting  # type: ignore[arg-type]
 
 

@@ -13,8 +13,16 @@ from typing import Any
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer import queries
-from include.transfer.errors import DIFFERENT_STRUCTURE, UNKNOWN_TABLE, StaleError, UsageError, code_of, plain
-from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text
+from include.transfer.errors import (
+    DIFFERENT_STRUCTURE,
+    SUPPORT_IS_DISABLED,
+    UNKNOWN_TABLE,
+    StaleError,
+    UsageError,
+    code_of,
+    plain,
+)
+from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
 from include.transfer.lock import STAGING, locked
 from include.transfer.schema import Column, bare, nullable
 from include.transfer.source import identifier, literal
@@ -37,6 +45,8 @@ _NO_MERGES = (
     ", parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
 )
 _POLL_SECONDS = 0.5
+# The others change rows when they merge, and with them which load a row came with.
+_ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
 _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
 
 
@@ -138,18 +148,25 @@ class Destination:
 
     def count(self, objects: Sequence[Planned]) -> dict[int, int]:
         """Return how many rows the table has of each of these loads."""
-        found = self.client.query(
-            f"SELECT {LOAD_ID}, count() FROM {self.quoted} WHERE {LOAD_ID} IN ({ids_text(objects)}) GROUP BY 1",
-            settings={"select_sequential_consistency": 1, "max_query_size": LONG_STATEMENT},
-        )
-        return dict(found.result_rows)
+        found: dict[int, int] = {}
+        for some in slices(objects):
+            rows = self.client.query(
+                f"SELECT {LOAD_ID}, count() FROM {self.quoted} WHERE {LOAD_ID} IN ({ids_text(some)}) GROUP BY 1",
+                settings={"select_sequential_consistency": 1},
+            ).result_rows
+            found |= dict(rows)
+        return found
 
     def remove(self, objects: Sequence[Planned]) -> None:
         """Delete the rows of these loads."""
-        self.client.command(
-            f"DELETE FROM {self.quoted} WHERE {LOAD_ID} IN ({ids_text(objects)})",
-            settings={**_SYNCHRONOUS, "max_query_size": LONG_STATEMENT},
-        )
+        for some in slices(objects):
+            those = f"WHERE {LOAD_ID} IN ({ids_text(some)})"
+            try:
+                self.client.command(f"DELETE FROM {self.quoted} {those}", settings=_SYNCHRONOUS)
+            except DatabaseError as e:
+                if code_of(e) != SUPPORT_IS_DISABLED:  # of a table with projections
+                    raise
+                self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=_SYNCHRONOUS)
 
     def take(self, staging: str) -> None:
         """Make the rows of `staging` visible, all at once."""
@@ -165,6 +182,8 @@ class Destination:
                 **_SYNCHRONOUS,
                 "insert_allow_materialized_columns": 1,
                 "insert_deduplicate": 0,
+                "max_partitions_per_insert_block": 0,
+                "throw_on_max_partitions_per_insert_block": 0,
                 "query_id": queries.query_id(staging, time.time_ns()),
             },
         )
@@ -187,10 +206,10 @@ def look_up(client: Any, name: str) -> Destination | None:
     if not rows:
         return None
     engine, partition_key, sorting_key, primary_key, policy, has_views, columns = rows[0]
-    if not engine.endswith("MergeTree"):
+    if not _ENGINE.fullmatch(engine):
         raise UsageError(
-            f"{database}.{table} is of engine {engine}: exactly-once needs one of the MergeTree family;"
-            " load into the table behind it"
+            f"{database}.{table} is of engine {engine}: exactly-once needs a MergeTree or ReplacingMergeTree, whose"
+            " rows stay what they were; load into one, and let a materialized view of it do the rest"
         )
     found = Destination(
         client, database, table,
@@ -258,19 +277,18 @@ def publish(
         if "publishing" in states.values():
             settle(destination, loads, loads.doubtful(objects), replace_older=replace_older)
             states = loads.states(objects)
-        done = {load_id for load_id, state in states.items() if state == "loaded"}
-        if done:  # another run was faster
-            log.info("%d objects were loaded by another run in the meantime", len(done))
-            destination.client.command(
-                f"ALTER TABLE {STAGING}.{identifier(staging)} DELETE"
-                f" WHERE {LOAD_ID} IN ({ids_text([o.planned for o in staged if o.planned.load_id in done])})",
-                settings={**_SYNCHRONOUS, "max_query_size": LONG_STATEMENT},
-            )
-        new = [o for o in staged if o.planned.load_id not in done]
-        if not new:
-            return
-        loads.record(new, "publishing")
+        done = [o for o in objects if states.get(o.load_id) == "loaded"]
+        outdated = _versions(loads, objects)[1] if replace_older else []
+        left_out = {o.load_id for o in (*done, *outdated)}
+        new = [o for o in staged if o.planned.load_id not in left_out]
         try:
+            if left_out:
+                log.info("%d objects were loaded by another run, in this version or a later one", len(left_out))
+                _leave_out(destination.client, staging, [o for o in objects if o.load_id in left_out])
+                loads.record_replaced([o for o in outdated if states.get(o.load_id) != "loaded"])
+            if not new:
+                return
+            loads.record(new, "publishing")
             destination.take(staging)
         except DatabaseError as e:
             if code_of(e) in (DIFFERENT_STRUCTURE, UNKNOWN_TABLE):
@@ -278,6 +296,15 @@ def publish(
                 raise StaleError(f"{staging} cannot be published: {plain(e)}") from e
             raise
         _finish(destination, loads, new, replace_older)
+
+
+def _leave_out(client: Any, staging: str, objects: Sequence[Planned]) -> None:
+    """Remove the rows of these loads from a table that nobody else reads."""
+    for some in slices(objects):
+        client.command(
+            f"ALTER TABLE {STAGING}.{identifier(staging)} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
+            settings=_SYNCHRONOUS,
+        )
 
 
 def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], *, replace_older: bool) -> None:
@@ -299,7 +326,18 @@ def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], *
 
 
 def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], replace_older: bool) -> None:
-    if replace_older and (older := loads.older([o.planned for o in published])):
-        destination.remove(older)
-        loads.record_replaced(older)
+    if replace_older and published:
+        older, outdated = _versions(loads, [o.planned for o in published])
+        if gone := [*older, *outdated]:
+            destination.remove(gone)
+            loads.record_replaced(gone)
+        published = [o for o in published if o.planned not in outdated]
     loads.record(published, "loaded")
+
+
+def _versions(loads: Loads, objects: Sequence[Planned]) -> tuple[list[Planned], list[Planned]]:
+    """Return the loaded versions that these objects replace, and those of the objects that have a newer one."""
+    ours = {o.key: o for o in objects}
+    others = loads.others(objects)
+    newer = {o.key for o in others if o.modified > ours[o.key].modified}
+    return [o for o in others if o.key not in newer], [o for o in objects if o.key in newer]

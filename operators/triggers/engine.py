@@ -74,7 +74,7 @@ class EngineTrigger(BaseTrigger):
 
         What a retry may help is tried again here some times, and then left to the retries of the task.
         """
-        from include.transfer.errors import TransferError, TransientError
+        from include.transfer.errors import TransferError, TransientError, TriedOutError
 
         await asyncio.sleep(SETTLE_SECONDS)
         for delay in (*DELAYS, None):
@@ -87,7 +87,7 @@ class EngineTrigger(BaseTrigger):
                 raise
             except Exception as e:
                 final = isinstance(e, TransferError) and not isinstance(e, TransientError)
-                if delay is None or final:
+                if delay is None or final or isinstance(e, TriedOutError):
                     self.log.exception("it ended early")
                     yield TriggerEvent({"error": str(e) or repr(e), "again": not final})
                     return

@@ -100,7 +100,7 @@ def _boto(s3: S3) -> Any:
 
 def remember(client: Any, bucket: str, entries: Iterable[Entry], table: str) -> None:
     """Write into the ledger that these object versions are loaded already; the table itself need not exist."""
-    loads = Loads(client, "seed", table, bucket, "seed")
+    loads = Loads(client, "seed", table, Source(bucket), "seed")
     loads.create()
     entries = iter(entries)
     while some := list(islice(entries, 20_000)):
@@ -110,11 +110,10 @@ def remember(client: Any, bucket: str, entries: Iterable[Entry], table: str) -> 
 
 def plan(client: Any, boto: Any, collection: str, bucket: str, prefix: str, table: str) -> int:
     """List what is below a prefix, compare it with the ledger, and return how many objects there are to load."""
-    source = Source(bucket, prefix, collection)
-    loads = Loads(client, "plan", table, bucket, "run")
+    loads = Loads(client, "plan", table, Source(bucket, prefix, collection), "run")
     loads.create()
     loads.record_listing(list_objects(boto, bucket, prefix))
-    _, planned, _ = loads.plan(source, batch_bytes=1 << 30, batch_objects=1000, push=False, retry_failed=False)
+    _, planned, _ = loads.plan(batch_bytes=1 << 30, batch_objects=1000, push=False, retry_failed=False)
     return planned
 
 

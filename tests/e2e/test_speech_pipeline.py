@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 import requests
 
 from include.stack import demo, s3, speech_corpus
-from include.stack.airflow_api import AirflowApi
+from include.stack.airflow_api import FINAL, AirflowApi
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket
 from include.transform.jobs import running_transforms
@@ -95,6 +96,12 @@ def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
     until(known, 90, "DAG")
     assert not api.get("importErrors")["import_errors"]
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    # For a while after the hour of its schedule the DAG, unpaused, runs at once: it would take the tests' recordings.
+    def due() -> datetime:
+        return datetime.fromisoformat(api.get(f"dags/{DAG}")["next_dagrun_run_after"])
+
+    until(lambda: due() > datetime.now(UTC), 90, "scheduled run")
+    until(lambda: all(run["state"] in FINAL for run in api.runs(DAG)), 180, "end of the scheduled run")
     # Only these recordings start runs by themselves.
     (notification,) = s3_client.get_bucket_notification_configuration(Bucket=s3.BUCKET)["QueueConfigurations"]
     some = {"Key": {"FilterRules": [{"Name": "prefix", "Value": "event"}]}}

@@ -13,8 +13,9 @@ from botocore.awsrequest import AWSResponse
 
 import include.events.load as event_load
 from include.events.dead_letters import DeadLetters
-from include.events.queue import Queue
-from include.transfer.errors import TransientError, UsageError
+from include.events.queue import Message, Queue, backoff
+from include.transfer.engine import Transfer
+from include.transfer.errors import TransientError, TriedOutError, UsageError
 from tests.mailboxes import Mailbox
 from tests.support import until
 from tests.transfers import jsonl
@@ -84,6 +85,22 @@ def test_an_overwritten_object_is_loaded_as_it_is_now(mailbox: Mailbox) -> None:
     mailbox.arrive(1)
     mailbox.drain(on_overwrite="replace")
     assert mailbox.rows() == [(3,)]
+
+
+def test_what_tells_no_format_is_a_dead_letter_and_holds_nothing_up(mailbox: Mailbox) -> None:
+    mailbox.put({"README.md": b"# words", "empty": b""})
+    mailbox.arrive(2)
+    first = mailbox.drain(format="auto")
+    assert (first.dead, first.loaded) == (2, 0)
+    assert "give `format`" in mailbox.dead()["README.md"]
+    mailbox.put({"0_manifest.json": b'{"files": 3}', "README.md": b"# more words"})
+    mailbox.put({f"{n}.csv": b"n\n1\n" for n in range(3)})
+    mailbox.arrive(5)
+    second = mailbox.drain(format="auto")
+    assert second.loaded == 3
+    assert mailbox.rows() == [(1,)] * 3
+    assert mailbox.depth() == (0, 0)
+    assert set(mailbox.dead()) == {"README.md", "empty", "0_manifest.json"}
 
 
 def test_what_asks_for_nothing_is_skipped_with_its_reason(mailbox: Mailbox) -> None:
@@ -283,6 +300,8 @@ def test_the_next_batch_is_received_meanwhile_and_given_back_when_this_one_canno
         raise TransientError("ClickHouse does not answer")
 
     between_look_and_load(monkeypatch, fail)
+    monkeypatch.setattr("include.events.load._DELAYS", ())
+    monkeypatch.setattr("include.events.load.backoff", lambda message: 0)
     with pytest.raises(TransientError):
         mailbox.drain(limits={"batch_messages": 10})
     assert mailbox.depth() == (25, 0)
@@ -380,16 +399,47 @@ def test_a_clickhouse_that_does_not_answer_costs_no_message_a_try(
     mailbox.put({"a.jsonl": rows_of(1)})
     mailbox.arrive(1)
 
+    tries: list[int] = []
+
     def fail(*_: Any, **__: Any) -> Any:
+        tries.append(1)
         raise TransientError("ClickHouse does not answer")
 
-    monkeypatch.setattr("include.transfer.engine.Transfer.run", fail)
-    for _ in range(4):
-        with pytest.raises(TransientError):
+    with monkeypatch.context() as patch:
+        patch.setattr("include.transfer.engine.Transfer.run", fail)
+        patch.setattr("include.events.load._DELAYS", (0.01, 0.01))
+        with pytest.raises(TriedOutError, match="ClickHouse does not answer"):
             mailbox.drain()
-        assert mailbox.depth() == (1, 0)
-    monkeypatch.undo()
+        assert len(tries) == 3  # and received once
+        assert mailbox.depth() == (0, 1)  # it comes again in a quarter of a minute
+        assert mailbox.drain().messages == 0
+    (message,) = until(lambda: mailbox.queue.receive(30, 1), 20, "the message")
+    assert message.receives == 2
+    mailbox.queue.extend([message], 0)
     assert mailbox.drain().loaded == 1
+
+
+def test_a_fault_that_passes_while_messages_are_held_costs_nothing(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.put({"a.jsonl": rows_of(1)})
+    mailbox.arrive(1)
+    monkeypatch.setattr("include.events.load._DELAYS", (0.01,))
+    run, faults = Transfer.run, [TransientError("S3 asks for fewer requests")]
+
+    def fail_once(*given: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return run(*given)
+
+    monkeypatch.setattr(Transfer, "run", fail_once)
+    assert mailbox.drain().loaded == 1
+    assert mailbox.depth() == (0, 0)
+
+
+@pytest.mark.parametrize(("receives", "seconds"), [(1, 15), (2, 30), (6, 480), (7, 900), (99, 900)])
+def test_messages_wait_longer_each_time(receives: int, seconds: int) -> None:
+    assert backoff(Message("id", "handle", "", 0.0, receives)) == seconds
 
 
 def test_a_bucket_that_is_gone_is_no_reason_to_forget_its_events(mailbox: Mailbox) -> None:

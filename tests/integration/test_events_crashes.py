@@ -42,7 +42,7 @@ def test_kill_9_at_random(
     while True:
         command = [
             *(sys.executable, "-m", "include.events", "--queue", mailbox.url, f"s3://{mailbox.bucket}/"),
-            *(f"storeside.{mailbox.table}", "--format", "jsonl", "--collection", "storeside_s3"),
+            *(mailbox.table, "--format", "jsonl", "--collection", "storeside_s3"),
             *("--run-id", unique("run"), "--batch-messages", str(max(10, objects // 50))),
             *("--lease-seconds", str(LEASE_SECONDS), "--idle-seconds", str(LEASE_SECONDS + 2)),
         ]

@@ -179,7 +179,8 @@ def test_expressions_stay_expressions(loading: Loading) -> None:
     layout = Layout(order_by="(city, toYear(day))", partition_by='concat(city, \')`"--\') || "city"')
     assert loading.load(layout=layout).rows == 1
     made = loading.query(
-        "SELECT sorting_key, partition_key FROM system.tables WHERE name = {t:String}", t=loading.table
+        "SELECT sorting_key, partition_key FROM system.tables WHERE database || '.' || name = {t:String}",
+        t=loading.table,
     )
     assert made == [("city, toYear(day)", "(concat(concat(city, ')`\"--'), city))")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import resource
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 from include.stack.clickhouse_server import CLUSTER
 from include.stack.settings import Stack
+from include.transfer import batch, engine, loads
 from include.transfer.engine import Transfer
 from include.transfer.errors import UsageError
 from include.transfer.request import Request
@@ -145,6 +147,106 @@ def test_all_replicas_of_a_cluster_read(loading: Loading) -> None:
     transfer = Transfer(request, loading.client(), loading.s3, unique("run"))
     assert transfer.run(transfer.prepare()).loaded == 5
     assert loading.rows("n, _object, _row_number", "n") == [(n, f"{n}.csv", 0) for n in range(5)]
+
+
+def test_a_slower_load_does_not_undo_a_newer_one(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has staged a version when the object is overwritten, and another loads what it is then."""
+    loading.create("n UInt32")
+    loading.put({"a.csv": csv(1), "b.csv": csv(5)})
+    slow = loading.transfer(format="csv", on_overwrite="replace")
+    prepared = slow.prepare()
+    publish, overtaken = batch.publish, []
+
+    def publish_late(*given: Any, **how: Any) -> None:
+        if not overtaken:
+            overtaken.append(True)
+            time.sleep(1.1)  # S3 tells times in seconds
+            loading.put({"a.csv": csv(2, 3)})
+            loading.load(format="csv", on_overwrite="replace")
+        publish(*given, **how)
+
+    monkeypatch.setattr(batch, "publish", publish_late)
+    slow.run(prepared)
+    assert loading.rows("n") == [(2,), (3,), (5,)]
+    states = loading.query(
+        f"SELECT key, toString(state), rows FROM storeside.loads FINAL WHERE bucket = '{loading.bucket}' ORDER BY ALL"
+    )
+    assert states == [("a.csv", "loaded", 2), ("a.csv", "replaced", 0), ("b.csv", "loaded", 1)]
+
+
+def test_the_format_is_that_of_most_objects(loading: Loading) -> None:
+    loading.put(
+        {"_manifest.json": b'{"files": 3}', "README.md": b"# words", **{f"{n}.csv": csv(n) for n in range(3)}}
+    )
+    report = loading.load()
+    assert (report.loaded, report.failed) == (3, 2)
+    assert loading.rows("n") == [(n,) for n in range(3)]
+
+
+def test_a_run_that_is_cleared_tries_its_failures_again(loading: Loading) -> None:
+    loading.create("n UInt32")
+    loading.put({"a.csv": csv(1), "bad.csv": b"n\nfive\n"})
+    assert loading.load(format="csv", run_id="cleared").failed == 1
+    loading.put({"bad.csv": csv(5)})
+    again = loading.load(format="csv", run_id="cleared")
+    assert (again.loaded, again.failed, again.failures) == (2, 0, ())  # of all its tries
+    loading.clickhouse.command(f"ALTER TABLE {loading.table} ADD COLUMN s UInt8")
+    loading.put({"late.csv": b"n,s\n1,300\n"})
+    assert loading.load(format="csv", run_id="cleared").failed == 1
+    loading.clickhouse.command(f"ALTER TABLE {loading.table} MODIFY COLUMN s UInt16")
+    assert loading.load(format="csv").failed == 0  # another run leaves it alone
+    assert loading.load(format="csv", run_id="cleared").loaded == 3
+    assert loading.rows("n, s") == [(1, 0), (1, 300), (5, 0)]
+
+
+def test_tasks_of_one_run_have_their_own_outcomes(loading: Loading) -> None:
+    loading.create("n UInt32")
+    loading.put({"a/1.csv": csv(1), "a/bad.csv": b"n\nfive\n", "b/2.csv": csv(2)})
+    first = loading.load("a/", format="csv", run_id="mapped")
+    assert (first.loaded, first.failed) == (1, 1)
+    second = loading.load("b/*.csv", format="csv", run_id="mapped")
+    assert (second.loaded, second.failed, second.rows) == (1, 0, 1)
+
+
+def test_rows_are_replaced_in_a_table_with_a_projection(loading: Loading) -> None:
+    loading.create("n UInt32, PROJECTION p (SELECT max(n))")
+    loading.put({"a.csv": csv(1)})
+    loading.load(format="csv", on_overwrite="replace")
+    loading.put({"a.csv": csv(2, 3)})
+    loading.load(format="csv", on_overwrite="replace")
+    assert loading.rows("n") == [(2,), (3,)]
+
+
+def test_a_table_with_views_takes_many_partitions(loading: Loading) -> None:
+    loading.clickhouse.command(
+        f"CREATE TABLE {loading.table} (n UInt32) ENGINE = MergeTree ORDER BY n PARTITION BY n"
+    )
+    loading.clickhouse.command(
+        f"CREATE MATERIALIZED VIEW {loading.table}_copy ENGINE = MergeTree ORDER BY n AS SELECT n FROM {loading.table}"
+    )
+    loading.put({"a.csv": csv(*range(150))})
+    assert loading.load(format="csv").rows == 150
+
+
+def test_many_loads_are_named_in_several_statements(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "_SLICE", 2)
+    loading.create("n UInt32")
+    for n in (1, 100):
+        loading.put({f"{key}.csv": csv(n + key) for key in range(5)})
+        loading.load(format="csv", on_overwrite="replace", all_or_nothing=True)
+    assert loading.rows("n") == [(100 + key,) for key in range(5)]
+    monkeypatch.setattr(engine, "MOST_AT_ONCE", 4)
+    with pytest.raises(UsageError, match="5 objects at once.* at most 4"):
+        loading.put({f"{key}.csv": csv(key) for key in range(5)})
+        loading.load(format="csv", all_or_nothing=True)
+
+
+@pytest.mark.parametrize("kind", ["Summing", "Aggregating", "Coalescing"])
+def test_tables_whose_merges_change_rows_are_refused(loading: Loading, kind: str) -> None:
+    loading.clickhouse.command(f"CREATE TABLE {loading.table} (n UInt32) ENGINE = {kind}MergeTree ORDER BY n")
+    loading.put({"a.csv": csv(1)})
+    with pytest.raises(UsageError, match=f"of engine {kind}MergeTree.*materialized view"):
+        loading.transfer(format="csv").prepare()
 
 
 @pytest.mark.parametrize("engine", ["Null", "Log", "Memory"])

@@ -248,7 +248,7 @@ def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, k
     loading.create("object UInt32, row UInt32, text String", "row")
     chance = random.Random(7)  # noqa: S311
     command = [
-        *(sys.executable, "-m", "include.transfer", f"s3://{loading.bucket}/", f"storeside.{loading.table}"),
+        *(sys.executable, "-m", "include.transfer", f"s3://{loading.bucket}/", loading.table),
         *("--format", "csv", "--loader", "pull", "--collection", "storeside_s3", "--run-id", unique("run")),
         *("--batch-objects", str(max(5, objects // 100))),
     ]

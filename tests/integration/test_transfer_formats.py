@@ -208,7 +208,7 @@ def test_overrides_and_layout(loading: Loading) -> None:
         (1, "x", "1.1", "2020-01-02"), (2, "y", "2.25", "2020-02-03"),
     ]  # fmt: skip
     assert loading.query(
-        f"SELECT count(DISTINCT partition) FROM system.parts WHERE table = '{loading.table}' AND active"
+        f"SELECT count(DISTINCT partition) FROM system.parts WHERE database || '.' || table = '{loading.table}' AND active"
     ) == [(2,)]
 
 

@@ -102,3 +102,9 @@ def test_an_error_in_the_triggerer_is_retried_when_that_helps(again: bool, kind:
 def test_template_fields_are_arguments() -> None:
     arguments = inspect.signature(S3ToClickHouseOperator.__init__).parameters
     assert set(S3ToClickHouseOperator.template_fields) <= set(arguments)
+
+
+@pytest.mark.parametrize("table", ["", "trips", "a.b.c", ".trips", "a."])
+def test_a_table_is_named_with_its_database(table: str) -> None:
+    with pytest.raises(UsageError, match="write database"):
+        Request(Source("trips"), table)

@@ -18,7 +18,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from include.stack.settings import free_ports
 from include.storage.buckets import Bucket
-from include.transfer.errors import TransientError, UsageError
+from include.transfer.errors import TransientError, TriedOutError, UsageError
 from include.transform import jobs
 from include.transform.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from operators.hooks.aistore import AIStoreHook
@@ -515,6 +515,7 @@ def test_describe(progress: Progress, total: int, seconds: float, line: str) -> 
         (OperationalError("connection refused"), True),
         (DatabaseError("HTTP driver received HTTP status 502"), True),
         (ConnectionResetError(), True),
+        (TriedOutError("asked for fewer requests"), True),
     ],
 )
 def test_only_what_no_retry_helps_fails_for_good(
@@ -536,7 +537,7 @@ def test_only_what_no_retry_helps_fails_for_good(
 
     (payload,) = asyncio.run(events())
     assert payload == {"error": str(error) or repr(error), "again": again}
-    assert len(tries) == (3 if again else 1)
+    assert len(tries) == (3 if again and not isinstance(error, TriedOutError) else 1)
 
 
 def test_an_engine_whose_servers_come_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
