@@ -171,6 +171,7 @@ class _BucketJobOperator(MovementOperator):
                 record_running(
                     job.ledger, context, self.kind, str(job.source), str(job.destination),
                     started=state.started, objects=state.pending, job=state.job_id,
+                    aistore_conn_id=self.aistore_conn_id,
                 )  # fmt: skip
                 self.defer(
                     trigger=AISJobTrigger(

@@ -28,9 +28,10 @@ def run_key(context: Context) -> str:
 
 
 def run_columns(context: Context) -> dict[str, str]:
-    """Return the columns of ``storeside.runs`` that say which task this is."""
+    """Return the columns of ``storeside.runs`` that say which task this is; a mapped one is ``task[index]``."""
     instance = context["ti"]
-    return {"run_id": run_key(context), "dag_id": instance.dag_id, "task_id": instance.task_id}
+    index = "" if instance.map_index is None or instance.map_index < 0 else f"[{instance.map_index}]"
+    return {"run_id": run_key(context), "dag_id": instance.dag_id, "task_id": instance.task_id + index}
 
 
 def record_running(tables: Ledger, context: Context, kind: str, source: str, destination: str, **detail: Any) -> None:

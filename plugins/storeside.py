@@ -45,7 +45,7 @@ class StoresidePlugin(AirflowPlugin):
         {"name": "Data movement", "href": _RUN, "destination": "dag_run", "url_route": "storeside-run"},
         {
             "name": "Data movement",
-            "href": f"{_RUN}&task={{TASK_ID}}",
+            "href": f"{_RUN}&task={{TASK_ID}}&map_index={{MAP_INDEX}}",
             "destination": "task_instance",
             "url_route": "storeside-task",
         },

@@ -12,11 +12,8 @@ from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException, Request
 
-from include.pages.tables import Tables, UnavailableError
-from include.transfer.errors import plain
-from operators.shared import clickhouse
-
-CLICKHOUSE = "clickhouse_default"
+from include.pages.tables import Tables
+from plugins.pages.connections import clickhouse
 
 
 def require_read(user: GetUserDep) -> None:
@@ -30,11 +27,7 @@ def tables(user: GetUserDep) -> Tables:
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     with create_session() as session:
         all_dags = {dag for (dag,) in session.query(DagModel.dag_id)}
-    try:
-        client = clickhouse(CLICKHOUSE)
-    except Exception as e:  # no connection, no host, no server, a wrong password: each library has its own errors
-        raise UnavailableError(f"the connection {CLICKHOUSE} does not lead to ClickHouse: {plain(e)}") from e
-    return Tables(client, None if all_dags <= readable else readable)
+    return Tables(clickhouse(), None if all_dags <= readable else readable)
 
 
 TablesDep = Annotated[Tables, Depends(tables)]

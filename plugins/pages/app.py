@@ -81,5 +81,5 @@ def wrong(request: Request, error: ValueError) -> Response:
 
 @app.exception_handler(UnavailableError)
 def unanswered(request: Request, error: UnavailableError) -> Response:
-    """Say that ClickHouse does not answer, or not in time."""
+    """Say what does not answer, or not in time, or that no connection leads to it."""
     return render(request, "error.html", code=503, title="Not now", said=str(error))

@@ -11,8 +11,8 @@ from fastapi.responses import StreamingResponse
 
 from include.pages.objects import Place, is_known, media_type
 from include.storage.buckets import Bucket
-from operators.hooks.aistore import AIStoreHook
 from plugins.pages.access import TablesDep
+from plugins.pages.connections import aistore
 
 router = APIRouter()
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -28,7 +28,7 @@ def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Res
     if kind is None or not place.is_audio or not is_known(tables, place):
         raise HTTPException(404, "no audio object of AIStore that the ledger knows")
     try:
-        handle = Bucket.parse(bucket).handle(AIStoreHook().get_conn()).object(object)
+        handle = Bucket.parse(bucket).handle(aistore(patient=True)).object(object)
         length = int(handle.head().size)
     except AISError as e:
         raise HTTPException(404, f"AIStore does not have it: {e.message[:200]}") from e

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -15,14 +17,18 @@ from sqlalchemy import select, tuple_
 from include.pages import charts, datapath
 from include.pages import movement as movements
 from include.pages.movement import Movement, Progress
-from include.pages.tables import Tables
+from include.pages.tables import Tables, UnavailableError
 from operators.hooks.aistore import AIStoreHook
 from plugins.pages.access import TablesDep, may_run, may_stop
+from plugins.pages.connections import aistore
+from plugins.pages.instances import instance
 from plugins.pages.render import render
 
 router = APIRouter()
 # States of task instances in which nothing moves any more.
 _OVER = frozenset({"success", "failed", "removed", "skipped", "upstream_failed"})
+# Airflow is asked about so many rows that say "running", and the progress of so many that do is shown, newest first.
+_MOST_RUNNING, _MOST_SHOWN = 200, 20
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,14 @@ class Live:
     may_stop: bool
 
 
+@dataclass(frozen=True)
+class Now:
+    """The newest movements under way, and of how many."""
+
+    shown: list[Live]
+    count: int
+
+
 @router.get("/movement")
 def overview(
     request: Request, tables: TablesDep, user: GetUserDep,
@@ -42,12 +56,11 @@ def overview(
 ) -> Response:  # fmt: skip
     """Show what moves and what moved, newest first."""
     chosen = movements.Filter(dag, place, kind, state)
-    history = movements.throughput(tables, dag)
+    history, page = movements.throughput(tables, dag), movements.movements(tables, chosen, before)
     return render(
         request, "movement.html", title="Data movement", chosen=chosen, before=before,
         kinds=["", *movements.kinds(tables)], states=movements.STATES,
-        live=_live(tables, user, chosen), page=movements.movements(tables, chosen, before),
-        ended=_ended,
+        now=_now(tables, user, chosen), page=page, state_of=partial(_state, _under_way(page.rows)),
         lines=[
             charts.line("objects/s", "", [(row["at"], row["objects_per_second"]) for row in history]),
             charts.line("MB/s read", "", [(row["at"], row["bytes_per_second"] / 1e6) for row in history]),
@@ -67,13 +80,13 @@ def live(
 ) -> Response:
     """Return what moves now, to be put into a page that is open."""
     chosen = movements.Filter(dag, place, kind)
-    return render(request, "live.html", live=_live(tables, user, chosen, run), run=run)
+    return render(request, "live.html", now=_now(tables, user, chosen, run), run=run)
 
 
 @router.get("/run")
 def run(
     request: Request, tables: TablesDep, user: GetUserDep, dag: str, run: str,
-    task: str = "", status: str = "", after: str = "",
+    task: str = "", map_index: str = "", status: str = "", after: str = "",
 ) -> Response:  # fmt: skip
     """Show one run: its stages, the way of its data, and the objects of one of the stages."""
     if not tables.may_read(dag):
@@ -81,14 +94,16 @@ def run(
     run_id = f"{dag}/{run}"
     stages = movements.stages(tables, run_id)
     moving = [stage for stage in stages if stage.destination]
-    # the stage that was asked for; else the first with failures, or else the last
-    asked = [stage for stage in moving if stage.task_id == task]
+    # the stage that was asked for, or one of the same task; else the first with failures, or else the last
+    name = f"{task}[{map_index}]" if map_index.isdecimal() else task  # Airflow leaves {MAP_INDEX} where there is none
+    asked = [stage for stage in moving if stage.task_id == name]
+    asked += [stage for stage in moving if instance(stage.task_id).task == task]
     stage = next(iter([*asked, *[s for s in moving if s.failed], *reversed(moving)]), None)
     return render(
         request, "run.html", title="Run", dag=dag, run=run, run_id=run_id, stages=stages, stage=stage, status=status,
         moving=moving, timings=_timings(stages),
         picture=datapath.data_path(stages, movements.published(tables, run_id)),
-        live=_live(tables, user, movements.Filter(), run_id),
+        now=_now(tables, user, movements.Filter(), run_id),
         page=movements.outcomes(tables, stage, status, after) if stage else None,
         rejected=movements.rejected_rows(tables, stage) if stage else [],
         may_run=may_run(user, dag), may_stop=may_stop(user, dag),
@@ -112,38 +127,52 @@ def _timings(stages: Sequence[Movement]) -> list[dict[str, Any]]:
     ]
 
 
-def _live(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> list[Live]:
-    """Return what moves, with its progress; what Airflow knows to be over does not move, whatever it left behind."""
+def _now(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> Now:
+    """Return what moves, with its progress."""
     asked = movements.Filter(chosen.dag, chosen.place, chosen.kind, "running")
-    found = movements.movements(tables, asked, limit=20, run=run).rows
-    states = _states(found)
-    moving = [m for m in found if states.get((m.dag_id, m.run, m.task_id), "") not in {"", *_OVER}]
-    client = AIStoreHook().get_conn() if any(not m.is_load for m in moving) else None
-    return [
-        Live(
-            m,
-            movements.load_progress(tables, m) if m.is_load else movements.job_progress(client, m),
-            states[m.dag_id, m.run, m.task_id],
-            may_stop(user, m.dag_id),
-        )
-        for m in moving
+    found = movements.movements(tables, asked, limit=_MOST_RUNNING, run=run).rows
+    states = _under_way(found)
+    moving = [m for m in found if _row(m) in states]
+    client_of = cache(aistore)
+    shown = [
+        Live(m, _progress(tables, client_of, m), states[_row(m)], may_stop(user, m.dag_id))
+        for m in moving[:_MOST_SHOWN]
     ]
+    return Now(shown, len(moving))
 
 
-def _states(found: Sequence[Movement]) -> dict[tuple[str, str, str], str]:
-    """Return the states of task instances in Airflow."""
-    keys = [(m.dag_id, m.run, m.task_id) for m in found]
-    if not keys:
+def _progress(tables: Tables, client_of: Callable[[str], Any], movement: Movement) -> Progress:
+    """Return how far a movement is. A cluster that cannot be asked fails no page: the progress says so."""
+    if movement.is_load:
+        return movements.load_progress(tables, movement)
+    # a row of an earlier version does not say which
+    conn_id = str(movement.detail.get("aistore_conn_id") or AIStoreHook.default_conn_name)
+    try:
+        return movements.job_progress(client_of(conn_id), movement)
+    except (UnavailableError, OSError) as e:  # OSError: files of certificates that are not here
+        return Progress(
+            objects_total=int(movement.detail.get("objects", 0)),
+            seconds=time.time() - movement.started,
+            phase=f"its progress is not known: {e}",
+        )
+
+
+def _row(movement: Movement) -> tuple[str, str]:
+    """Return what tells the rows of `storeside.runs` apart."""
+    return movement.run_id, movement.task_id
+
+
+def _under_way(found: Sequence[Movement]) -> dict[tuple[str, str], str]:
+    """Return Airflow's states of those that run by their rows and by Airflow; what is over left its row behind."""
+    rows = {(m.dag_id, m.run, *instance(m.task_id)): _row(m) for m in found if m.state == "running"}
+    if not rows:
         return {}
-    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id)
+    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
     with create_session() as session:
-        rows = session.execute(select(*columns, TaskInstance.state).where(tuple_(*columns).in_(keys))).all()
-    return {(dag, run, task): str(state or "queued") for dag, run, task, state in rows}
+        known = session.execute(select(*columns, TaskInstance.state).where(tuple_(*columns).in_(list(rows)))).all()
+    return {rows[dag, run, task, index]: str(s or "queued") for dag, run, task, index, s in known if s not in _OVER}
 
 
-def _ended(movement: Movement, live: Sequence[Live]) -> str:
-    """Return the state to show of a movement: one that was under way and is no more was cut off."""
-    under_way = {(m.movement.run_id, m.movement.task_id) for m in live}
-    if movement.state == "running" and (movement.run_id, movement.task_id) not in under_way:
-        return "cut off"
-    return movement.state
+def _state(under_way: dict[tuple[str, str], str], movement: Movement) -> str:
+    """Return the state to show of a movement: one that runs by its row alone was cut off."""
+    return "cut off" if movement.state == "running" and _row(movement) not in under_way else movement.state

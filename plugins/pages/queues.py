@@ -11,8 +11,8 @@ from fastapi.responses import RedirectResponse
 from include.pages import charts, queues
 from include.pages.tables import Tables
 from include.transfer.errors import TransferError
-from operators.hooks.transfer import sqs_client
 from plugins.pages.access import TablesDep, may_run, require_run, require_same_origin
+from plugins.pages.connections import sqs
 from plugins.pages.render import query, render
 
 router = APIRouter()
@@ -72,11 +72,9 @@ def redrive(
 
 def _dead_letters(tables: Tables, queue: str) -> Any:
     """Return the dead letters of a queue that Storeside measures; our credentials are for no others."""
-    from airflow.sdk import BaseHook
-
     from include.events.dead_letters import DeadLetters
     from include.events.queue import Queue
 
     if queue not in {row["queue"] for row in queues.queues(tables)}:
         raise HTTPException(404, "no such queue among those that Storeside reads")
-    return DeadLetters(Queue(sqs_client(BaseHook.get_connection("aws_default")), queue))
+    return DeadLetters(Queue(sqs(), queue))

@@ -13,6 +13,8 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from plugins.pages.instances import instance
+
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 # Characters that turn text around or hide in it: an object may be called so, and must not look like another.
 _INVISIBLE = {
@@ -76,6 +78,7 @@ _environment = Environment(
     undefined=StrictUndefined,
 )
 _environment.filters |= {"name": name, "size": size, "number": number, "span": span, "moment": moment, "ago": ago}
+_environment.filters["instance"] = instance
 _environment.globals["query"] = query
 
 

@@ -25,7 +25,7 @@ from include.transform.ledger import Ledger
 from tests.support import put, small_spec, unique, until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
@@ -329,6 +329,39 @@ def test_airflow_shows_the_pages_and_they_take_its_colours(site: Site, tab: Page
 def click_twice(tab: Page, name: str) -> None:
     tab.get_by_role("button", name=name).click()
     tab.get_by_role("button", name="sure?").click()
+
+
+def test_an_open_page_waits_for_its_last_answer_before_it_asks_again(site: Site, tab: Page) -> None:
+    asked: list[Route] = []
+
+    def hang(route: Route) -> None:
+        asked.append(route)
+
+    tab.route(re.compile(r"/live\?"), hang)
+    tab.goto(site.url("movement"))
+    tab.wait_for_timeout(5_000)
+    assert len(asked) == 1
+    asked[0].fulfill(body="<p>at last</p>")
+    tab.get_by_text("at last").wait_for()
+    tab.wait_for_timeout(3_000)
+    assert len(asked) == 2
+    asked[1].fulfill(body="")
+
+
+def test_of_a_mapped_task_one_instance_is_cancelled(site: Site, tab: Page) -> None:
+    sent: list[tuple[str, str]] = []
+
+    def airflow(route: Route) -> None:
+        sent.append((route.request.method, route.request.url))
+        route.fulfill(json={})
+
+    button = '<button data-action="cancel" data-dag="d" data-run="r" data-task="t" data-map-index="3">Cancel</button>'
+    tab.route(re.compile(r"/live\?"), lambda route: route.fulfill(body=f'<article data-key="k">{button}</article>'))
+    tab.route(re.compile("/api/v2/"), airflow)
+    tab.goto(site.url("movement"))
+    click_twice(tab, "Cancel")
+    tab.get_by_text("was set to failed").wait_for()
+    assert sent == [("PATCH", f"{site.airflow}/api/v2/dags/d/dagRuns/r/taskInstances/t/3")]
 
 
 def test_failed_objects_are_tried_again(site: Site, tab: Page) -> None:

@@ -45,7 +45,7 @@ from operators.triggers.aistore import AISJobTrigger
 
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="speech", run_id="manual__1"),
-    "ti": SimpleNamespace(dag_id="speech", task_id="probe"),
+    "ti": SimpleNamespace(dag_id="speech", task_id="probe", map_index=-1),
 }
 AUDIO = ("container", "codec", "sample_rate", "channels")
 DEFAULTS = {"prefix": None, "on_failure": "report", "retry_failed": False, "communication": "ws"}
@@ -159,6 +159,13 @@ def test_as_bool_refuses(value: str) -> None:
 def test_run_identity() -> None:
     assert run_key(CONTEXT) == "speech/manual__1"
     assert run_columns(CONTEXT) == {"run_id": "speech/manual__1", "dag_id": "speech", "task_id": "probe"}
+
+
+def test_each_instance_of_a_mapped_task_has_a_row_of_its_own() -> None:
+    def name(index: int | None) -> str:
+        return run_columns({**CONTEXT, "ti": SimpleNamespace(dag_id="d", task_id="t", map_index=index)})["task_id"]
+
+    assert [name(0), name(12), name(-1), name(None)] == ["t[0]", "t[12]", "t", "t"]
 
 
 @pytest.mark.parametrize("transform", ["audio_transcode", "audio_probe"])
@@ -362,6 +369,21 @@ def test_another_try_waits_in_the_triggerer() -> None:
     assert isinstance(deferred.value.trigger, DateTimeTrigger)
     assert deferred.value.method_name == "after_delay"
     assert State(**json.loads(json.dumps(deferred.value.kwargs["state"]))) == replace(later, etl_names=[])  # type: ignore[arg-type]
+
+
+def test_a_running_job_says_whose_connection_leads_to_its_cluster() -> None:
+    recorded: list[dict[str, Any]] = []
+    state = State("bucket", 0, pending=1, retries=2, job_id="etl-1")
+    job: Any = SimpleNamespace(
+        submit=lambda _: state, ledger=SimpleNamespace(record_run=recorded.append), source="ais://a",
+        destination="ais://b",
+    )  # fmt: skip
+    operator = AISCopyBucketOperator(
+        task_id="t", source="ais://a", destination="ais://b", aistore_conn_id="aistore_other"
+    )
+    with pytest.raises(TaskDeferred):
+        operator._go_on(CONTEXT, job, state)
+    assert json.loads(recorded[0]["detail"])["aistore_conn_id"] == "aistore_other"
 
 
 @pytest.mark.parametrize(

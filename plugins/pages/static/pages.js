@@ -51,18 +51,30 @@ function sample(article) {
   article.querySelector(".spark").replaceChildren(line);
 }
 
+let asking = false;
+
 async function refresh(section) {
+  if (asking) return; // a server that hangs has one question of this page, not one more every two seconds
+  asking = true;
+  try {
+    await update(section);
+  } finally {
+    asking = false;
+  }
+}
+
+async function update(section) {
   const answer = await fetch(section.dataset.from);
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const before = section.querySelectorAll("article").length;
-  const focused = document.activeElement?.closest("#live") ? document.activeElement.dataset.task : null;
+  const focused = document.activeElement?.closest("#live article")?.dataset.key;
   section.replaceChildren(...fresh.body.childNodes);
-  section.querySelectorAll("article").forEach(sample);
-  if (focused) [...section.querySelectorAll("button")].find((b) => b.dataset.task === focused)?.focus();
-  const now = section.querySelectorAll("article").length;
-  if (now) section.hidden = false;
-  if (now < before) location.reload(); // something has ended: its row is in the tables now
+  const articles = [...section.querySelectorAll("article")];
+  articles.forEach(sample);
+  if (focused) articles.find((one) => one.dataset.key === focused)?.querySelector("button")?.focus();
+  if (articles.length) section.hidden = false;
+  if (articles.length < before) location.reload(); // something has ended: its row is in the tables now
 }
 
 const live = document.getElementById("live");
@@ -87,6 +99,9 @@ async function ask(method, path, body) {
 
 const runPath = ({ dag, run }) => `dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`;
 
+// Airflow's key of a task instance in its run: of a mapped task it is the one, and not its siblings.
+const instance = ({ task, mapIndex }) => (mapIndex === undefined ? [task] : [task, Number(mapIndex)]);
+
 const actions = {
   // A DAG that has the parameter is run again with it; the task of any other is cleared with what comes after it.
   async retry(what) {
@@ -99,14 +114,16 @@ const actions = {
       return `Run ${started.dag_run_id} tries the failed objects again.`;
     }
     await ask("POST", `dags/${encodeURIComponent(what.dag)}/clearTaskInstances`, {
-      dry_run: false, dag_run_id: what.run, task_ids: [what.task], only_failed: false, include_downstream: true,
+      dry_run: false, dag_run_id: what.run, only_failed: false, include_downstream: true,
+      task_ids: [what.mapIndex === undefined ? what.task : instance(what)],
     });
-    return `Task ${what.task} was cleared: it tries the failed objects again.`;
+    return `Task ${instance(what).join(" ")} was cleared: it tries the failed objects again.`;
   },
 
   async cancel(what) {
-    await ask("PATCH", `${runPath(what)}/taskInstances/${encodeURIComponent(what.task)}`, { new_state: "failed" });
-    return `Task ${what.task} was set to failed; its job is ended. What is done stays done.`;
+    const path = `${runPath(what)}/taskInstances/${instance(what).map(encodeURIComponent).join("/")}`;
+    await ask("PATCH", path, { new_state: "failed" });
+    return `Task ${instance(what).join(" ")} was set to failed; its job is ended. What is done stays done.`;
   },
 };
 
