@@ -132,8 +132,8 @@ class HSDSImportDatasetOperator(MovementOperator):
     :param domain: domain of HSDS; created where it is missing, its folder is not
     :param dataset: path of the dataset in it; its groups are created where missing
     :param source_dataset: path of the dataset in the HDF5 file, where it differs
-    :param layout: of Parquet: ``table`` makes compound elements, ``wide`` rows of equal columns, ``array`` takes the
-        one column of lists
+    :param layout: of Parquet: ``table`` makes compound elements, ``wide`` rows of columns of one type, ``array``
+        takes the one column of lists
     :param gzip: level of compression in HSDS; 0 for none
     :param slab_bytes: bytes of a slab at the most
     :param workers: slabs that are on their way at a time

@@ -139,6 +139,11 @@ class Client:
                 done = _fill(response, buffer)
                 if done != len(buffer):
                     raise TransientError(f"{dataset}: HSDS broke off after {done} of {len(buffer)} bytes")
+                if response.raw.read(1):
+                    raise RequestError(
+                        f"{dataset}, {slab.select}: more than its {len(buffer)} bytes came: see the logs of HSDS at"
+                        f" {self.server.endpoint}, and of the proxy before it"
+                    )
 
         self._patiently(read)
 
@@ -236,8 +241,17 @@ class Client:
 
     def _read(self, dataset: Dataset, slab: Slab) -> requests.Response:
         params = {"domain": dataset.domain, **({"select": slab.select} if slab.select else {})}
-        headers = {"Accept": "application/octet-stream"}
-        return self._request("GET", f"/datasets/{dataset.id}/value", str(dataset), params, headers=headers)
+        # What is read is taken as it comes; requests would ask for gzip by itself.
+        headers = {"Accept": "application/octet-stream", "Accept-Encoding": "identity"}
+        response = self._request("GET", f"/datasets/{dataset.id}/value", str(dataset), params, headers=headers)
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            with response:
+                raise RequestError(
+                    f"{dataset}: came compressed ({encoding}), which was not asked for: turn off the compression of"
+                    f" HSDS at {self.server.endpoint}, or of the proxy before it"
+                )
+        return response
 
     def _request(
         self,

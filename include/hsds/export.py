@@ -268,9 +268,10 @@ class Exporter:
     def _key(self, slabs: Plan, slab: Slab) -> str:
         """Return the key of a slab's part: where the slab begins, in all dimensions that tell slabs apart."""
         starts = [dimension.start for dimension in slab.dimensions]
-        rest = [n for n in range(len(starts)) if n not in slabs.split]
+        split = slabs.split
+        rest = [n for n in range(len(starts)) if n not in split]
         if all(starts[n] == slabs.selection[n].start for n in rest):  # else it is a piece of one that was too large
-            starts = [starts[n] for n in slabs.split]
+            starts = [starts[n] for n in split]
         return f"{self.export.keys}{'-'.join(f'{start:012d}' for start in starts) or '0'}.parquet"
 
     def _delete(self, keys: list[str]) -> None:
@@ -311,15 +312,25 @@ class _Job:
 
 def s3_call(call: Callable[[], Any], what: str) -> Any:
     """Call S3. Raises RequestError where it refuses, and TransientError where it cannot be reached or is busy."""
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore import exceptions as boto
 
+    passing = (
+        boto.ConnectionError,
+        boto.HTTPClientError,
+        boto.IncompleteReadError,
+        boto.CredentialRetrievalError,  # of a role, whose keys are fetched anew
+        boto.MetadataRetrievalError,
+    )
     try:
         return call()
-    except ClientError as e:
+    except boto.ClientError as e:
         status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = e.response.get("Error", {}).get("Code", "")
         if status in _REFUSED and code not in EXPIRED | {"RequestTimeout"}:
             raise RequestError(f"{what}: S3 refuses it ({code}): see that the bucket is there and allowed") from e
         raise TransientError(f"{what}: S3 failed ({code})") from e
-    except BotoCoreError as e:
-        raise TransientError(f"{what}: S3 cannot be reached ({type(e).__name__})") from e
+    except passing as e:
+        raise TransientError(f"{what}: S3 cannot be reached: {e}") from e
+    except boto.BotoCoreError as e:
+        said = str(e).rstrip(".")
+        raise RequestError(f"{what}: {said}: correct the bucket's name, or the connection's keys and region") from e

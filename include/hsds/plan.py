@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from include.hsds.errors import RequestError
 
@@ -59,19 +60,19 @@ class Plan:
 
     def __iter__(self) -> Iterator[Slab]:
         """Yield the slabs in the order of the elements."""
-        for pieces in itertools.product(*self._pieces()):
+        for pieces in itertools.product(*self._pieces):
             yield Slab(pieces)
 
     def __len__(self) -> int:
         """Return how many slabs there are."""
-        return math.prod(map(len, self._pieces()))
+        return math.prod(map(len, self._pieces))
 
-    @property
+    @cached_property
     def split(self) -> tuple[int, ...]:
         """The dimensions that tell slabs apart: the first, and others that are cut."""
-        pieces = self._pieces()
-        return tuple(n for n in range(len(pieces)) if n == 0 or len(pieces[n]) > 1)
+        return tuple(n for n, pieces in enumerate(self._pieces) if n == 0 or len(pieces) > 1)
 
+    @cached_property
     def _pieces(self) -> list[list[range]]:
         return [_cut(*of) for of in zip(self.selection, self.block, self.chunks, strict=True)]
 
@@ -89,27 +90,32 @@ def plan(
     rest = [max(d.stop, 1) for d in selection[1:]]
     block = [*chunks[:1], *(rest if whole_rows else map(min, chunks[1:], rest))]
 
-    def size() -> int:
-        selected = [-(-extent // d.step) for extent, d in zip(block, selection, strict=True)]
+    def size(extents: Sequence[int]) -> int:
+        selected = [-(-extent // d.step) for extent, d in zip(extents, selection, strict=True)]
         inner = [min(count, len(d)) for count, d in zip(selected[1:], selection[1:], strict=True)]
         return int(math.prod([*selected[:1], *inner]) * element_bytes)
 
     for n in range(1 if whole_rows else len(block)):
-        while size() > most_bytes and block[n] > 1:
-            block[n] = max(1, min(block[n] - 1, block[n] * most_bytes // size()))
-    if size() > most_bytes:
+        while size(block) > most_bytes and block[n] > 1:
+            block[n] = max(1, min(block[n] - 1, block[n] * most_bytes // size(block)))
+    if size(block) > most_bytes:
         what = "row" if whole_rows and len(block) > 1 else "element"
         raise RequestError(
-            f"one {what} takes {size()} bytes, more than the {most_bytes} of a slab: choose larger slabs"
+            f"one {what} takes {size(block)} bytes, more than the {most_bytes} of a slab: choose larger slabs"
             + (" or the layout 'long'" if what == "row" else "")
         )
-    for n in reversed(range(len(block))):
-        if block[n] < chunks[n]:
+    for n in reversed(range(1, len(block))):
+        # Smaller than a chunk, it was cut to fit; unless the selection has no more there.
+        if block[n] < min(chunks[n], rest[n - 1]):
             break
-        times = most_bytes // max(size(), 1)
-        block[n] *= max(1, times if n == 0 else min(times, -(-rest[n - 1] // block[n])))
-        if n and block[n] < rest[n - 1]:
+        whole = [*block[:n], -(-rest[n - 1] // block[n]) * block[n], *block[n + 1 :]]
+        if size(whole) > most_bytes:
+            block[n] *= most_bytes // size(block)
             break
+        block = whole
+    else:
+        if block and block[0] >= chunks[0]:
+            block[0] *= max(1, most_bytes // max(size(block), 1))
     return Plan(selection, tuple(block), tuple(chunks))
 
 

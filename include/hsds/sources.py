@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from include.hsds.errors import RequestError, TransientError
@@ -58,8 +59,8 @@ class Hdf5Source:
 class ParquetSource:
     """Parquet files, one after the other, as one dataset; a column ``i0``, as exports have it, is left out.
 
-    `table` makes an element with a field for each column, `wide` a row of equal columns, `array` takes the one column
-    with lists of equal length. Of the files one row group is held at a time.
+    `table` makes an element with a field for each column, `wide` a row of columns of one type, `array` takes the one
+    column with lists of equal length. Of the files one row group is held at a time.
     """
 
     def __init__(self, files: Sequence[tuple[str, Callable[[], Any]]], layout: str, identity: str) -> None:
@@ -89,7 +90,7 @@ class ParquetSource:
             return self._lists(table)
         plain = [self._plain(table.column(name), name, self._kinds[n]) for n, name in enumerate(self._columns)]
         if self.layout == "wide":
-            return np.column_stack(plain).astype(self.dtype, copy=False)
+            return np.column_stack(plain)
         if self.dtype.names is None:
             return plain[0]
         found = np.empty(len(rows), self.dtype)
@@ -137,16 +138,13 @@ class ParquetSource:
 
     def _element(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return the elements' type, and the dimensions after the rows."""
+        self._check_columns()
         if self.layout == "table":
             if len(self._columns) == 1:
                 return self._kinds[0], ()
             return np.dtype(list(zip(self._columns, self._kinds, strict=True))), ()
         if self.layout == "wide":
-            if any(kind.kind not in "iufb" for kind in self._kinds):
-                raise RequestError("layout 'wide': needs columns of numbers only: choose 'table'")
-            return np.result_type(*self._kinds), (len(self._columns),)
-        if len(self._columns) != 1 or self._kinds[0].kind == "O":
-            raise RequestError(f"layout 'array': needs one column of lists of numbers, there are {self._columns}")
+            return self._kinds[0], (len(self._columns),)
         with self._opened(0) as file:
             first = next(file.iter_batches(1, columns=self._columns), None)
         inner, value = [], first.column(0).to_pylist()[0] if first else None
@@ -157,12 +155,33 @@ class ParquetSource:
             raise RequestError(f"layout 'array': column {self._columns[0]!r} has no lists with values")
         return self._kinds[0], tuple(inner)
 
+    def _check_columns(self) -> None:
+        """Raise RequestError for columns that are not of the layout."""
+        if self.layout == "array":
+            if len(self._columns) != 1 or self._kinds[0].kind == "O":
+                raise RequestError(f"layout 'array': needs one column of lists of numbers, there are {self._columns}")
+            return
+        for name in self._columns:
+            if pa.types.is_nested(self._schema.field(name).type):
+                alone = "" if len(self._columns) == 1 else ", with files that have this column alone"
+                raise RequestError(f"layout {self.layout!r}: column {name!r} has lists: choose 'array'{alone}")
+        if self.layout == "wide":
+            if any(kind.kind not in "iufb" for kind in self._kinds):
+                raise RequestError("layout 'wide': needs columns of numbers only: choose 'table'")
+            # A common type would round: of int64 and float32 it is float64, which lacks 2^53 + 1.
+            first = self._schema.field(self._columns[0])
+            for field in map(self._schema.field, self._columns):
+                if field.type != first.type:
+                    raise RequestError(
+                        f"layout 'wide': column {first.name!r} is {first.type}, column {field.name!r} is"
+                        f" {field.type}: cast them to one type, or choose 'table'"
+                    )
+
     def _lists(self, table: pa.Table) -> np.ndarray[Any, Any]:
         column = table.column(0).combine_chunks()
         shape, name = (len(column), *self.shape[1:]), self._columns[0]
         for length in self.shape[1:]:
-            offsets = np.asarray(column.offsets) if pa.types.is_list(column.type) else None
-            if column.null_count or (offsets is not None and (np.diff(offsets) != length).any()):
+            if column.null_count or pc.any(pc.not_equal(pc.list_value_length(column), length)).as_py():
                 raise RequestError(
                     f"column {name!r}: has NULL, or lists that do not have {length} values as the first"
                 )

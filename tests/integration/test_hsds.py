@@ -381,9 +381,7 @@ def test_parquet_of_an_export_comes_back(client: Client, loading: Loading, table
     exports.run()
     assert exports.read().drop("i0").to_pydict() == {**columns, "id": list(range(1000)), "x": columns["x"].tolist()}
 
-    pq.write_table(
-        pa.table({"i0": [0, 1], "c0": pa.array([1, 2], pa.int16()), "c1": [0.5, 1.5]}), tmp_path / "w.parquet"
-    )
+    pq.write_table(pa.table({"i0": [0, 1], "c0": [1.0, 2.0], "c1": [0.5, 1.5]}), tmp_path / "w.parquet")
     Importer(client, None, Import(str(tmp_path / "w.parquet"), domain, "/wide", layout="wide"), "one").run()
     assert everything(client, domain, "/wide").tolist() == [[1, 0.5], [2, 1.5]]
 
@@ -422,6 +420,8 @@ def test_a_stopped_import_goes_on_and_a_finished_one_writes_nothing(
         ({"a": [1, None]}, "table", "column 'a': has NULL, which HDF5 has not"),
         ({"a": ["x", "y"]}, "wide", "needs columns of numbers only"),
         ({"a": [[1], [2, 3]]}, "array", "that do not have 1 values as the first"),
+        ({"a": [[1], [2]]}, "table", "column 'a' has lists: choose 'array'"),
+        ({"a": [1], "b": [1.5]}, "wide", "column 'b' is double: cast them to one type"),
         ({"a": [{"b": 1}]}, "table", "column 'a': HDF5 has no type for struct"),
         ({"a": [1], "b": [2]}, "array", "needs one column of lists of numbers"),
     ],
@@ -542,7 +542,7 @@ def test_operators_export_and_import(
     for name, value in connections(with_hsds).items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(value))
     run = type("Run", (), {"dag_id": "d", "run_id": unique("run")})()
-    instance = type("Instance", (), {"dag_id": "d", "task_id": "t"})()
+    instance = type("Instance", (), {"dag_id": "d", "task_id": "t", "map_index": -1})()
     context: Any = {"dag_run": run, "ti": instance, "outlet_events": OutletEventAccessors()}
     export = HSDSExportDatasetOperator(
         task_id="t", domain=table, dataset="/t", bucket=loading.bucket, prefix="op/", layout="array"

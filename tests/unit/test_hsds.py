@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from botocore import exceptions as boto
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpys
 
+from include.hsds import plan as plans
 from include.hsds.client import Server
 from include.hsds.errors import RequestError, TransientError
-from include.hsds.export import Export, Exporter
+from include.hsds.export import Export, Exporter, s3_call
 from include.hsds.imports import Import
 from include.hsds.mapping import Mapping
 from include.hsds.plan import Slab, plan
@@ -147,6 +150,58 @@ def test_pieces_of_slabs_have_keys_of_their_own(data: st.DataObject) -> None:
         else:
             keys.append(exporter._key(slabs, piece))
     assert len(set(keys)) == len(keys)
+
+
+def test_what_keys_need_of_a_plan_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut, cuts = plans._cut, []
+    monkeypatch.setattr(plans, "_cut", lambda *of: cuts.append(of) or cut(*of))
+    slabs = plan((range(2000), range(20)), (5, 10), 8, 400)
+    exporter = Exporter(None, None, Export("/d", "/p", "b", "p"), "one")  # type: ignore[arg-type]
+    keys = {exporter._key(slabs, slab) for slab in slabs}
+    assert len(keys) == len(slabs) == 800
+    assert len(cuts) == 2
+
+
+# --- S3
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            boto.NoCredentialsError(),
+            "s3://b/p: Unable to locate credentials: correct the bucket's name, or the connection",
+        ),
+        (boto.PartialCredentialsError(provider="env", cred_var="secret"), "s3://b/p: Partial credentials found"),
+        (boto.ParamValidationError(report="Invalid bucket name"), "(?s)s3://b/p: .*Invalid bucket name: correct"),
+        (boto.NoRegionError(), "s3://b/p: You must specify a region: correct"),
+    ],
+)
+def test_what_s3_cannot_be_asked_for_is_not_tried_again(error: Exception, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        s3_call(raising(error), "s3://b/p")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        boto.EndpointConnectionError(endpoint_url="http://s3"), boto.ConnectTimeoutError(endpoint_url="http://s3"),
+        boto.ReadTimeoutError(endpoint_url="http://s3"), boto.ConnectionClosedError(endpoint_url="http://s3"),
+        boto.SSLError(endpoint_url="http://s3", error="EOF"), boto.HTTPClientError(error="reset"),
+        boto.IncompleteReadError(actual_bytes=1, expected_bytes=2),
+        boto.CredentialRetrievalError(provider="iam-role", error_msg="timed out"),
+    ],
+)  # fmt: skip
+def test_an_s3_that_is_not_reached_is_tried_again(error: Exception) -> None:
+    with pytest.raises(TransientError, match="s3://b/p: S3 cannot be reached: "):
+        s3_call(raising(error), "s3://b/p")
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def call() -> None:
+        raise error
+
+    return call
 
 
 # --- connections

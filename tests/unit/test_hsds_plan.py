@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from include.hsds.errors import RequestError
@@ -143,6 +143,40 @@ def test_a_selection_that_is_too_large_for_a_slab_says_what_helps() -> None:
         plan((range(10), range(2200)), (10, 2200), 8, 8000, whole_rows=True)
     with pytest.raises(RequestError, match="one element takes 9000 bytes"):
         plan((range(10),), (10,), 9000, 8000)
+
+
+@pytest.mark.parametrize(
+    ("columns", "whole_rows"),
+    [
+        (range(10), False),
+        (range(10), True),
+        (range(995, 1000), False),
+        (range(0, 1000, 100), False),
+        (range(995, 1005), False),  # of two chunks
+        (range(50_000_000, 50_000_010), False),
+    ],
+)
+def test_a_narrow_selection_takes_more_rows(columns: range, whole_rows: bool) -> None:
+    slabs = plan((range(1_000_000), columns), (100, 1000), 8, 8 << 20, whole_rows)
+    assert len(slabs) == -(-1_000_000 * len(columns) * 8 // (8 << 20))
+
+
+@given(
+    st.integers(1, 500), st.integers(1, 9), st.integers(0, 10**6), st.integers(1, 40), st.data(),
+    st.integers(8, 5000), st.booleans(),
+)  # fmt: skip
+def test_slabs_do_not_depend_on_what_is_left_out(
+    rows: int, chunk: int, place: int, width: int, data: st.DataObject, most: int, whole_rows: bool
+) -> None:
+    """What is chosen of a row of chunks is cut into as many slabs as a dataset of just that."""
+    start = data.draw(st.integers(0, width - 1))
+    stop = data.draw(st.integers(start + 1, width))
+    count = stop - start
+    assume(chunk * count * 8 <= most)
+    chosen = range(place * width + start, place * width + stop)
+    of = {"element_bytes": 8, "most_bytes": most, "whole_rows": whole_rows}
+    found = plan((range(rows), chosen), (chunk, width), **of)
+    assert len(found) == len(plan((range(rows), range(count)), (chunk, count), **of))
 
 
 def test_the_articles_dataset_is_cut_into_two_chunks_each() -> None:

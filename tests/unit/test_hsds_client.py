@@ -1,0 +1,77 @@
+"""Slabs over HTTP: what is compressed, or longer than the slab, is not taken for its elements."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from include.hsds.client import Client, Dataset, Server
+from include.hsds.errors import RequestError
+from include.hsds.plan import Slab
+
+# Compressed it is longer, so that its length does not tell.
+VALUES = np.random.default_rng(5).bytes(100_000)
+DATASET = Dataset("/d.h5", "/t", "d-1", {}, (len(VALUES),), (len(VALUES),))
+SLAB = Slab((range(len(VALUES)),))
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers with `VALUES` by the domain's server: compressed where that is taken, always, or with more behind."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        kind = self.path.split("/")[1]
+        accepted = "gzip" in self.headers.get("Accept-Encoding", "")
+        compressed = kind == "always" or (kind == "accepted" and accepted)
+        body = gzip.compress(VALUES) if compressed else VALUES + b"x" * (kind == "more")
+        self.send_response(200)
+        if compressed:
+            self.send_header("Content-Encoding", "gzip")
+        if kind == "chunked":
+            self.send_header("Transfer-Encoding", "chunked")
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        else:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["plain", "accepted", "chunked"])
+def test_a_slab_comes_as_it_is(endpoint: str, kind: str) -> None:
+    client, buffer = Client(Server(f"{endpoint}/{kind}")), bytearray(len(VALUES))
+    for _ in range(2):  # the connection is used again
+        client.read_into(DATASET, SLAB, memoryview(buffer))
+        assert bytes(buffer) == VALUES
+    assert client.read(DATASET, SLAB, len(VALUES)) == VALUES
+
+
+def test_what_is_compressed_all_the_same_is_refused(endpoint: str) -> None:
+    client = Client(Server(f"{endpoint}/always"))
+    said = r"dataset '/t' of '/d.h5': came compressed \(gzip\).*: turn off the compression of HSDS at http"
+    with pytest.raises(RequestError, match=said):
+        client.read_into(DATASET, SLAB, memoryview(bytearray(len(VALUES))))
+    with pytest.raises(RequestError, match=said):
+        client.read(DATASET, SLAB, len(VALUES))
+
+
+def test_what_is_longer_than_the_slab_is_refused(endpoint: str) -> None:
+    with pytest.raises(RequestError, match=r"\[0:100000\]: more than its 100000 bytes came"):
+        Client(Server(f"{endpoint}/more")).read_into(DATASET, SLAB, memoryview(bytearray(len(VALUES))))

@@ -1,0 +1,83 @@
+"""Parquet as what is imported into HSDS: what would be stored as other values is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include.hsds.errors import RequestError
+from include.hsds.imports import Import, Importer
+from include.hsds.plan import Slab
+from include.hsds.sources import ParquetSource, local_parquet
+
+INT, SMALL, REAL = pa.int64(), pa.int32(), pa.float32()
+
+
+def source_of(path: Path, columns: dict[str, Any], layout: str) -> ParquetSource:
+    pq.write_table(pa.table(columns), path / "x.parquet", row_group_size=2)
+    return local_parquet(path / "x.parquet", layout)
+
+
+def values(source: ParquetSource) -> Any:
+    return source.read(Slab(tuple(map(range, source.shape)))).tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.list_(INT), pa.large_list(INT), pa.list_(INT, 2)])
+def test_lists_of_equal_length_are_rows(tmp_path: Path, kind: pa.DataType) -> None:
+    lists = [[1, 2], [3, 4], [5, 6]]
+    assert values(source_of(tmp_path, {"a": pa.array(lists, kind)}, "array")) == lists
+
+
+@pytest.mark.parametrize(
+    ("kind", "lists"),
+    [
+        (pa.list_(INT), [[1, 2], [3], [4, 5, 6]]),
+        (pa.large_list(INT), [[1, 2], [3], [4, 5, 6]]),
+        (pa.large_list(pa.large_list(INT)), [[[1, 2], [3, 4]], [[5], [6, 7, 8]]]),
+        (pa.list_(INT, 2), [[1, 2], None, [3, 4]]),
+    ],
+)
+def test_lists_of_other_lengths_are_refused(tmp_path: Path, kind: pa.DataType, lists: Any) -> None:
+    source = source_of(tmp_path, {"a": pa.array(lists, kind)}, "array")
+    with pytest.raises(RequestError, match="column 'a': has NULL, or lists that do not have 2 values as the first"):
+        values(source)
+
+
+@pytest.mark.parametrize("kind", [INT, SMALL, REAL, pa.bool_()])
+def test_wide_rows_keep_the_type_of_their_columns(tmp_path: Path, kind: pa.DataType) -> None:
+    columns = {"a": pa.array([1, 0, 1], INT).cast(kind), "b": pa.array([0, 0, 1], INT).cast(kind)}
+    source = source_of(tmp_path, columns, "wide")
+    assert source.dtype == kind.to_pandas_dtype()
+    assert values(source) == [[1, 0], [0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"a": pa.array([2**53 + 1], INT), "b": pa.array([1], REAL)},
+            "layout 'wide': column 'a' is int64, column 'b' is float: cast them to one type, or choose 'table'",
+        ),
+        ({"a": pa.array([1], INT), "b": pa.array([1], SMALL)}, "column 'a' is int64, column 'b' is int32"),
+        ({"a": [1], "b": [[1]]}, "column 'b' has lists: choose 'array', with files that have this column alone"),
+        ({"a": [1], "b": ["x"]}, "layout 'wide': needs columns of numbers only"),
+    ],
+)
+def test_wide_rows_of_several_types_are_refused(tmp_path: Path, columns: Any, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        source_of(tmp_path, columns, "wide")
+
+
+@pytest.mark.parametrize("columns", [{"a": [[1, 2], [3, 4]]}, {"i0": [0, 1], "a": [[1], [2]]}])
+def test_lists_are_no_elements_and_nothing_is_created(tmp_path: Path, columns: Any) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    no_server: Any = None
+    request = Import(str(tmp_path / "x.parquet"), "/d.h5", "/t")
+    with pytest.raises(RequestError, match=r"layout 'table': column 'a' has lists: choose 'array'$"):
+        Importer(no_server, None, request, "one").run()
+    with pytest.raises(RequestError, match="column 'a' has lists: choose 'array', with files that have this column"):
+        source_of(tmp_path, columns | {"b": [1, 2]}, "table")
