@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.storage.buckets import Bucket
 from operators.hooks.aistore import AIStoreHook
@@ -27,11 +28,19 @@ if TYPE_CHECKING:
     from include.storage.tuner import Measurement
 
 MIB = 1 << 20
+# Jobs of one try of a prefetch, as long as each leaves less than the one before.
+ROUNDS = 3
 
 
 def _list(texts: Sequence[str] | str) -> Sequence[str]:
     """Return a list of texts, as it is or as a template has rendered it: with spaces between."""
     return texts.split() if isinstance(texts, str) else texts
+
+
+def _scope(context: Context) -> str:
+    """Return what is the same for all tries of a task, and for no other task."""
+    instance = context["ti"]
+    return f"{run_key(context)}/{instance.task_id}/{instance.map_index}"
 
 
 class StorageCopyBucketOperator(MovementOperator):
@@ -192,33 +201,68 @@ class AISPrefetchBucketOperator(MovementOperator):
             self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
             if not missing.objects and not as_bool(self.latest):
                 return self._finish(context, missing, missing, time.time())
+        self._submit(prefetch, {"objects": missing.objects, "size": missing.bytes, "started": time.time()}, missing)
+
+    def _submit(self, prefetch: Prefetch, begun: dict[str, Any], missing: Missing, rounds: int = 1) -> NoReturn:
+        """Submit a job for what is missing, and defer."""
+        with airflow_errors():
             job_id = prefetch.submit(
                 latest=as_bool(self.latest), workers=self.workers, blob_threshold=self.blob_threshold
             )
-        started = time.time()
         self.defer(
             trigger=AISJobTrigger(
                 aistore_conn_id=self.aistore_conn_id,
                 job_id=job_id,
-                started=started,
+                started=time.time(),
                 total=missing.objects,
                 poll_interval=self.poll_interval,
                 stall_seconds=self.stall_seconds,
             ),
             method_name="resume",
-            kwargs={"objects": missing.objects, "size": missing.bytes, "started": started},
+            kwargs={**begun, "before": missing.objects, "rounds": rounds},
         )
 
     def resume(
-        self, context: Context, event: dict[str, Any], objects: int, size: int, started: float
+        self,
+        context: Context,
+        event: dict[str, Any],
+        objects: int,
+        size: int,
+        started: float,
+        before: int = 0,
+        rounds: int = ROUNDS,
     ) -> dict[str, Any]:
-        """Compare the cluster with the backend after the job."""
+        """Compare the cluster with the backend after the job, and submit another for what may come yet.
+
+        `objects`, `size` and `started` are those of the first job; `before` objects were missing when the last of
+        `rounds` was submitted.
+        """
         from include.storage.prefetch import Missing
 
         self.log.info("job %s: %s", event["job_id"], event["progress"])
         with airflow_errors():
-            left = self.prefetch().missing(reasons=True)
+            prefetch = self.prefetch()
+            left = prefetch.missing(reasons=True)
+        begun = {"objects": objects, "size": size, "started": started}
+        if self._may_come(event["error"], left):
+            if left.objects < before and rounds < ROUNDS:
+                self.log.info("%d objects are missing yet: trying these again", left.objects)
+                self._submit(prefetch, begun, left, rounds + 1)
+            raise AirflowException(self._told(event["error"], left))
         return self._finish(context, Missing(objects, size), left, started)
+
+    def _may_come(self, error: str, left: Missing) -> bool:
+        """Tell whether another job may fetch what this one, which ended with `error`, has not."""
+        unasked = left.objects > len(left.examples)
+        return left.passing > 0 or (bool(error) and (unasked or as_bool(self.latest)))
+
+    def _told(self, error: str, left: Missing) -> str:
+        what = "what has changed there may not be fetched"
+        if left.examples:
+            name, reason = left.examples[0]
+            what = f"{left.objects} objects are not fetched yet, such as {name!r}: {reason}"
+        ended = f" (the job ended with: {error})" if error else ""
+        return f"{self.bucket}: {what}{ended}. The others are in the cluster; a retry goes on with these"
 
     def _finish(self, context: Context, missing: Missing, left: Missing, started: float) -> dict[str, Any]:
         summary = {
@@ -272,24 +316,37 @@ class StorageTuneOperator(BaseOperator):
         self.seconds = seconds
         self.megabytes = megabytes
         self.clickhouse_conn_id = clickhouse_conn_id
+        self._stop: threading.Event | None = None
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Sweep both directions and record what was best."""
         from include.storage.tuner import DIRECTIONS, Recommendations, Tuner
 
+        self._stop = threading.Event()
         found: list[tuple[Store, Measurement]] = []
         with airflow_errors():
             recommendations = Recommendations(clickhouse(self.clickhouse_conn_id))
             recommendations.create()
             for there in [backend(text) for text in _list(self.backends)]:
                 for direction in DIRECTIONS:
-                    tuner = Tuner(there, seconds=float(self.seconds), most_bytes=int(self.megabytes) * MIB)
+                    tuner = Tuner(
+                        there,
+                        seconds=float(self.seconds),
+                        most_bytes=int(self.megabytes) * MIB,
+                        scope=_scope(context),
+                        stop=self._stop,
+                    )
                     measured = tuner.sweep(direction)
                     recommendations.record(there.endpoint, measured)
                     found += [(there, one) for one in measured]
         for there, one in found:
             self.log.info("%s: %s", there.endpoint, one)
         return [{"endpoint": there.endpoint, **one.to_dict()} for there, one in found]
+
+    def on_kill(self) -> None:
+        """Stop; `execute` then deletes what it wrote."""
+        if self._stop is not None:
+            self._stop.set()
 
 
 class StorageBenchmarkOperator(BaseOperator):
@@ -324,19 +381,32 @@ class StorageBenchmarkOperator(BaseOperator):
         self.megabytes = megabytes
         self.chart = chart
         self.clickhouse_conn_id = clickhouse_conn_id
+        self._stop: threading.Event | None = None
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Measure, record and draw."""
         from include.storage.benchmark import Benchmark, draw, record, require_charts, table
 
+        self._stop = threading.Event()
         with airflow_errors():
             if self.chart:
                 require_charts()
             stores = [backend(text) for text in _list(self.backends)]
-            benchmark = Benchmark(stores, rounds=int(self.rounds), put_bytes=int(self.megabytes) * 1_000_000)
+            benchmark = Benchmark(
+                stores,
+                rounds=int(self.rounds),
+                put_bytes=int(self.megabytes) * 1_000_000,
+                scope=_scope(context),
+                stop=self._stop,
+            )
             results = benchmark.run()
             record(clickhouse(self.clickhouse_conn_id), run_key(context), results)
             self.log.info("medians of %s rounds, seconds:\n%s", self.rounds, table(results))
             if self.chart:
                 draw(self.chart, results)
         return [result.to_dict() for result in results]
+
+    def on_kill(self) -> None:
+        """Stop; `execute` then deletes what it wrote."""
+        if self._stop is not None:
+            self._stop.set()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from include.events.notifications import NotificationError, S3Event, parse
-from include.events.queue import Message
+from include.events.queue import Message, backoff
 
 # loaded: rows of the object, in this version or a later one, are in the table. skipped: there is nothing to do.
 # failed: for good, by the object's fault. undone: it was tried, and a retry may help. untried: it was not its turn.
@@ -86,8 +86,8 @@ class Delivery:
 
     @property
     def delay_seconds(self) -> int:
-        """How long it stays invisible when it is given back: longer after each failure."""
-        return 15 * 2**self.failures if self.is_failure else 0
+        """How long it stays invisible when it is given back: longer after each failure, or each receive."""
+        return 15 * 2**self.failures if self.is_failure else backoff(self.message)
 
     def _any(self, *states: State) -> bool:
         return any(outcome.state in states for outcome in self.outcomes)

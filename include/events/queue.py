@@ -54,7 +54,7 @@ def backoff(message: Message) -> int:
 
     SQS counts how often it is received, and moves it to the dead letters after so many times, whatever the reason.
     """
-    return min(15 * 2 ** min(message.receives - 1, 6), 900)
+    return min(15 << min(message.receives - 1, 6), 900)
 
 
 @dataclass(frozen=True)

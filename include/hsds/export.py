@@ -25,7 +25,7 @@ from include.hsds.mapping import LAYOUTS
 from include.hsds.mapping import Mapping as Columns
 from include.hsds.plan import Plan, Slab, plan
 from include.hsds.selection import parse
-from include.storage.errors import EXPIRED
+from include.storage.errors import EXPIRED, passing_errors
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -314,13 +314,6 @@ def s3_call(call: Callable[[], Any], what: str) -> Any:
     """Call S3. Raises RequestError where it refuses, and TransientError where it cannot be reached or is busy."""
     from botocore import exceptions as boto
 
-    passing = (
-        boto.ConnectionError,
-        boto.HTTPClientError,
-        boto.IncompleteReadError,
-        boto.CredentialRetrievalError,  # of a role, whose keys are fetched anew
-        boto.MetadataRetrievalError,
-    )
     try:
         return call()
     except boto.ClientError as e:
@@ -329,7 +322,7 @@ def s3_call(call: Callable[[], Any], what: str) -> Any:
         if status in _REFUSED and code not in EXPIRED | {"RequestTimeout"}:
             raise RequestError(f"{what}: S3 refuses it ({code}): see that the bucket is there and allowed") from e
         raise TransientError(f"{what}: S3 failed ({code})") from e
-    except passing as e:
+    except passing_errors() as e:
         raise TransientError(f"{what}: S3 cannot be reached: {e}") from e
     except boto.BotoCoreError as e:
         said = str(e).rstrip(".")

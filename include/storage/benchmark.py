@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import statistics
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ from include.storage.errors import UsageError
 from include.storage.multipart import Settings
 from include.storage.samples import Samples
 from include.storage.store import Store
-from include.storage.tuner import get, put, scratch
+from include.storage.tuner import WHOLE, get, put, scratch
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,6 @@ PUT_BYTES = 64_000_000
 FEW, MANY = 10_000_000, 1_000_000
 # Parts under way at once; the article's clients do not tell theirs.
 CONCURRENCY = 16
-_WHOLE = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,21 @@ class Result:
 
 
 class Benchmark:
-    """Measures backends in turns, `rounds` times each. Raises UsageError without backends or rounds."""
+    """Measures backends in turns, `rounds` times each. Raises UsageError without backends or rounds.
+
+    Objects are deleted again, also when `stop` ends it; what a killed try left is when one of the same `scope` comes
+    to the same round.
+    """
 
     def __init__(
-        self, stores: Sequence[Store], *, rounds: int = 3, get_bytes: int = GET_BYTES, put_bytes: int = PUT_BYTES
+        self,
+        stores: Sequence[Store],
+        *,
+        rounds: int = 3,
+        get_bytes: int = GET_BYTES,
+        put_bytes: int = PUT_BYTES,
+        scope: str = "",
+        stop: threading.Event | None = None,
     ) -> None:
         if not stores or rounds < 1 or put_bytes < 1:
             raise UsageError("benchmark: needs a backend, a round and a byte at least")
@@ -66,35 +77,37 @@ class Benchmark:
         self.rounds = rounds
         self.get_bytes = get_bytes
         self.put_bytes = put_bytes
+        self.scope = scope
+        self.stop = stop
 
     def settings(self, store: Store, operation: str) -> Settings:
         """Return how an operation is done at a backend."""
         if operation in ("get cold", "put single"):
-            return Settings(_WHOLE, max(FEW, store.limits.least_part), 1)
+            return Settings(WHOLE, max(FEW, store.limits.least_part), 1)
         part = max(FEW if operation == "put few parts" else MANY, store.limits.least_part)
         return Settings(2 * part, part, CONCURRENCY)
 
     def run(self) -> list[Result]:
-        """Measure everything. Raises errors of the endpoints."""
+        """Measure everything. Raises errors of the endpoints, and Stopped."""
         for store in self.stores:
             store.check()
         seconds: dict[tuple[Store, str], list[float]] = defaultdict(list)
         for number in range(self.rounds):
             for operation in OPERATIONS:
                 for store in self.stores:
-                    took = self._measure(store, operation)
+                    took = self._measure(store, operation, number)
                     seconds[store, operation].append(took)
                     log.info("round %d: %s: %s: %.2f s", number + 1, store.name, operation, took)
         return [self._result(store, operation, found) for (store, operation), found in seconds.items()]
 
-    def _measure(self, store: Store, operation: str) -> float:
+    def _measure(self, store: Store, operation: str, number: int) -> float:
         samples, settings = Samples(store.limits), self.settings(store, operation)
-        with scratch(store) as key:
+        # a name for each round, which is read once: whatever cache the backend has does not know it as read
+        with scratch(store, self.scope and f"{self.scope}/{number}") as key:
             if operation != "get cold":
-                return put(store, samples, key, self.put_bytes, settings)
-            # written once and not read before: whatever cache the backend has does not know it as read
-            put(store, samples, key, self.get_bytes, settings)
-            return get(store, samples, key, self.get_bytes, settings)
+                return put(store, samples, key, self.put_bytes, settings, self.stop)
+            put(store, samples, key, self.get_bytes, settings, self.stop)
+            return get(store, samples, key, self.get_bytes, settings, self.stop)
 
     def _result(self, store: Store, operation: str, seconds: Sequence[float]) -> Result:
         size = self.get_bytes if operation == "get cold" else self.put_bytes

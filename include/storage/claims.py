@@ -25,12 +25,12 @@ _COLUMNS = ("destination", "object", "run_id", "state", "opened_at")
 
 
 class Claims:
-    """The claims of one run on uploads to one bucket, in ``storeside.uploads``."""
+    """The claims of one job of a run on uploads to one bucket, in ``storeside.uploads``."""
 
-    def __init__(self, client: Any, store: Store, run_id: str) -> None:
+    def __init__(self, client: Any, store: Store, owner: str) -> None:
         self.client = client
         self.store = store
-        self.run_id = run_id
+        self.owner = owner
         self._open: list[tuple[str, datetime]] = []
 
     def create(self) -> None:
@@ -56,7 +56,7 @@ class Claims:
 
     def _record(self, state: str) -> None:
         if self._open:
-            rows = [[self.store.name, key, self.run_id, state, opened] for key, opened in self._open]
+            rows = [[self.store.name, key, self.owner, state, opened] for key, opened in self._open]
             self.client.insert("storeside.uploads", rows, column_names=_COLUMNS, settings={"async_insert": 0})
 
     def sweep(self) -> int:
@@ -64,7 +64,7 @@ class Claims:
         rows = self.client.query(
             "SELECT object, run_id, opened_at FROM storeside.uploads FINAL WHERE destination = {destination:String}"
             " AND state = 'open' AND (run_id = {run_id:String} OR seen_at < now64(3) - {dead:Float64})",
-            parameters={"destination": self.store.name, "run_id": self.run_id, "dead": DEAD_SECONDS},
+            parameters={"destination": self.store.name, "run_id": self.owner, "dead": DEAD_SECONDS},
         ).result_rows
         aborted = 0
         for key, run_id, opened in rows:

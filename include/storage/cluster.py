@@ -22,6 +22,11 @@ class Cluster:
     client_key: str = ""
     verify: bool = True
 
+    @property
+    def certificate(self) -> str | tuple[str, str] | None:
+        """The client's certificate, and its key where that is in another file; None without one."""
+        return (self.client_cert, self.client_key) if self.client_key else self.client_cert or None
+
     def client(self, patient: bool = True) -> Any:
         """Return an SDK client with time-outs that fit polling: 5 s to connect, 60 s to answer.
 
@@ -34,12 +39,11 @@ class Cluster:
 
         once = RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
 
-        certificate = (self.client_cert, self.client_key) if self.client_key else self.client_cert
         return Client(
             self.endpoint,
             skip_verify=not self.verify,
             ca_cert=self.ca_cert or None,
-            client_cert=certificate or None,
+            client_cert=self.certificate,
             timeout=(5, 60 if patient else 5),
             retry_config=None if patient else once,
             token=self.token or None,

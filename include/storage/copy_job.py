@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from include.storage.claims import BEAT_SECONDS, Claims
 from include.storage.copy_ledger import CopyLedger
-from include.storage.errors import ObjectError, TransientError
+from include.storage.errors import DeniedError, ObjectError, TransientError, UsageError
 from include.storage.mover import Mover, Outcome, Stopped
 from include.storage.multipart import Profile
 from include.storage.store import Store
@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 WINDOW = 2_000
 FLUSH_SECONDS = 2.0
 REPORT_SECONDS = 5.0
+# When so many objects are all denied, or all there are and those are no fewer than a few, the credentials are wrong.
+DENIED = 100
+FEW_DENIED = 11
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,9 @@ class Progress:
 class CopyJob:
     """Copies the objects below `prefix` from `source` to `destination`, each version once.
 
-    `run` does all of it. What fails for good is recorded with its reason and left alone until it changes, or with
-    `retry_failed`; what fails for a reason that may pass is left for another try, after everything else is done.
+    `run` does all of it. What fails is recorded with its reason, and the next run tries it again: most often it is a
+    permission that is given meanwhile. Only names that the destination cannot hold are left alone, unless
+    `retry_failed`. What fails for a reason that may pass is left for another try, after everything else is done.
     """
 
     def __init__(
@@ -75,12 +79,16 @@ class CopyJob:
         self.retry_failed = retry_failed
         self.report = report
         self.stop = threading.Event()
-        self.scope = Scope(source.name, destination.name, "", run_id)
-        self.claims = Claims(ledger.client, destination, run_id)
+        self.scope = Scope(source.name, destination.name, "", run_id, repr((prefix, prepend)))
+        self.claims = Claims(ledger.client, destination, f"{run_id}/{self.scope.job}")
         self.mover = Mover(source, destination, profile, self.stop, self._tick)
         self.started = time.time()
-        self._passing: list[Outcome] = []
-        self._done = 0
+        self._passing = 0
+        self._first_passing = ""
+        self._ended = 0
+        self._copied = 0
+        self._denied = 0
+        self._last_denied = ""
         self._adopted = 0
         self._total = 0
         self._reported = self._beat = time.monotonic()
@@ -89,7 +97,7 @@ class CopyJob:
         """Copy what is missing and sum up.
 
         Raises:
-            UsageError: an endpoint refuses everything; what was copied until then counts.
+            UsageError: an endpoint refuses everything, or each of the first objects; what was copied counts.
             TransientError: the others are copied, and some objects may be in another try; or it was stopped.
         """
         self.source.check()
@@ -103,10 +111,9 @@ class CopyJob:
         finally:
             summary = self._settle(plan)
         if self._passing:
-            first = self._passing[0]
             raise TransientError(
-                f"{len(self._passing)} objects could not be copied this time, such as {first.wanted.object!r}:"
-                f" {first.error}; {summary.done} others are"
+                f"{self._passing} objects could not be copied this time, such as {self._first_passing};"
+                f" {summary.done} others are"
             )
         if self.stop.is_set():
             raise Stopped(f"the copy was stopped: {summary.done} objects are done, another run goes on with the rest")
@@ -117,7 +124,12 @@ class CopyJob:
         self.ledger.begin(self.scope)
         self.ledger.record_listing(self.scope, "source", self._source_rows())
         self._list_destination("before")
-        plan = self.ledger.plan(self.scope, retry_failed=self.retry_failed, keeps_result=True)
+        plan = self.ledger.plan(
+            self.scope,
+            retry_failed=self.retry_failed,
+            keeps_result=True,
+            trusts_failures=False,  # what an object has failed for is most often a permission that it may have by now
+        )
         self._adopted = self.ledger.adopt(self.scope)
         self._total = plan.pending - self._adopted
         log.info(
@@ -154,6 +166,7 @@ class CopyJob:
             if self.stop.is_set():
                 return
             after = window[-1].object
+        self._require_access(FEW_DENIED)
 
     def _in_parts(self, one: Pending) -> bool:
         try:
@@ -167,6 +180,7 @@ class CopyJob:
         try:
             for outcome in self.mover.copy(window):
                 outcomes.append(outcome)
+                self._count(outcome)
                 if time.monotonic() - flushed >= FLUSH_SECONDS:
                     self._flush(outcomes)
                     outcomes, flushed = [], time.monotonic()
@@ -174,20 +188,37 @@ class CopyJob:
         finally:
             self._flush(outcomes)
 
+    def _count(self, outcome: Outcome) -> None:
+        self._ended += 1
+        if not outcome.error:
+            self._copied += 1
+        elif isinstance(outcome.error, DeniedError):
+            self._denied += 1
+            self._last_denied = str(outcome.error)
+            self._require_access(DENIED)
+        elif isinstance(outcome.error, TransientError) and not isinstance(outcome.error, Stopped):
+            self._passing += 1
+            self._first_passing = self._first_passing or f"{outcome.wanted.object!r}: {outcome.error}"
+
+    def _require_access(self, least: int) -> None:
+        """Raise UsageError when all objects so far, and so many at least, were denied: the others would be."""
+        if self._denied == self._ended >= least:
+            raise UsageError(
+                f"{self._last_denied}. All {self._denied} objects that were tried are denied: the copy was ended."
+                " A prefix limits it to what may be copied"
+            )
+
     def _flush(self, outcomes: list[Outcome]) -> None:
         self.ledger.record_copies(self.scope, [(o.wanted, o.version) for o in outcomes if not o.error])
-        failed = [o for o in outcomes if o.error and not isinstance(o.error, Stopped)]
-        self._passing += [o for o in failed if isinstance(o.error, TransientError)]
-        final = (o for o in failed if not isinstance(o.error, TransientError))
+        final = (o for o in outcomes if o.error and not isinstance(o.error, TransientError))
         self.ledger.record_reasons(self.scope, ((o.wanted.object, str(o.error), True) for o in final))
-        self._done += len(outcomes)
 
     def _tick(self) -> None:
         """Say how far it is, and that this run is alive, when it is time."""
         now = time.monotonic()
         if now - self._reported >= REPORT_SECONDS:
             self._reported = now
-            self.report(Progress(self._done, self._total, self.mover.bytes, time.time() - self.started))
+            self.report(Progress(self._ended, self._total, self.mover.bytes, time.time() - self.started))
         if now - self._beat >= BEAT_SECONDS:
             self._beat = now
             self.claims.beat()
@@ -196,6 +227,7 @@ class CopyJob:
         if plan.pending:
             self._list_destination("after")
             self.ledger.settle_copies(self.scope)
+            self._copied -= self.ledger.taken_back(self.scope)
         totals = self.ledger.totals(self.scope)
         examples = self.ledger.failures(self.scope, limit=20)
         self.ledger.forget_listings(self.scope)
@@ -206,7 +238,7 @@ class CopyJob:
             listed=plan.listed,
             skipped=plan.listed - plan.pending - plan.known_bad - plan.refused + self._adopted,
             known_bad=plan.known_bad,
-            done=totals.done - self._adopted,
+            done=self._copied,  # by this try: the ledger does not tell those of a run apart
             failed=totals.failed,
             bytes_in=self.mover.bytes,
             bytes_out=self.mover.bytes,

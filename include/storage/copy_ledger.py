@@ -60,6 +60,16 @@ class CopyLedger(Ledger):
         """Record as done what the destination lists as it was written, and as failed what has a reason or is not."""
         self.client.command(sql.query("settle_copies"), parameters=scope.parameters)
 
+    def taken_back(self, scope: Scope) -> int:
+        """Return how many objects that were recorded as done `settle_copies` has found to be not there."""
+        count = self.client.query(
+            "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'copied' AND object IN"
+            " (SELECT object FROM storeside.objects FINAL WHERE source = {source:String}"
+            " AND destination = {destination:String} AND run_id = {run_id:String} AND status = 'failed')",
+            parameters=scope.parameters,
+        ).first_row[0]
+        return int(count)
+
     def forget_listings(self, scope: Scope) -> None:
         """Drop the job's listings; the outcomes stay."""
         self.begin(scope)

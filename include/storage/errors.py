@@ -3,7 +3,8 @@
 StorageError
 ├── UsageError        settings, credentials, endpoint or bucket: nothing can be moved, no retry helps
 ├── ObjectError       one object cannot be moved; the others are
-│   └── ChangedError  it was overwritten or deleted after it was listed
+│   ├── ChangedError  it was overwritten or deleted after it was listed
+│   └── DeniedError   these credentials may not read or write it
 └── TransientError    the same again may succeed
 """
 
@@ -11,6 +12,19 @@ from __future__ import annotations
 
 # What S3 answers, as 403 or 400, while keys are being renewed or a clock is wrong: the same again may succeed.
 EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
+
+
+def passing_errors() -> tuple[type[Exception], ...]:
+    """Return botocore's errors of connections, and of keys that are fetched anew: the same again may succeed."""
+    from botocore import exceptions as boto
+
+    return (
+        boto.ConnectionError,
+        boto.HTTPClientError,
+        boto.IncompleteReadError,
+        boto.CredentialRetrievalError,
+        boto.MetadataRetrievalError,
+    )
 
 
 class StorageError(Exception):
@@ -27,6 +41,10 @@ class ObjectError(StorageError):
 
 class ChangedError(ObjectError):
     """An object is not any more what it was when it was listed."""
+
+
+class DeniedError(ObjectError):
+    """An object may not be read or written with these credentials."""
 
 
 class TransientError(StorageError):

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 3
 DELAY = 0.5
 TICK_SECONDS = 1.0
+STOPPED = "the copy was stopped"
 _T = TypeVar("_T")
 
 
@@ -146,10 +147,12 @@ class Mover:
 
     def copy_one(self, wanted: Pending) -> str:
         """Copy one object and return its version at the destination; raises why it could not be."""
-        (outcome,) = self.copy([wanted])
-        if outcome.error:
-            raise outcome.error
-        return outcome.version
+        outcomes = list(self.copy([wanted]))
+        if not outcomes:
+            raise Stopped(STOPPED)
+        if error := outcomes[0].error:
+            raise error
+        return outcomes[0].version
 
     def parts(self, size: int) -> list[Part]:
         """Return the parts that an object of this size goes in; none when it goes in one piece."""
@@ -176,7 +179,7 @@ class Mover:
                 self._submit(self._part, under_way, part)
                 submitted += 1
         except BaseException:  # also when this thread is told to exit: whoever ends last aborts the upload
-            under_way.fail(Stopped("the copy was stopped"))
+            under_way.fail(Stopped(STOPPED))
             if under_way.are_last(len(parts) - submitted):
                 self._complete(under_way)
             raise
@@ -265,7 +268,7 @@ class Mover:
     def _again(self, request: Callable[[], _T]) -> _T:
         for attempt in range(ATTEMPTS):
             if self.stop.is_set():
-                raise self._fatal or Stopped("the copy was stopped")
+                raise self._fatal or Stopped(STOPPED)
             try:
                 return request()
             except TransientError as e:
@@ -283,6 +286,9 @@ class Mover:
         if isinstance(error, UsageError):
             self._fatal = self._fatal or error
             self.stop.set()
+        if error:
+            # the frames of a traceback hold what was read, and outcomes are kept while others are under way
+            error.__traceback__ = error.__cause__ = error.__context__ = None
         self._finished.put(Outcome(one, version, error))
 
 

@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from include.storage.buckets import Bucket, StoredObject, list_aistore, list_s3
-from include.storage.errors import EXPIRED, ObjectError, StorageError, TransientError, UsageError, changed
+from include.storage.errors import (
+    EXPIRED,
+    DeniedError,
+    ObjectError,
+    StorageError,
+    TransientError,
+    UsageError,
+    changed,
+    passing_errors,
+)
 from include.storage.multipart import S3_LIMITS, Limits
 from include.storage.names import unfit
 from include.storage.store import Head, Upload
+from include.transform.errors import said
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -31,7 +41,17 @@ _REGION = frozenset(
 )
 _GONE = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
 _CHANGED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
-_DENIED = frozenset({"AccessDenied", "403", "Forbidden"})
+# The answer to a HEAD has no body: botocore gives its status as the code, and the reason may be one that passes.
+_NO_REASON = frozenset({"400", "403"})
+# request -> what allows it, where that is called otherwise
+_PERMISSIONS = {
+    "HeadObject": "GetObject",
+    "ListObjectsV2": "ListBucket",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "CreateMultipartUpload": "PutObject",
+    "UploadPart": "PutObject",
+    "CompleteMultipartUpload": "PutObject",
+}
 _BUSY = frozenset(
     {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "BadDigest", *EXPIRED}
 )
@@ -94,9 +114,17 @@ class S3Store:
             yield from list_s3(self.client, self.bucket, prefix)
 
     def head(self, key: str) -> Head:
-        """Ask for an object without its content."""
+        """Ask for an object without its content; where that is refused, a GET of one byte says why."""
+        from botocore.exceptions import ClientError
+
         with self._errors(key):
-            return self._head(self.client.head_object(Bucket=self.bucket, Key=key))
+            try:
+                answer = self.client.head_object(Bucket=self.bucket, Key=key)
+            except ClientError as e:
+                if e.response["Error"]["Code"] in _NO_REASON:
+                    self.client.get_object(Bucket=self.bucket, Key=key, Range="bytes=0-0")["Body"].close()
+                raise
+            return self._head(answer)
 
     def fetch(self, key: str) -> tuple[Head, bytes]:
         """Read an object in one request."""
@@ -230,7 +258,14 @@ class AIStoreStore(S3Store):
             endpoint_url=f"{cluster.endpoint.rstrip('/')}/s3",
             region_name="us-east-1",  # botocore wants one
             verify=cluster.ca_cert or cluster.verify,
-            config=client_config(connections, {"signature_version": UNSIGNED, "s3": {"addressing_style": "path"}}),
+            config=client_config(
+                connections,
+                {
+                    "signature_version": UNSIGNED,
+                    "s3": {"addressing_style": "path"},
+                    "client_cert": cluster.certificate,
+                },
+            ),
         )
         super().__init__(client, bucket)
         self._cluster = cluster.client()
@@ -253,7 +288,10 @@ class AIStoreStore(S3Store):
         try:
             Bucket("ais", self.bucket).handle(self._cluster).create(exist_ok=True)
         except (AISError, RequestException) as e:
-            raise TransientError(f"{self.name}: AIStore at {self.endpoint} cannot make it: {e}") from e
+            text = f"{self.name}: AIStore at {self.endpoint} cannot make it: {said(e)}"
+            if getattr(e, "status_code", 0) in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise UsageError(f"{text}: give the connection a token (its password) that may make buckets") from e
+            raise TransientError(text) from e
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """Have the cluster list the bucket."""
@@ -310,19 +348,23 @@ def _refusal(client: S3Client, name: str, key: str, error: Any) -> StorageError:
     code, answer = error.response["Error"]["Code"], error.response["ResponseMetadata"]
     status = answer.get("HTTPStatusCode", 0)
     where = f"{name}/{key}" if key else name
-    said = f"{where}: {error.response['Error'].get('Message') or code} ({code})"
-    one = ObjectError if key else UsageError
+    text = f"{where}: {error.response['Error'].get('Message') or code} ({code})"
+    permission = f"s3:{_PERMISSIONS.get(error.operation_name, error.operation_name)}"
     kinds: tuple[tuple[bool, StorageError], ...] = (
-        (code == "NoSuchBucket", UsageError(f"{said}: create it at {client.meta.endpoint_url}, or correct its name")),
-        (code in _REGION, UsageError(f"{said}: set the connection's region_name to {_region(error)}")),
-        (code in _KEYS or status == 401, UsageError(f"{said}: correct the connection's keys")),
-        (code in _BUSY or status == 429 or status >= 500, TransientError(said)),
-        (status == 307, UsageError(f"{said}: turn on AIStore's features S3-API-via-Root and S3-Reverse-Proxy")),
-        (code == "EntityTooSmall", UsageError(f"{said}: raise part_size")),
+        (code == "NoSuchBucket", UsageError(f"{text}: create it at {client.meta.endpoint_url}, or correct its name")),
+        (code in _REGION, UsageError(f"{text}: set the connection's region_name to {_region(error)}")),
+        (code in _KEYS or status == 401, UsageError(f"{text}: correct the connection's keys")),
+        (code in _BUSY or status == 429 or status >= 500, TransientError(text)),
+        (status == 307, UsageError(f"{text}: turn on AIStore's features S3-API-via-Root and S3-Reverse-Proxy")),
+        (code == "EntityTooSmall", UsageError(f"{text}: raise part_size")),
         (code in _CHANGED or bool(key and code in _GONE), changed(where)),
-        (code in _DENIED or status == 403, one(f"{said}: correct the connection's keys, or what they may do")),
+        (error.operation_name == "HeadObject" and code in _NO_REASON, TransientError(text)),
+        (
+            code == "AccessDenied" or status == 403,
+            (DeniedError if key else UsageError)(f"{text}: give the connection's keys the permission {permission}"),
+        ),
     )
-    return next((kind for applies, kind in kinds if applies), one(said))
+    return next((kind for applies, kind in kinds if applies), (ObjectError if key else UsageError)(text))
 
 
 def _region(error: Any) -> str:
@@ -331,12 +373,7 @@ def _region(error: Any) -> str:
 
 
 def _failure(client: S3Client, name: str, bucket: str, key: str, error: Any) -> StorageError:
-    from botocore.exceptions import (
-        EndpointConnectionError,
-        HTTPClientError,
-        NoCredentialsError,
-        PartialCredentialsError,
-    )
+    from botocore.exceptions import EndpointConnectionError, NoCredentialsError, PartialCredentialsError
 
     where = f"{name}/{key}" if key else name
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
@@ -349,10 +386,6 @@ def _failure(client: S3Client, name: str, bucket: str, key: str, error: Any) -> 
                 " set addressing_style to 'path'"
             )
         return TransientError(f"{where}: no server answers at {client.meta.endpoint_url}: {error}")
-    if isinstance(error, HTTPClientError) or type(error).__name__ in (
-        "CredentialRetrievalError",  # of a role, whose keys are fetched anew
-        "IncompleteReadError",
-        "ResponseStreamingError",
-    ):
+    if isinstance(error, passing_errors()):
         return TransientError(f"{where}: {error}")
     return (ObjectError if key else UsageError)(f"{where}: {error}")

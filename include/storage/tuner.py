@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from include import sql
-from include.storage.errors import UsageError
+from include.storage.errors import StorageError, UsageError
 from include.storage.mover import Mover
 from include.storage.multipart import MIB, Profile, Settings
 from include.storage.samples import Samples
@@ -30,9 +32,10 @@ CONCURRENCIES = (16, 8, 4, 2)
 # Parts have to be faster by so much to be worth their requests; fewer threads may be slower by so much.
 WORTH = 1.1
 NEAR = 1.05
-# Objects of the tuner and of the benchmark are below this, each under a name of its own.
+# Objects of the tuner and of the benchmark are below this, see `scratch`.
 SCRATCH = "storeside-measurements"
-_WHOLE = 1 << 62
+# From how many bytes on an object is measured in parts when it is to be measured in one piece.
+WHOLE = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class Measurement:
 class Tuner:
     """Sweeps part sizes, then numbers of threads, for each size; ends within `seconds` and `most_bytes`.
 
-    A size for which nothing is left of either is left out; at least the first is measured. Objects are deleted again.
+    A size for which nothing is left of either is left out; at least the first is measured. Objects are deleted again,
+    also when `stop` ends it; what a killed try left is when one of the same `scope` begins.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class Tuner:
         sizes: Sequence[int] = SIZES,
         part_sizes: Sequence[int] = PART_SIZES,
         concurrencies: Sequence[int] = CONCURRENCIES,
+        scope: str = "",
+        stop: threading.Event | None = None,
     ) -> None:
         if seconds <= 0 or most_bytes < 2 * min(sizes):
             raise UsageError(f"tuner: {seconds} s and {most_bytes} bytes are too little to measure anything")
@@ -81,18 +87,20 @@ class Tuner:
         self.sizes = sorted(sizes)
         self.part_sizes = part_sizes
         self.concurrencies = sorted(concurrencies, reverse=True)
+        self.scope = scope
+        self.stop = stop
         self.left = most_bytes
         self.deadline = time.monotonic() + seconds
 
     def sweep(self, direction: Direction) -> list[Measurement]:
-        """Measure one direction. Raises errors of the endpoint."""
+        """Measure one direction. Raises errors of the endpoint, and Stopped."""
         self.store.check()
         found: list[Measurement] = []
         for size in self.sizes:
             if found and not self._affords(2 * size, found[-1].seconds * size / found[-1].object_size):
                 log.info("tuner: nothing left for objects of %d bytes", size)
                 break
-            with scratch(self.store) as key:
+            with scratch(self.store, self.scope) as key:
                 found.append(self._best(direction, key, size))
             log.info("tuner: %s", found[-1])
         return found
@@ -102,7 +110,7 @@ class Tuner:
 
     def _best(self, direction: Direction, key: str, size: int) -> Measurement:
         measure = self._measurer(direction, key, size)
-        whole = Settings(threshold=_WHOLE, part_size=max(MIB, self.store.limits.least_part), concurrency=1)
+        whole = Settings(threshold=WHOLE, part_size=max(MIB, self.store.limits.least_part), concurrency=1)
         single = min(measure(whole), measure(whole))  # the first opens the connection
         best, seconds = whole, single
         most = self.concurrencies[0]
@@ -127,45 +135,73 @@ class Tuner:
     def _measurer(self, direction: Direction, key: str, size: int) -> Callable[[Settings], float]:
         samples = Samples(self.store.limits)
         if direction == "get":
-            put(self.store, samples, key, size, Settings(concurrency=4))
+            put(self.store, samples, key, size, Settings(concurrency=4), self.stop)
 
         def measure(settings: Settings) -> float:
             self.left -= size
-            return (put if direction == "put" else get)(self.store, samples, key, size, settings)
+            return (put if direction == "put" else get)(self.store, samples, key, size, settings, self.stop)
 
         return measure
 
 
-def put(store: Store, samples: Samples, key: str, size: int, settings: Settings) -> float:
-    """Write a sample and return how many seconds that took."""
+def put(
+    store: Store, samples: Samples, key: str, size: int, settings: Settings, stop: threading.Event | None = None
+) -> float:
+    """Write a sample and return how many seconds that took; Stopped is raised once `stop` is set."""
     started = time.perf_counter()
-    Mover(samples, store, Profile.of(settings)).copy_one(Pending(str(size), key, size, ""))
+    Mover(samples, store, Profile.of(settings), stop).copy_one(Pending(str(size), key, size, ""))
     return time.perf_counter() - started
 
 
-def get(store: Store, samples: Samples, key: str, size: int, settings: Settings) -> float:
-    """Read a sample and return how many seconds that took."""
+def get(
+    store: Store, samples: Samples, key: str, size: int, settings: Settings, stop: threading.Event | None = None
+) -> float:
+    """Read a sample and return how many seconds that took; Stopped is raised once `stop` is set."""
     started = time.perf_counter()
-    Mover(store, samples, Profile.of(settings)).copy_one(Pending(key, key, size, ""))
+    Mover(store, samples, Profile.of(settings), stop).copy_one(Pending(key, key, size, ""))
     return time.perf_counter() - started
 
 
 @contextmanager
-def scratch(store: Store) -> Iterator[str]:
-    """Give a name of an object to measure with, which is deleted in the end."""
-    key = f"{SCRATCH}/{uuid.uuid4().hex}"
+def scratch(store: Store, scope: str = "") -> Iterator[str]:
+    """Give a name of an object to measure with, which is deleted in the end.
+
+    The name is always the same for a `scope`: what a killed try has left under it, uploads too, is removed first.
+    Without one it is a new name.
+    """
+    key = f"{SCRATCH}/{hashlib.sha256(scope.encode()).hexdigest()[:16] if scope else uuid.uuid4().hex}"
+    if scope:
+        _remove(store, key)
     try:
         yield key
     finally:
         store.delete(key)
 
 
+def _remove(store: Store, key: str) -> None:
+    try:
+        store.delete(key)
+        for upload in store.uploads(key):
+            store.abort(key, upload.id)
+    except StorageError as e:  # it is in nobody's way
+        log.warning("%s/%s: what a killed try may have left cannot be removed: %s", store.name, key, e)
+
+
 def recommend(found: Sequence[Measurement]) -> Profile:
-    """Return settings by size: those of the measured size that is nearest by ratio; what is smaller goes whole."""
+    """Return settings by size: those of the measured size that is nearest by ratio; what is smaller goes whole.
+
+    Larger objects than were measured go whole no more: nobody knows that this is faster, and they are held in memory.
+    """
     found = sorted(found, key=lambda m: m.object_size)
-    steps = [(0, Settings(threshold=_WHOLE, part_size=found[0].settings.part_size))]
+    usual = Settings()
+    whole = replace(
+        usual,
+        threshold=max(found[-1].object_size + 1, usual.threshold),
+        part_size=max(found[0].settings.part_size, usual.part_size),
+    )
+    steps = [(0, whole)]
     for before, one in zip([found[0], *found], found, strict=False):
-        steps.append((math.isqrt(before.object_size * one.object_size), one.settings))
+        steps.append((math.isqrt(before.object_size * one.object_size), one.settings if one.multipart else whole))
     return Profile(tuple(steps))
 
 
@@ -204,9 +240,7 @@ class Recommendations:
             parameters={"endpoint": endpoint, "direction": direction},
         ).result_rows
         found = [
-            Measurement(
-                direction, size, multipart, Settings(part if multipart else _WHOLE, part, threads), seconds, single
-            )
+            Measurement(direction, size, multipart, Settings(part, part, threads), seconds, single)
             for size, multipart, part, threads, seconds, single in rows
         ]
         return recommend(found) if found else None

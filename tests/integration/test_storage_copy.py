@@ -21,12 +21,13 @@ from include.storage.claims import Claims
 from include.storage.cluster import Cluster
 from include.storage.copy_job import CopyJob
 from include.storage.copy_ledger import CopyLedger
-from include.storage.errors import TransientError, UsageError
+from include.storage.errors import DeniedError, TransientError, UsageError
 from include.storage.multipart import MIB, Profile, Settings
 from include.storage.oci import OCIStore, oci_client
 from include.storage.prefetch import Prefetch
 from include.storage.s3 import AIStoreStore, S3Store, client_config
 from include.storage.store import Head, Store
+from include.storage.tuner import scratch
 from include.transform.bucket_job import Summary
 from include.transform.jobs import Follower
 from tests.link import Link, linked
@@ -204,7 +205,52 @@ def test_what_cannot_be_reached_for_now_is_left_for_another_try(copying: Copying
         copying.double.faults.clear()
     assert sorted(contents(b)) == ["0", "2"]
     summary = copying.copy(a, b, run_id=run)
-    assert (summary.failed, summary.bytes_in) == (0, 1)
+    assert (summary.done, summary.skipped, summary.failed, summary.bytes_in) == (1, 2, 0, 1)
+    assert sorted(contents(b)) == ["0", "1", "2"]
+    cleared = copying.copy(a, b, run_id=run)
+    assert (cleared.done, cleared.skipped, cleared.failed, cleared.bytes_in) == (0, 3, 0, 0)
+
+
+def test_what_vanishes_at_the_destination_is_not_told_as_done(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = copying.s3("a"), copying.oci("b")
+    for n in range(3):
+        a.put(f"{n}", b"x", NOTHING)
+    job = copying.job(a, b)
+    list_destination = job._list_destination
+
+    def delete_and_list(side: str) -> None:
+        if side == "after":
+            b.delete("1")
+        list_destination(side)
+
+    monkeypatch.setattr(job, "_list_destination", delete_and_list)
+    summary = job.run()
+    assert (summary.done, summary.failed) == (2, 1)
+    assert "does not list what was written" in copying.ledger(a, b)["1"][1]
+
+
+def test_a_permission_that_was_missing_once_is_no_mark_for_ever(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = copying.s3("a"), copying.oci("b")
+    for n in range(3):
+        a.put(f"{n}", b"x", NOTHING)
+    fetch = a.fetch
+
+    def denied(key: str) -> tuple[Head, bytes]:
+        if key == "1":
+            raise DeniedError("give it s3:GetObject")
+        return fetch(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(a, "fetch", denied)
+        summary = copying.copy(a, b)
+    assert (summary.done, summary.failed) == (2, 1)
+    assert copying.ledger(a, b)["1"] == ("failed", "give it s3:GetObject")
+    again = copying.copy(a, b)
+    assert (again.done, again.skipped, again.known_bad, again.failed) == (1, 2, 0, 0)
     assert sorted(contents(b)) == ["0", "1", "2"]
 
 
@@ -308,6 +354,17 @@ def test_a_crash_at_the_end_copies_nothing_again(copying: Copying, monkeypatch: 
 
 def _killed(*_: Any) -> None:
     raise RuntimeError("killed")
+
+
+def test_a_killed_measurement_is_cleaned_up_by_the_next(copying: Copying) -> None:
+    for kind in ("s3", "ais"):
+        store = copying.store(kind, "a")
+        with scratch(store, "run/tune") as key:
+            pass
+        store.put(key, b"left", NOTHING)
+        store.put_part(key, store.begin(key, NOTHING), 1, b"left")
+        with scratch(store, "run/tune"):
+            assert list(store.list()) == list(store.uploads(key)) == []
 
 
 def test_uploads_of_a_run_that_died_long_ago_are_swept(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:

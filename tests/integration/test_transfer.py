@@ -221,8 +221,9 @@ def test_a_table_with_views_takes_many_partitions(loading: Loading) -> None:
     loading.clickhouse.command(
         f"CREATE TABLE {loading.table} (n UInt32) ENGINE = MergeTree ORDER BY n PARTITION BY n"
     )
+    view = f"{loading.table}_copy"
     loading.clickhouse.command(
-        f"CREATE MATERIALIZED VIEW {loading.table}_copy ENGINE = MergeTree ORDER BY n AS SELECT n FROM {loading.table}"
+        f"CREATE MATERIALIZED VIEW {view} ENGINE = MergeTree ORDER BY n AS SELECT n FROM {loading.table}"
     )
     loading.put({"a.csv": csv(*range(150))})
     assert loading.load(format="csv").rows == 150
@@ -236,8 +237,8 @@ def test_many_loads_are_named_in_several_statements(loading: Loading, monkeypatc
         loading.load(format="csv", on_overwrite="replace", all_or_nothing=True)
     assert loading.rows("n") == [(100 + key,) for key in range(5)]
     monkeypatch.setattr(engine, "MOST_AT_ONCE", 4)
-    with pytest.raises(UsageError, match="5 objects at once.* at most 4"):
-        loading.put({f"{key}.csv": csv(key) for key in range(5)})
+    loading.put({f"{key}.csv": csv(key) for key in range(5)})
+    with pytest.raises(UsageError, match=r"5 objects at once.* at most 4"):
         loading.load(format="csv", all_or_nothing=True)
 
 

@@ -207,9 +207,8 @@ def test_overrides_and_layout(loading: Loading) -> None:
     assert loading.rows("n, s, toString(amount), toString(day)") == [
         (1, "x", "1.1", "2020-01-02"), (2, "y", "2.25", "2020-02-03"),
     ]  # fmt: skip
-    assert loading.query(
-        f"SELECT count(DISTINCT partition) FROM system.parts WHERE database || '.' || table = '{loading.table}' AND active"
-    ) == [(2,)]
+    parts = f"FROM system.parts WHERE database || '.' || table = '{loading.table}' AND active"
+    assert loading.query(f"SELECT count(DISTINCT partition) {parts}") == [(2,)]
 
 
 @pytest.mark.parametrize("loader", LOADERS)

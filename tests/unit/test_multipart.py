@@ -4,6 +4,7 @@ import hashlib
 import os
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.storage.errors import ChangedError, ObjectError, TransientError, UsageError
-from include.storage.mover import Mover, Outcome
+from include.storage.mover import Mover, Outcome, Stopped
 from include.storage.multipart import MIB, OCI_LIMITS, S3_LIMITS, Limits, Profile, Settings
 from include.storage.samples import Samples
 from include.storage.store import Head
@@ -244,6 +245,36 @@ def test_content_that_is_not_the_sources_is_not_kept(size: int, monkeypatch: pyt
     assert "the source says" in str(error)
     assert to.objects == {}
     assert to.begun == {}
+
+
+@pytest.mark.parametrize("size", [MIB - 1, 4 * MIB])
+def test_objects_that_failed_hold_no_content(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.storage.mover.DELAY", 0.001)
+    to = Samples(OCI_LIMITS)
+
+    def fail(*_: Any) -> str:
+        try:
+            raise OSError("the connection broke")
+        except OSError as e:
+            raise TransientError("the server is down") from e
+
+    to.put = to.put_part = fail  # type: ignore[method-assign]
+    mover = Mover(Samples(OCI_LIMITS), to, Profile.of(Settings(MIB, MIB, 2)))
+    tracemalloc.start()
+    try:
+        outcomes = list(mover.copy(Pending(f"{size}", f"{n}", size, "") for n in range(16)))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [str(outcome.error) for outcome in outcomes] == ["the server is down"] * 16
+    assert held < 3 * MIB
+
+
+def test_a_copy_that_is_stopped_before_it_begins_says_so() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped, match="the copy was stopped"):
+        Mover(Samples(), Samples(), stop=stop).copy_one(Pending("1", "1", 1, ""))
 
 
 def test_an_endpoint_that_refuses_everything_ends_the_copy() -> None:

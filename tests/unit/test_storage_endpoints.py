@@ -9,19 +9,22 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import pytest
 
 from include.stack.settings import CHECKOUT, HOST, free_ports
-from include.storage.errors import ChangedError, ObjectError, TransientError, UsageError
-from include.storage.mover import Mover
-from include.storage.multipart import MIB, Profile, Settings
+from include.storage.benchmark import Benchmark
+from include.storage.cluster import Cluster
+from include.storage.errors import ChangedError, DeniedError, ObjectError, TransientError, UsageError
+from include.storage.mover import Mover, Stopped
+from include.storage.multipart import MIB, S3_LIMITS, Profile, Settings
 from include.storage.oci import OCIStore, oci_client
-from include.storage.s3 import S3Store, client_config
+from include.storage.s3 import AIStoreStore, S3Store, client_config
 from include.storage.store import Head
-from include.storage.tuner import Measurement, Tuner, recommend
+from include.storage.tuner import Measurement, Recommendations, Tuner, recommend, scratch
 from include.transform.ledger import Pending
 from tests.link import linked
 from tests.oci_double import NAMESPACE, Double, config, new_key, served
@@ -206,21 +209,25 @@ class Refusing:
 
     def __init__(self) -> None:
         refusing = self
-        self.status, self.code = 500, ""
+        self.status, self.code, self.to_heads = 500, "", 0
+        self.requests: list[str] = []
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"  # botocore asks for a 100 Continue first
 
             def answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                body = f"<Error><Code>{refusing.code}</Code><Message>why</Message></Error>".encode()
-                self.send_response(refusing.status)
-                self.send_header("Content-Length", str(len(body)))
+                refusing.requests.append(self.command)
+                self.send_response(refusing.to_heads if self.command == "HEAD" else refusing.status)
                 self.send_header("x-amz-bucket-region", "eu-west-3")
+                self.send_header("ETag", '"e"')
+                body = f"<Error><Code>{refusing.code}</Code><Message>why</Message></Error>".encode()
+                body = b"" if self.command == "HEAD" else body if refusing.code else b"x"
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_PUT = do_POST = answer
+            do_GET = do_PUT = do_POST = do_HEAD = answer
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -262,7 +269,7 @@ def s3(endpoint: str, **given: Any) -> S3Store:
         (404, "NoSuchBucket", UsageError, "create it at http"),
         (400, "EntityTooSmall", UsageError, "raise part_size"),
         (307, "", UsageError, "S3-Reverse-Proxy"),
-        (403, "AccessDenied", ObjectError, "what they may do"),
+        (403, "AccessDenied", DeniedError, "give the connection's keys the permission s3:PutObject"),
         (412, "PreconditionFailed", ChangedError, "was overwritten"),
         (404, "NoSuchKey", ChangedError, "was overwritten or deleted"),
         (400, "BadDigest", TransientError, "BadDigest"),
@@ -279,6 +286,68 @@ def test_refusals_of_s3_say_what_to_do(
     assert type(error.value) is kind
     assert str(error.value).startswith(refused.name)
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "code", "kind", "said"),
+    [
+        (403, 403, "AccessDenied", DeniedError, r"why \(AccessDenied\): .* permission s3:GetObject"),
+        (403, 403, "RequestTimeTooSkewed", TransientError, "RequestTimeTooSkewed"),
+        (400, 400, "ExpiredToken", TransientError, "ExpiredToken"),
+        (403, 200, "", TransientError, "Forbidden"),
+        (400, 200, "", TransientError, "Bad Request"),
+        (404, 200, "", ChangedError, "was overwritten or deleted"),
+    ],
+)
+def test_a_head_that_is_refused_says_what_a_get_says(
+    refusing: Refusing, refused: S3Store, head: int, status: int, code: str, kind: type[Exception], said: str
+) -> None:
+    refusing.to_heads, refusing.status, refusing.code = head, status, code
+    with pytest.raises(kind, match=said) as error:
+        refused.head("the/object")
+    assert type(error.value) is kind
+
+
+def test_a_bucket_that_is_denied_says_which_permission_lists_it(refusing: Refusing, refused: S3Store) -> None:
+    refusing.status, refusing.code = 403, "AccessDenied"
+    with pytest.raises(UsageError, match="permission s3:ListBucket"):
+        refused.check()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "said"),
+    [
+        (401, UsageError, r"give the connection a token"),
+        (403, UsageError, "a token"),
+        (503, TransientError, "make it"),
+    ],
+)
+def test_a_cluster_that_does_not_let_in_says_so(
+    status: int, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aistore.sdk.bucket import Bucket
+    from aistore.sdk.errors import AISError
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AISError(status, "no", "http://proxy/v1", None)
+
+    monkeypatch.setattr(Bucket, "create", refuse)
+    with pytest.raises(kind, match=said) as error:
+        AIStoreStore(Cluster("http://proxy:51080"), "b", 2).check()
+    assert type(error.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("given", "certificate"),
+    [
+        ({"client_cert": "/cert.pem", "client_key": "/key.pem"}, ("/cert.pem", "/key.pem")),
+        ({"client_cert": "/both.pem"}, "/both.pem"),
+        ({}, None),
+    ],
+)
+def test_a_clusters_s3_api_is_entered_with_its_certificate(given: dict[str, str], certificate: object) -> None:
+    store = AIStoreStore(Cluster("https://proxy:51080", **given), "b", 2)  # type: ignore[arg-type]
+    assert store.client.meta.config.client_cert == certificate
 
 
 def test_virtual_host_style_where_only_path_style_works() -> None:
@@ -339,6 +408,94 @@ def test_recommendations_start_at_nothing() -> None:
     one = Measurement("put", MIB, True, Settings(MIB // 4, MIB // 4, 4), 1, 3)
     profile = recommend([one])
     assert profile.steps[0][0] == 0
-    assert profile.for_size(MIB - 1).threshold > 1 << 60
+    assert profile.for_size(MIB - 1).parts(MIB - 1, S3_LIMITS) == []
     assert profile.concurrency >= 8
     assert "4 parts of 0.25 MiB at once, 1.00 s (3.0x)" in str(one)
+
+
+WHOLE = Settings(1 << 62, MIB, 1)
+
+
+@pytest.mark.parametrize(
+    ("measured", "whole_to"),
+    [
+        ([(MIB, False)], 16 * MIB - 1),  # nothing was left for larger ones
+        ([(MIB, False), (64 * MIB, False)], 64 * MIB),
+        ([(MIB, True), (64 * MIB, False)], 64 * MIB),
+    ],
+)
+def test_what_is_larger_than_all_that_was_measured_goes_in_parts(
+    measured: list[tuple[int, bool]], whole_to: int
+) -> None:
+    found = [Measurement("put", size, parts, Settings(5 * MIB) if parts else WHOLE, 1, 1) for size, parts in measured]
+    profile = recommend(found)
+    assert profile.for_size(whole_to).parts(whole_to, S3_LIMITS) == []
+    for size in (whole_to + 1, 5 << 30):
+        parts = profile.for_size(size).parts(size, S3_LIMITS)
+        assert len(parts) > 1
+        assert max(part.size for part in parts) <= 8 * MIB
+    assert all(settings.memory <= (64 * MIB + 1) * 8 for _, settings in profile.steps)
+
+
+def test_recommendations_of_earlier_versions_are_bounded_as_well() -> None:
+    rows = [(64 * MIB, False, 5 * MIB, 1, 1.0, 1.0)]
+    client: Any = SimpleNamespace(query=lambda *_, **__: SimpleNamespace(result_rows=rows))
+    profile = Recommendations(client).find("s3 x", "put")
+    assert profile is not None
+    assert len(profile.for_size(5 << 30).parts(5 << 30, S3_LIMITS)) == 640
+
+
+# --- a tuner and a benchmark that are ended
+
+
+def test_a_killed_try_is_cleaned_up_by_the_next(oci: Any, double: Double) -> None:
+    store = bucket(oci, "a")
+    for scope in ("run/tune", "run/another"):
+        with scratch(store, scope) as key:
+            pass
+        store.put(key, b"left", NOTHING)
+        store.put_part(key, store.begin(key, NOTHING), 1, b"left")
+    with scratch(store, "run/tune"):
+        assert list(double.buckets["a"]) == [key]
+        assert [upload.object for upload in double.begun.values()] == [key]
+    with scratch(store) as one, scratch(store) as two:
+        assert one != two
+
+
+def test_what_cannot_be_cleaned_up_does_not_end_the_next(
+    oci: Any, double: Double, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = bucket(oci, "a")
+
+    def denied(key: str) -> None:
+        raise DeniedError("may not list uploads")
+
+    monkeypatch.setattr(store, "uploads", denied)
+    with scratch(store, "run/tune"):
+        assert "may not list uploads" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["tuner", "benchmark"])
+def test_a_stopped_measurement_leaves_nothing(oci: Any, double: Double, kind: str) -> None:
+    store, stop = bucket(oci, "a"), threading.Event()
+    seen: list[str] = []
+
+    def measure() -> None:
+        if kind == "tuner":
+            Tuner(store, sizes=(4 * MIB,), part_sizes=(MIB,), scope="run/tune", stop=stop).sweep("put")
+        else:
+            Benchmark([store], put_bytes=40_000_000, get_bytes=1000, scope="run/measure", stop=stop).run()
+
+    def watch(request: Any) -> None:
+        if request.query.get("uploadPartNum") == "2":
+            seen.append(request.path)
+            stop.set()
+
+    double.before = watch
+    try:
+        with pytest.raises(Stopped):
+            measure()
+    finally:
+        double.before = lambda request: None
+    assert len({path for path in seen}) == 1
+    assert double.buckets["a"] == double.begun == {}

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from include.storage.errors import ObjectError, TransientError, UsageError
+from include.storage.mover import Stopped
 from include.storage.multipart import MIB, Profile, Settings
 from include.storage.prefetch import Missing
 from operators import storage
@@ -175,7 +176,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="ingest", run_id="r"),
-    "ti": SimpleNamespace(dag_id="ingest", task_id="prefetch"),
+    "ti": SimpleNamespace(dag_id="ingest", task_id="prefetch", map_index=-1),
     "outlet_events": OutletEventAccessors(),
 }
 
@@ -196,7 +197,7 @@ def test_prefetch_defers_and_reports_what_is_missing(monkeypatch: pytest.MonkeyP
     trigger = deferred.value.trigger
     assert isinstance(trigger, AISJobTrigger)
     assert (trigger.job_id, trigger.total) == ("job-1", 4)
-    event = {"job_id": "job-1", "progress": "3 of 4"}
+    event = {"job_id": "job-1", "progress": "3 of 4", "error": ""}
     with pytest.raises(AirflowFailException, match="1 objects of s3://remote were not fetched, such as 'a': gone"):
         operator.resume(CONTEXT, event, **deferred.value.kwargs)
     assert {key: runs[0][key] for key in ("kind", "state", "listed", "done", "failed", "bytes_in")} == {
@@ -212,3 +213,101 @@ def test_prefetch_of_nothing_submits_nothing(monkeypatch: pytest.MonkeyPatch, ru
     assert operator.execute(CONTEXT)["done"] == 0
     assert fetching.submitted == []
     assert runs[0]["state"] == "done"
+
+
+LATE = Missing(1, 10, (("late", "no reason"),), passing=1)
+REFUSED = Missing(2, 20, (("a", "denied"), ("b", "denied")))
+MANY = Missing(500, 10, (("a", "denied"),) * 20)
+
+
+def event(error: str = "") -> dict[str, Any]:
+    return {"job_id": "job-1", "progress": "some", "error": error}
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_prefetch_submits_again_what_may_come_yet(
+    monkeypatch: pytest.MonkeyPatch, runs: list[Any], policy: str
+) -> None:
+    left = [Missing(9, 90), Missing(5, 50, LATE.examples, 1), LATE, Missing(0, 0)]
+    operator, fetching = prefetching(monkeypatch, *left, on_failed_objects=policy)
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(CONTEXT)
+    for error, total in (("no progress for 300 s: aborted", 5), ("", 1)):
+        given = deferred.value.kwargs
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.resume(CONTEXT, event(error), **given)
+        assert deferred.value.trigger.total == total  # type: ignore[attr-defined]
+    done = operator.resume(CONTEXT, event(), **deferred.value.kwargs)
+    assert (done["done"], done["failed"], done["bytes_in"]) == (9, 0, 90)
+    assert len(fetching.submitted) == 3
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+@pytest.mark.parametrize(
+    ("error", "left", "given"),
+    [
+        ("", LATE, {"before": 1, "rounds": 1}),  # it was no use
+        ("", LATE, {"before": 5, "rounds": 3}),  # often enough
+        ("aborted", MANY, {"before": 500, "rounds": 1}),
+        ("aborted", LATE, {}),  # deferred by an earlier version
+    ],
+)
+def test_prefetch_leaves_what_may_come_yet_to_a_retry(
+    monkeypatch: pytest.MonkeyPatch, runs: list[Any], policy: str, error: str, left: Missing, given: dict[str, int]
+) -> None:
+    operator, fetching = prefetching(monkeypatch, left, on_failed_objects=policy)
+    with pytest.raises(AirflowException, match=f"{left.objects} objects are not fetched yet, such as") as raised:
+        operator.resume(CONTEXT, event(error), objects=9, size=90, started=0.0, **given)
+    assert type(raised.value) is AirflowException
+    assert error in str(raised.value)
+    assert fetching.submitted == runs == []
+
+
+@pytest.mark.parametrize(("error", "left"), [("aborted", REFUSED), ("", MANY)])
+def test_prefetch_does_not_try_again_what_is_refused(
+    monkeypatch: pytest.MonkeyPatch, runs: list[Any], error: str, left: Missing
+) -> None:
+    operator, fetching = prefetching(monkeypatch, left)
+    with pytest.raises(AirflowFailException, match="such as 'a': denied"):
+        operator.resume(CONTEXT, event(error), objects=600, size=0, started=0.0, before=600, rounds=1)
+    assert fetching.submitted == []
+
+
+def test_prefetch_that_was_aborted_may_not_have_compared_everything(
+    monkeypatch: pytest.MonkeyPatch, runs: list[Any]
+) -> None:
+    operator, _ = prefetching(monkeypatch, Missing(0, 0), latest=True)
+    with pytest.raises(AirflowException, match=r"what has changed there may not be fetched \(the job ended with: ab"):
+        operator.resume(CONTEXT, event("aborted"), objects=0, size=0, started=0.0, before=0, rounds=1)
+
+
+# --- measurements that are killed
+
+
+@pytest.mark.parametrize(
+    ("operator", "engine"), [(StorageTuneOperator, "tuner.Tuner"), (StorageBenchmarkOperator, "benchmark.Benchmark")]
+)
+def test_a_killed_measurement_is_stopped(monkeypatch: pytest.MonkeyPatch, operator: Any, engine: str) -> None:
+    given: dict[str, Any] = {}
+
+    class Engine:
+        def __init__(self, stores: Any, **options: Any) -> None:
+            given.update(options)
+
+        def sweep(self, direction: str) -> None:
+            task.on_kill()
+            raise Stopped("the copy was stopped")
+
+        def run(self) -> None:
+            self.sweep("")
+
+    monkeypatch.setattr(f"include.storage.{engine}", Engine)
+    monkeypatch.setattr(storage, "backend", lambda text: SimpleNamespace())
+    monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace(command=lambda statement: None))
+    task = operator(task_id="measure", backends=["s3://b"])
+    task.on_kill()  # before it begins: there is nothing to stop
+    with pytest.raises(AirflowException, match="stopped"):
+        task.execute(CONTEXT)
+    assert given["stop"].is_set()
+    assert given["scope"] == "ingest/r/prefetch/-1"

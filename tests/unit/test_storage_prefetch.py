@@ -1,0 +1,59 @@
+"""Why objects are not in the cluster after a prefetch, and which of the reasons may pass."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+from aistore.sdk.errors import AISError
+
+from include.storage.buckets import Bucket
+from include.storage.prefetch import NO_REASON, Missing, Prefetch
+
+
+class Cluster:
+    """A client of a cluster that lacks some objects and answers HEADs of them as it is told."""
+
+    def __init__(self, answers: dict[str, Exception | None]) -> None:
+        self.answers = answers
+
+    def bucket(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    def list_objects_iter(self, **_: Any) -> Any:
+        return iter([SimpleNamespace(name=name, size=10) for name in self.answers])
+
+    def object(self, name: str) -> Any:
+        return SimpleNamespace(head=lambda: self.head(name))
+
+    def head(self, name: str) -> None:
+        if error := self.answers[name]:
+            raise error
+
+
+def missing(answers: dict[str, Exception | None]) -> Missing:
+    return Prefetch(Cluster(answers), Bucket("s3", "remote")).missing(reasons=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "passes"),
+    [
+        (None, NO_REASON, True),
+        (AISError(403, "aws-error[Forbidden]", "url", None), "aws-error[Forbidden]", False),
+        (AISError(404, "does not exist", "url", None), "does not exist", False),
+        (AISError(400, "target is down", "url", None), "target is down", True),
+        (AISError(429, "slow down", "url", None), "slow down", True),
+        (AISError(503, "starting", "url", None), "starting", True),
+        (requests.ConnectionError("gone"), "gone", True),
+    ],
+)
+def test_why_an_object_is_missing(error: Exception | None, reason: str, passes: bool) -> None:
+    assert missing({"a": error}) == Missing(1, 10, (("a", reason),), int(passes))
+
+
+def test_a_name_that_no_cluster_holds_is_a_reason() -> None:
+    found = missing({"a//b": None, "late": None})
+    assert "empty component" in found.examples[0][1]
+    assert found.passing == 1
