@@ -1,6 +1,6 @@
 # The images of Storeside. `docker compose build` makes all of them; one alone: docker build --target airflow .
 #
-#   airflow      Airflow with the DAGs: every one of its processes, under compose and with Airflow's Helm chart
+#   airflow      Airflow with the DAGs: every one of its processes, under compose and for Airflow's Helm chart
 #   transformer  what AIStore runs beside its targets (storeside/transformer-audio)
 #   aistore      AIStore and its ETLs in one container, for compose; on Kubernetes use NVIDIA's own images
 #   s3           S3 and SQS for compose
@@ -61,8 +61,10 @@ RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from inc
     aistore_build.build(Path('/cache'), print)" || { cat /cache/*.log; false; }
 
 FROM base AS airflow
+# /entrypoint is what the probes of Airflow's Helm chart put before their commands.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/* \
-    && install -d -o 50000 -g 0 -m 0775 /opt/airflow /opt/airflow/logs
+    && install -d -o 50000 -g 0 -m 0775 /opt/airflow /opt/airflow/logs \
+    && printf '#!/bin/sh\nexec "$@"\n' > /entrypoint && chmod 0755 /entrypoint
 COPY --from=airflow-packages /opt/venv /opt/venv
 COPY dags /opt/storeside/dags
 COPY include /opt/storeside/include

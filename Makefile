@@ -5,15 +5,22 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 STATE := $(or $(STORESIDE_HOME),.storeside)
+ifneq ($(STATE),$(word 1,$(STATE)))
+$(error STORESIDE_HOME is '$(STATE)': make cannot work in a path with spaces, choose another folder)
+endif
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
 UV := $(STATE)/uv/bin/uv
 STACK := $(PYTHON) -m include.stack
-# The interpreter that the environment is made from: 3.11 or 3.12.
+# The interpreter that the environment is made from: 3.11 or 3.12. Where there is none, uv fetches one.
 BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+export UV_PYTHON_INSTALL_DIR := $(abspath $(STATE))/cache/uv-python
+# The interpreter that installs uv: any with the module venv.
+VENV_PYTHON = $(shell for p in $(BASE_PYTHON) python3; do \
+	$$p -c 'import ensurepip' 2>/dev/null && echo $$p && break; done)
 # Airflow starts twice as fast with compiled packages.
 unexport PYTHONDONTWRITEBYTECODE
 export UV_NO_PROGRESS := 1
@@ -26,15 +33,16 @@ help: ## show these lines
 install: $(STAMP)
 
 $(UV):
-	@test -n "$(BASE_PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed: apt-get install python3 python3-venv, or see https://www.python.org/downloads/" >&2; exit 1; }
-	@$(BASE_PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "error: $(BASE_PYTHON) has no venv module: apt-get install python3-venv" >&2; exit 1; }
-	@rm -rf $(STATE)/uv && mkdir -p $(STATE)
-	@$(BASE_PYTHON) -m venv $(STATE)/uv
-	@$(STATE)/uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@test -n "$(VENV_PYTHON)" || { echo "error: python3 is absent or has no module venv: apt-get install python3 python3-venv, or see https://www.python.org/downloads/" >&2; exit 1; }
+	@test ! -e "$(STATE)/uv" || test -f "$(STATE)/uv/pyvenv.cfg" || { echo "error: $(STATE)/uv is not Storeside's and in its way: set STORESIDE_HOME to a new folder" >&2; exit 1; }
+	@rm -rf "$(STATE)/uv" && mkdir -p "$(STATE)"
+	@$(VENV_PYTHON) -m venv "$(STATE)/uv"
+	@"$(STATE)/uv/bin/pip" install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 $(STAMP): requirements.lock include/transformers/native/pcm.c | $(UV)
 	@echo "installing packages into $(VENV)" >&2
-	@test -x $(PYTHON) || $(UV) venv --quiet --python $(BASE_PYTHON) $(VENV)
+	@test -x $(PYTHON) || $(UV) venv --quiet --python $(or $(BASE_PYTHON),3.12) $(VENV) || { \
+		echo "error: no Python 3.11 or 3.12 is here, and uv cannot fetch one: install one, or give BASE_PYTHON=its path" >&2; exit 1; }
 	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
 	@$(PYTHON) -m include.transformers.native.build || echo "audio goes through PyAV instead, at less than half the speed" >&2
 	@touch $@
@@ -68,15 +76,21 @@ doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*
 	@if test -z "$${AIRFLOW_CONN_CLICKHOUSE_DEFAULT:-}$${AIRFLOW_CONN_AWS_DEFAULT:-}$${AIRFLOW_CONN_AISTORE_DEFAULT:-}$${AIRFLOW_CONN_HSDS_DEFAULT:-}"; then \
 		lines="$$($(STACK) env)"; eval "$$lines"; fi; $(PYTHON) -m include.doctor $(ARGS)
 
-.env: ## make the secrets of docker-compose.yaml, once
-	@umask 077; python3 -c 'import base64, secrets; \
+.PHONY: .env
+.env: ## make the secrets of docker-compose.yaml that are not there yet
+	@umask 077; touch $@; python3 -c 'import base64, re, secrets; \
 		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET HSDS_PASSWORD"; \
-		print(*(f"{name}={secrets.token_hex(24)}" for name in names.split()), sep="\n"); \
-		print("AIRFLOW_FERNET_KEY=" + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())' > $@.new && mv $@.new $@
+		made = {name: secrets.token_hex(24) for name in names.split()}; \
+		made["AIRFLOW_FERNET_KEY"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(); \
+		text = open("$@").read(); \
+		there = re.findall(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*\S", text, re.MULTILINE); \
+		lines = [f"{name}={value}\n" for name, value in made.items() if name not in there]; \
+		gap = "\n" if lines and text and not text.endswith("\n") else ""; \
+		open("$@", "a").write(gap + "".join(lines))'
 
 .PHONY: compose-up
 compose-up: .env ## the whole stack in containers; docker compose down stops it
-	@docker compose up --build --wait --detach
+	@docker compose up --wait --detach
 
 .PHONY: test
 test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" some of them
@@ -171,7 +185,16 @@ lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev gro
 	@$(UV) pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header \
 		requirements.txt --group pyproject.toml:dev -o requirements.lock
 
+# STORESIDE_HOME may hold what is not ours, also under our names: only what is surely ours goes. The stacks of tests and
+# benchmarks lie beside it, and their caches are links.
+CACHED := airflow-* aisloader* aisnode* bench hsds-* observability uv-python
 .PHONY: clean
 clean: ## stop the stack and delete everything that was built or installed
 	@if test -x $(PYTHON); then $(STACK) down; fi
-	@rm -rf $(STATE) $(VENV)
+	@for home in "$(STATE)/test" "$(STATE)"/test-gw* "$(STATE)/chaos" "$(STATE)"/bench* "$(STATE)"; do \
+		if test ! -L "$$home/cache"; then rm -rf $(foreach name,$(CACHED),"$$home/cache"/$(name)); \
+		elif test -f "$$home/state/stack.json"; then rm "$$home/cache"; fi; \
+		if test -f "$$home/state/stack.json"; then rm -rf "$$home/state"; fi; \
+		if test -f "$$home/uv/pyvenv.cfg"; then rm -rf "$$home/uv"; fi; \
+		rmdir "$$home/cache" "$$home" 2>/dev/null || true; done
+	@rm -rf $(VENV)

@@ -150,7 +150,7 @@ def components(stack: Stack) -> list[Component]:
 
 
 def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
-    """Make folders, passwords and a migrated database for a new state; compile the packages once.
+    """Write the passwords, make folders and a migrated database for a new state; compile the packages once.
 
     `tell` hears of what takes long.
 
@@ -160,11 +160,10 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
     home = stack.state / "airflow"
     home.mkdir(parents=True, exist_ok=True)
     passwords = home / "passwords.json"
-    if not passwords.exists():
-        new = passwords.with_suffix(".new")
-        new.touch(mode=0o600)
-        new.write_text(json.dumps({user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}))
-        new.replace(passwords)
+    new = passwords.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_text(json.dumps({user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}))
+    new.replace(passwords)
     compile_packages(tell)
     database = home / DATABASE_FILE
     if not database.exists():

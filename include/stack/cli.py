@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
@@ -11,10 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from include.stack import airflow, clickhouse, hsds, s3
+from include.stack import airflow, clickhouse, hsds, ports, s3
 from include.stack.clickhouse_server import USER
 from include.stack.component import Component
 from include.stack.processes import marked
+from include.stack.proxies import direct
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError, default_folder
 from include.stack.supervisor import Status, Supervisor
 
@@ -44,6 +46,7 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = _parser().parse_args(arguments)
+    os.environ.update(direct(os.environ))
     try:
         return int(options.run(options))
     except StackError as error:
@@ -69,7 +72,7 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a folder that you may write to") from e
+        raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a new folder where you may write") from e
     free = shutil.disk_usage(folder).free
     if free < FREE_BYTES:
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: 2 GB are needed, make room first")
@@ -80,6 +83,7 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) 
     elif targets not in (None, stack.targets):
         remedy = f"take it down and delete {stack.state} to make another"
         raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
+    stack = ports.renew(stack, only, _tell)
     if "airflow" in only:
         airflow.prepare(stack, _tell)
     Supervisor(stack).start(stages(stack, only), _tell)
@@ -174,7 +178,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _env(options: argparse.Namespace) -> int:
     stack = _load(options.folder)
-    for name, value in {**airflow.environment(stack), **clients_environment(stack)}.items():
+    for name, value in {**airflow.environment(stack), **clients_environment(stack), **direct(os.environ)}.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 

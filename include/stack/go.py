@@ -15,7 +15,7 @@ from pathlib import Path
 
 from include.stack.settings import StackError
 
-_HINT = "install it with 'apt-get install golang-go' or from https://go.dev/dl"
+_FETCHES = "Go 1.21 or newer, which fetches the version it needs"
 
 
 class Go:
@@ -66,7 +66,10 @@ class Go:
         except StackError:
             found = "an older version"
         if version_of(found) < version_of(wanted):
-            raise StackError(f"{what} needs Go >= {wanted}, found {found}: {_HINT}")
+            raise StackError(
+                f"{what} needs Go >= {wanted}, found {found}: install a newer one from https://go.dev/dl, "
+                f"or set GOTOOLCHAIN=auto with {_FETCHES}"
+            )
 
 
 def version_of(text: str) -> tuple[int, ...]:
@@ -91,7 +94,10 @@ def built_once(binary: Path, what: str, tell: Callable[[str], object], make: Cal
         if not binary.exists():
             command = shutil.which("go")
             if command is None:
-                raise StackError(f"Go is needed to build {what} and was not found: {_HINT}")
+                raise StackError(
+                    f"Go is needed to build {what} and was not found: install it from https://go.dev/dl, "
+                    f"or with 'apt-get install golang-go' where that is {_FETCHES}"
+                )
             tell(f"building {what}, once (some minutes)")
             work = Path(tempfile.mkdtemp(prefix=f"{name}-build-", dir=cache))
             try:

@@ -22,6 +22,7 @@ from typing import Any
 
 from include.stack.component import Component
 from include.stack.processes import MARK, end, listener, mark, marked
+from include.stack.proxies import direct
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError
 
 UNANSWERED = (OSError, xmlrpc.client.Error, http.client.HTTPException)
@@ -333,7 +334,7 @@ class Supervisor:
         if owner:
             raise StackError(
                 f"port {port} of {name} is taken by {owner}: end that process, "
-                f"or delete {self.stack.state / 'stack.json'} while the stack is down to choose other ports"
+                "or take the stack down and up again, by which it gets another port"
             )
 
     def _call(self, method: str, *arguments: object) -> Any:
@@ -372,9 +373,7 @@ def _healthy(component: Component) -> bool:
 def _environment(state: Path) -> Mapping[str, str]:
     """Return the caller's environment without what would change the components' behaviour."""
     kept = {name: value for name, value in os.environ.items() if not UNWANTED.match(name)}
-    for name in ("no_proxy", "NO_PROXY"):
-        kept[name] = ",".join(filter(None, [kept.get(name), HOST, "localhost"]))
-    return {**kept, MARK: mark(state, "supervisord")}
+    return {**kept, **direct(kept), MARK: mark(state, "supervisord")}
 
 
 def _escape(value: object) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
-from include.stack.airflow import components, environment
+from include.stack.airflow import DATABASE_FILE, components, environment, prepare
 from include.stack.settings import Stack
 
 
@@ -27,6 +28,19 @@ def test_tasks_have_an_api_server_of_their_own(tmp_path: Path) -> None:
     assert ports["execution-api"] != ports["api-server"]
     address = environment(stack)["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
     assert address == f"http://127.0.0.1:{ports['execution-api'][0]}/execution/"
+
+
+def test_passwords_are_those_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.stack.airflow.compile_packages", lambda tell: None)
+    for _ in range(2):  # the second stack takes the place of the first, whose record was deleted
+        stack = Stack.create(tmp_path, 1)
+        passwords = stack.state / "airflow" / "passwords.json"
+        passwords.parent.mkdir(parents=True, exist_ok=True)
+        (passwords.parent / DATABASE_FILE).touch()
+        prepare(stack)
+        wanted = {user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}
+        assert json.loads(passwords.read_text()) == wanted
+        assert passwords.stat().st_mode & 0o077 == 0
 
 
 def test_a_stack_of_an_older_version_gets_the_ports_it_lacks(tmp_path: Path) -> None:

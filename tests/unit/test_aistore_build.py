@@ -69,7 +69,7 @@ def test_every_patch_names_one_file_and_its_checksum() -> None:
 
 def test_missing_go_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StackError, match=r"Go is needed.*https://go\.dev/dl") as caught:
+    with pytest.raises(StackError, match=r"Go is needed.*https://go\.dev/dl, or with 'apt-get install") as caught:
         aistore_build.build(tmp_path / "cache")
     assert "\n" not in str(caught.value)
 
@@ -94,8 +94,10 @@ def test_old_go_is_refused(tmp_path: Path, fake_go: Path) -> None:
         "'env GOVERSION') echo go1.19.8 ;;\n"
         "esac\n"
     )
-    with pytest.raises(StackError, match=r"needs Go >= 1\.26, found go1\.19\.8"):
+    remedy = r"install a newer one from https://go\.dev/dl, or set GOTOOLCHAIN=auto"
+    with pytest.raises(StackError, match=rf"needs Go >= 1\.26, found go1\.19\.8: {remedy}") as caught:
         aistore_build.build(tmp_path / "cache")
+    assert "apt-get" not in str(caught.value), "what it installs may be the one that is too old"
 
 
 def test_a_binary_in_the_cache_is_taken_without_go(tmp_path: Path, fake_go: Path) -> None:

@@ -50,6 +50,7 @@ def test_images_are_pinned_and_ours_are_built() -> None:
         assert tag != "latest", name
         if image.startswith("storeside/"):
             assert service["build"]["target"] in TARGETS
+            assert service["pull_policy"] == "build", f"{name}: a registry would be asked first"
     for argument in re.findall(r"^ARG \w+_IMAGE=(\S+)$", DOCKERFILE, re.MULTILINE):
         assert re.search(r":\d+\.\d+\.\d+", argument), argument
 
@@ -70,6 +71,20 @@ def test_make_knows_every_secret(tmp_path: Path) -> None:
     assert len(set(made.values())) == len(made)
     assert min(map(len, made.values())) >= 32
     assert (tmp_path / ".env").stat().st_mode & 0o077 == 0
+
+
+def test_make_adds_the_secrets_that_an_older_env_lacks(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").symlink_to(CHECKOUT / "Makefile")
+    old = "# mine\nPOSTGRES_PASSWORD=kept\nexport S3_ACCESS_KEY = kept too\nHSDS_PASSWORD=\nAIS_TARGETS=3"  # no \n
+    (tmp_path / ".env").write_text(old)
+    for _ in range(2):  # once more changes nothing
+        subprocess.run(["make", ".env"], cwd=tmp_path, check=True, capture_output=True)
+        text = (tmp_path / ".env").read_text()
+        assert text.startswith(f"{old}\n")
+        added = [line.split("=")[0] for line in text.removeprefix(old).splitlines() if line]
+        assert len(added) == len(set(added)) == 6
+        assert not {"POSTGRES_PASSWORD", "S3_ACCESS_KEY"} & set(added)
+        assert "HSDS_PASSWORD" in added, "for docker compose an empty value is none"
 
 
 def test_connections_lead_to_the_services() -> None:
@@ -111,6 +126,15 @@ def test_targets_do_not_run_as_root(target: str) -> None:
     users = re.findall(r"^USER (\S+)$", STAGES[target], re.MULTILINE)
     assert users
     assert users[-1] == "50000:0"
+
+
+def test_the_airflow_image_has_the_entrypoint_of_the_charts_probes(tmp_path: Path) -> None:
+    made = re.search(r"(printf .* > )/entrypoint && chmod 0755 /entrypoint$", STAGES["airflow"], re.MULTILINE)
+    assert made
+    program = tmp_path / "entrypoint"
+    subprocess.run(["/bin/sh", "-c", f"{made[1]}{program} && chmod 0755 {program}"], check=True)
+    done = subprocess.run([program, "printf", "%s.", "a b", "$c"], check=True, capture_output=True, text=True)
+    assert done.stdout == "a b.$c."
 
 
 def test_everything_that_is_copied_is_there_and_sent() -> None:

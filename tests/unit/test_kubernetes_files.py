@@ -122,6 +122,13 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
         assert f"{grant} TO storeside;" in page
 
 
+def test_nothing_runs_what_only_airflows_own_image_has() -> None:
+    values = documents("airflow-values.yaml")[0]
+    # by default the chart runs /clean-logs beside each of them
+    for part in ("scheduler", "dagProcessor", "triggerer", "workers"):
+        assert values[part]["logGroomerSidecar"] == {"enabled": False}, part
+
+
 def test_versions_are_those_of_the_code() -> None:
     values = documents("airflow-values.yaml")[0]
     pinned = (CHECKOUT / "requirements.txt").read_text()

@@ -107,7 +107,9 @@ def test_taken_port(stack: Stack) -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        message = rf"port {port} of web is taken by pid {os.getpid()} \(.+\): "
+        message = (
+            rf"port {port} of web is taken by pid {os.getpid()} \(.+\): end that process, or take the stack down"
+        )
         with pytest.raises(StackError, match=message):
             Supervisor(stack).start([[web("web", port)]])
 

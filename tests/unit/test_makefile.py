@@ -1,0 +1,149 @@
+"""The Makefile: what it deletes, and what it installs from, with stand-ins for Python and uv."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from include.stack.settings import CHECKOUT
+
+# A python3 that is $VERSION, whose pip installs a uv that notes what it is asked.
+PYTHON = """\
+#!/bin/bash
+case "$*" in
+    *"sys.version_info"*) [[ $VERSION == 3.11 || $VERSION == 3.12 ]] ;;
+    *ensurepip*) [[ -z ${NO_VENV:-} ]] ;;
+    "-m venv"*) mkdir -p "$3/bin" && touch "$3/pyvenv.cfg" && ln -s "$(command -v pip)" "$3/bin/pip" ;;
+    *) exit 0 ;;
+esac
+"""
+PIP = """\
+#!/bin/bash
+ln -s "$(command -v uv)" "${0%/*}/uv"
+"""
+UV = """\
+#!/bin/bash
+echo "$*" >> asked
+[[ -z ${NO_NETWORK:-} || $1 != venv ]] || exit 2
+[[ $1 != venv ]] || { mkdir -p .venv/bin && ln -sf "$(command -v python3)" .venv/bin/python; }
+"""
+NEEDED = ("bash", "chmod", "ln", "mkdir", "rm", "rmdir", "touch")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of which there is only what an installation reads, and a folder of programs for PATH."""
+    folder = tmp_path / "checkout"
+    for name in ("Makefile", "requirements.lock", "include/transformers/native/pcm.c"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(CHECKOUT / name)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in NEEDED:
+        (programs / name).symlink_to(shutil.which(name) or "")
+    for name, text in (("python3", PYTHON), ("pip", PIP), ("uv", UV)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    return folder
+
+
+def make(checkout: Path, *targets: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": str(checkout.parent / "bin"), "HOME": "/none", **variables}
+    command = [shutil.which("make") or "make", *targets]
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+
+
+def put(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+
+
+# what is deleted
+
+
+def test_clean_leaves_what_is_not_ours(checkout: Path, tmp_path: Path) -> None:
+    home, elsewhere = tmp_path / "data", tmp_path / "cache"
+    theirs = {"photos/1.jpg", "test-results/state/1", "bench/state/1", "cache/mine/1"}
+    put(elsewhere / "aisnode-v1" / "aisnode", *(home / path for path in theirs))
+    put(home / "state" / "stack.json", home / "uv" / "pyvenv.cfg")
+    put(
+        *(
+            home / "cache" / path
+            for path in ("aisnode-v1/aisnode", "aisnode.lock", "airflow-3.db", "hsds-3.11-1/bin/x")
+        )
+    )
+    for name in ("test", "test-gw0", "chaos"):
+        put(home / name / "state" / "stack.json")
+        (home / name / "cache").symlink_to(elsewhere)
+    put(checkout / ".venv" / "lib")
+    done = make(checkout, "clean", STORESIDE_HOME=str(home))
+    assert done.returncode == 0, done.stderr
+    assert {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()} == theirs
+    assert (elsewhere / "aisnode-v1" / "aisnode").exists(), "the link of a cache was followed"
+    assert not (checkout / ".venv").exists()
+
+
+def test_clean_removes_a_folder_that_holds_nothing_else(checkout: Path) -> None:
+    put(checkout / ".storeside" / "state" / "stack.json", checkout / ".storeside" / "test" / "state" / "stack.json")
+    put(checkout / ".storeside" / "cache" / "aisnode-v1" / "aisnode", checkout / ".storeside" / "uv" / "pyvenv.cfg")
+    assert make(checkout, "clean").returncode == 0
+    assert not (checkout / ".storeside").exists()
+
+
+def test_clean_of_a_home_that_was_never_used_deletes_nothing(checkout: Path, tmp_path: Path) -> None:
+    theirs = [tmp_path / "data" / name / "mine" for name in ("cache", "state", "uv", "test", "bench")]
+    put(*theirs)
+    assert make(checkout, "clean", STORESIDE_HOME=str(tmp_path / "data")).returncode == 0
+    assert all(path.exists() for path in theirs)
+
+
+def test_a_folder_of_the_name_of_uv_is_not_replaced(checkout: Path, tmp_path: Path) -> None:
+    put(tmp_path / "data" / "uv" / "mine")
+    done = make(checkout, "install", STORESIDE_HOME=str(tmp_path / "data"), VERSION="3.12")
+    assert done.returncode != 0
+    assert f"error: {tmp_path}/data/uv is not Storeside's and in its way: set STORESIDE_HOME to a new" in done.stderr
+    assert (tmp_path / "data" / "uv" / "mine").exists()
+
+
+def test_a_home_with_spaces_is_refused_before_anything_is_deleted(checkout: Path, tmp_path: Path) -> None:
+    put(tmp_path / "my" / "photo", tmp_path / "my data" / "state" / "stack.json")
+    done = make(checkout, "clean", STORESIDE_HOME=str(tmp_path / "my data"))
+    assert done.returncode != 0
+    assert "make cannot work in a path with spaces, choose another folder" in done.stderr
+    assert (tmp_path / "my" / "photo").exists()
+    assert (tmp_path / "my data" / "state" / "stack.json").exists()
+
+
+# what is installed from
+
+
+@pytest.mark.parametrize(("version", "wanted"), [("3.12", "python3"), ("3.11", "python3"), ("3.13", "3.12")])
+def test_uv_brings_a_python_where_none_fits(checkout: Path, version: str, wanted: str) -> None:
+    done = make(checkout, "install", VERSION=version)
+    assert done.returncode == 0, done.stderr
+    first = (checkout / "asked").read_text().splitlines()[0]
+    assert first == f"venv --quiet --python {wanted} .venv"
+    assert os.path.exists(checkout / ".venv" / ".installed")
+
+
+def test_an_interpreter_without_venv_is_no_obstacle_where_another_has_it(checkout: Path) -> None:
+    programs = checkout.parent / "bin"
+    (programs / "python3.12").write_text('#!/bin/bash\nVERSION=3.12 NO_VENV=1 exec python3 "$@"\n')
+    (programs / "python3.12").chmod(0o755)
+    done = make(checkout, "install", VERSION="3.13")
+    assert done.returncode == 0, done.stderr
+    assert (checkout / "asked").read_text().startswith("venv --quiet --python python3.12 .venv\n")
+
+
+def test_what_is_missing_is_said(checkout: Path) -> None:
+    done = make(checkout, "install", VERSION="3.13", NO_VENV="1")
+    assert done.returncode != 0
+    assert "error: python3 is absent or has no module venv: apt-get install python3 python3-venv" in done.stderr
+    done = make(checkout, "install", VERSION="3.13", NO_NETWORK="1")
+    assert done.returncode != 0
+    assert "error: no Python 3.11 or 3.12 is here, and uv cannot fetch one: install one, or give BASE" in done.stderr
