@@ -30,7 +30,8 @@ class RunPageLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # type: ignore[override]
         """Return the address of the page."""
-        return page("run", dag=ti_key.dag_id, run=ti_key.run_id, task=ti_key.task_id, map_index=str(ti_key.map_index))
+        mapped = {"map_index": str(ti_key.map_index)} if ti_key.map_index >= 0 else {}
+        return page("run", dag=ti_key.dag_id, run=ti_key.run_id, task=ti_key.task_id, **mapped)
 
 
 class QueuePageLink(BaseOperatorLink):

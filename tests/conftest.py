@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from include.stack import cli, demo, s3
+from include.stack import cli, demo, proxies, s3
 from include.stack.settings import Stack, default_folder
 from include.stack.supervisor import Supervisor
 from include.transform.ledger import Ledger
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from include.transform.bucket_job import BucketJob, Summary
 
+os.environ.update(proxies.direct(os.environ))
 # Tests that run side by side, with pytest-xdist, have a stack each.
 FOLDER = default_folder() / "-".join(["test", *filter(None, [os.environ.get("PYTEST_XDIST_WORKER")])])
 

@@ -106,6 +106,11 @@ def test_names_of_places(uri: str, asset: str, dataset: tuple[str, str]) -> None
 )
 def test_links_lead_to_the_pages(kind: type[Any], link: type[Any], address: str) -> None:
     (found,) = (one for one in kind.operator_extra_links if isinstance(one, link))
-    key: Any = SimpleNamespace(dag_id="d", run_id="r", task_id="t")
+    key: Any = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
     operator: Any = SimpleNamespace(sqs_queue="http://sqs/000000000000/q")
     assert found.get_link(operator, ti_key=key) == address
+
+
+def test_the_link_of_a_mapped_task_leads_to_its_own_page() -> None:
+    key: Any = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=3)
+    assert RunPageLink().get_link(None, ti_key=key) == "/storeside/run?dag=d&run=r&task=t&map_index=3"  # type: ignore[arg-type]
