@@ -220,9 +220,12 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
         """Move the rows, record their objects as done, remove staging tables and facts."""
         with airflow_errors():
             manifest = self.manifest(context)
-            rows = manifest.publish()
-            self.log.info("%d rows of this run are in storeside.speech", rows)
             scope = self.scope(context, self.effect)
+            try:
+                rows = manifest.publish(scope)
+            except ManifestError as e:
+                raise AirflowFailException(str(e)) from e
+            self.log.info("%d rows of this run are in storeside.speech", rows)
             acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
         moved = Movement("publish", self.bucket, "clickhouse://storeside.speech", rows, rows=rows)

@@ -85,6 +85,16 @@ def contents(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
+def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
+    """Return the objects that the ledger has as failed in a run on the way to a bucket, with their reasons."""
+    found = clickhouse.query(
+        "SELECT object, reason FROM storeside.objects FINAL"
+        " WHERE status = 'failed' AND run_id = {run:String} AND destination = {destination:String}",
+        parameters={"run": run, "destination": str(destination)},
+    )
+    return dict(found.result_rows)
+
+
 def until(condition: Callable[[], Any], seconds: float, what: str, interval: float = 0.1) -> Any:
     """Wait for `condition` and return what it gave; raises TimeoutError that names `what`."""
     deadline = time.monotonic() + seconds

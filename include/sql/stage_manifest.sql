@@ -1,5 +1,6 @@
 -- The manifest rows of a run: facts of the objects that are done once it publishes, joined with where each came from,
 -- less what is published already. Facts of anything else, such as of an object that was not delivered, are no rows.
+-- Where several buckets had an object of one name, it came from the one that was written last.
 INSERT INTO storeside_staging.{staging:Identifier}
 SELECT
     {bucket:String}, r.object, if(i.object != '', i.source, t.source), t.object,
@@ -9,10 +10,17 @@ SELECT
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
 INNER JOIN storeside_staging.{facts:Identifier} AS f
     ON f.path = concat({facts_bucket:String}, '/', r.destination_object)
-LEFT JOIN (SELECT * FROM storeside.objects FINAL WHERE destination = {bucket:String} AND status = 'done') AS t
-    ON t.destination_object = r.object
-LEFT JOIN (SELECT * FROM storeside.objects FINAL WHERE status = 'done') AS i
-    ON i.destination = t.source AND i.destination_object = t.object
+LEFT JOIN
+(
+    SELECT * FROM storeside.objects FINAL WHERE destination = {bucket:String} AND status = 'done'
+    ORDER BY recorded_at DESC LIMIT 1 BY destination_object
+) AS t ON t.destination_object = r.object
+LEFT JOIN
+(
+    SELECT * FROM storeside.objects FINAL
+    WHERE status = 'done' AND destination IN (SELECT source FROM storeside.objects WHERE destination = {bucket:String})
+    ORDER BY recorded_at DESC LIMIT 1 BY destination, destination_object
+) AS i ON i.destination = t.source AND i.destination_object = t.object
 LEFT JOIN (SELECT object, checksum, source_version FROM storeside.speech FINAL WHERE bucket = {bucket:String}) AS p
     ON p.object = r.object
 WHERE NOT (p.checksum = f.checksum AND p.source_version = if(i.object != '', i.version, t.version))

@@ -24,7 +24,7 @@ ORDER BY (source, destination, object);
 CREATE TABLE IF NOT EXISTS storeside.listings
 (
     job String,
-    side LowCardinality(String) COMMENT 'source, before, after: listings; pending, known_bad, refused: the plan; reason, final: errors',
+    side LowCardinality(String) COMMENT 'source, before, after: listings; pending, known_bad, refused: the plan, all of it once there is planned; accepted: copies; reason, final: errors',
     object String,
     destination_object String,
     size UInt64,
@@ -39,7 +39,8 @@ TTL listed_at + INTERVAL 7 DAY;
 
 -- Pending objects of a job with what the destination holds for them now. A result is fresh when it is there, is not the
 -- very one that was there before, and is not empty (an error over WebSocket leaves an empty object) or, when copied
--- (without an effect), as large as its source. A copy may be there before, by a run that died: it has the source's ETag.
+-- (without an effect), as large as its source. A copy may be there before, by a run that died: it has the checksum that
+-- its source's version ends with (where that is no size, which stands in for none), or was accepted for its ETag.
 CREATE OR REPLACE VIEW storeside.results AS
 SELECT
     p.object AS object,
@@ -48,9 +49,16 @@ SELECT
     p.version AS version,
     a.size AS result_size,
     a.destination_object != ''
-        AND (a.version != b.version OR {effect:String} = '' AND p.version != '' AND endsWith(a.version, '/' || p.version))
+        AND (a.version != b.version OR c.destination_object != '' OR {effect:String} = '' AND p.version != ''
+            AND p.checksum != toString(p.size) AND endsWith('/' || a.version, '/' || p.checksum))
         AND if({effect:String} = '', a.size = p.size, a.size > 0) AS fresh
-FROM (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'pending') AS p
+FROM
+(
+    SELECT *, splitByChar('/', version)[-1] AS checksum
+    FROM storeside.listings WHERE job = {job:String} AND side = 'pending'
+) AS p
+LEFT JOIN (SELECT DISTINCT destination_object FROM storeside.listings WHERE job = {job:String} AND side = 'accepted') AS c
+    ON c.destination_object = p.destination_object
 LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'before') AS b
     ON b.destination_object = p.destination_object
 LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'after') AS a

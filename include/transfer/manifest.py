@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 from include import sql
 from include.storage.buckets import Bucket, list_aistore
-from include.transform.ledger import Scope
+from include.transform.ledger import Ledger, Scope
 from include.transform.naming import Naming
 from include.transformers.formats import CODECS
 
@@ -179,14 +179,22 @@ class SpeechManifest:
             parameters={**scope.parameters, "invalid": self.invalid_table},
         )
 
-    def publish(self) -> int:
+    def publish(self, scope: Scope) -> int:
         """Move the staged rows into ``storeside.speech`` in one step; returns how many this run has there.
 
-        Repeating it moves nothing: the staging table is empty then.
+        Repeating it moves nothing: the staging table is empty then, or `clean_up` has dropped it, after the plan of
+        the probe, whose `scope` it is, was forgotten. Raises ManifestError when it is gone and the plan is not.
         """
-        self.clickhouse.command(
-            f"ALTER TABLE storeside_staging.`{self.staging_table}` MOVE PARTITION tuple() TO TABLE storeside.speech"
-        )
+        staging = f"storeside_staging.`{self.staging_table}`"
+        if self.clickhouse.command(f"EXISTS TABLE {staging}"):
+            self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE storeside.speech")
+        elif Ledger(self.clickhouse).planned(scope):
+            raise ManifestError(
+                f"storeside_staging.{self.staging_table}, the staged rows of run {self.run_id}, is gone, and they are"
+                " not published: clear the task that stages them"
+            )
+        else:
+            log.info("what this run had staged was published and cleaned up before")
         return int(
             self.clickhouse.query(
                 "SELECT count() FROM storeside.speech WHERE run_id = {run_id:String}",
@@ -195,12 +203,12 @@ class SpeechManifest:
         )
 
     def clean_up(self, aistore: Any) -> None:
-        """Drop the staging tables and delete the facts."""
-        for table in (self.facts_table, self.invalid_table, self.staging_table):
-            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{table}`")
+        """Delete the facts and drop the staging tables; those last, as whoever repeats it publishes first."""
         names = (o.name for o in list_aistore(aistore, self.facts, self.prefix))
         while window := list(islice(names, 10_000)):
             self.facts.handle(aistore).objects(obj_names=window).delete()
+        for table in (self.facts_table, self.invalid_table, self.staging_table):
+            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{table}`")
 
     def _create(self) -> None:
         self.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside_staging")

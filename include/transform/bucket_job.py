@@ -27,8 +27,8 @@ from typing import Any
 from include.storage.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
 from include.storage.names import unfit
 
+from . import copies, jobs
 from . import etl as etls
-from . import jobs
 from .errors import TransientTransformError, plain, said
 from .etl import EtlSpec
 from .journal import failures
@@ -170,7 +170,10 @@ class BucketJob:
             spec = spec.without_files()
         self.spec = spec
         self.list_source = list_source or self._list_source
-        self.scope = Scope(str(source), str(destination), spec.effect if spec else "", run_id)
+        # intermediate results are acknowledged by whoever knows no more of this job than its buckets, effect and run
+        names = list(self.options.names or ())
+        selection = repr((self.options.prefix, names, self.naming)) if self.options.keeps_result else ""
+        self.scope = Scope(str(source), str(destination), spec.effect if spec else "", run_id, selection)
 
     def begin(self) -> State:
         """Say what is to be done first: follow a job that runs already, resume what a killed try began, or plan."""
@@ -200,7 +203,7 @@ class BucketJob:
     def _resume(self) -> State | None:
         """Return the state to go on from with the listings of a killed try; None when there are none."""
         plan = self.ledger.planned(self.scope)
-        if not plan.pending:
+        if plan is None or not plan.pending:
             return None
         log.info("going on with what an earlier try of this run began")
         self._list_destination("after")
@@ -297,6 +300,8 @@ class BucketJob:
             return replace(state, phase="done")
         jobs.wait_for_rebalance(self.client)
         self._list_destination("after")
+        if self.spec is None and copies.accept(self.client, self.ledger, self.scope, self.source, self.destination):
+            self._list_destination("after")
         return self._after_pass(replace(state, job_id="", cursor=""))
 
     def _after_pass(self, state: State) -> State:
@@ -331,13 +336,13 @@ class BucketJob:
             jobs.end_idle(self.client, self.source, self.destination)
             if not options.keep_etl:
                 etls.release(self.client, self.spec.all_names)
-        if options.keeps_result:
-            self.ledger.forget_listings(self.scope)
         totals = self.ledger.totals(self.scope)
         if not options.keeps_result:
             done, bytes_in, bytes_out = self.ledger.fresh_results(self.scope)
             totals = replace(totals, done=done, bytes_in=bytes_in, bytes_out=bytes_out)
         examples = self.ledger.failures(self.scope, limit=20)
+        if options.keeps_result:
+            self.ledger.forget_listings(self.scope)
         return Summary(
             source=str(self.source),
             destination=str(self.destination),
@@ -490,10 +495,12 @@ class BucketJob:
 def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]) -> None:
     """Record the objects of a job without `keeps_result` as done: their results have been used.
 
-    `before_closing` may record exceptions while the job's listings are still there.
+    `before_closing` may record exceptions while the job's listings are still there. Repeating it does nothing: there
+    is no plan then.
     """
-    ledger.settle(scope, record_done=True, no_reason=NO_REASON)
-    before_closing()
+    if ledger.planned(scope):
+        ledger.settle(scope, record_done=True, no_reason=NO_REASON)
+        before_closing()
     ledger.forget_listings(scope)
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from include import sql
 
 _LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
-_PLANNED = ("pending", "known_bad", "refused", "reason", "final")
+# `planned` says that the plan is all there; it goes first, as nothing is resumed without it.
+_PLANNED = ("planned", "pending", "known_bad", "refused", "accepted", "reason", "final")
 _BATCH = 20_000
 _SYNCHRONOUS = {"async_insert": 0}
 
@@ -32,17 +33,21 @@ class Pending:
 
 @dataclass(frozen=True)
 class Scope:
-    """Whose objects: a bucket pair, what is done between them, and the run that does it."""
+    """Whose objects: a bucket pair, what is done between them, and the run that does it.
+
+    `selection` says which of the source's objects, as tasks of one run may share the buckets between them.
+    """
 
     source: str
     destination: str
     effect: str
     run_id: str
+    selection: str = ""
 
     @property
     def job(self) -> str:
         """The key of this scope's listings."""
-        text = "\0".join((self.source, self.destination, self.effect, self.run_id))
+        text = "\0".join((self.source, self.destination, self.effect, self.run_id, self.selection))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @property
@@ -133,7 +138,8 @@ class Ledger:
         )
         if record:
             self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
-        return self.planned(scope)
+            self.insert_listing([(scope.job, "planned", "", "", 0, "", "")])
+        return self._plan(self._sides(scope))
 
     def distrust(self, scope: Scope) -> None:
         """Keep, as the job's ``before`` side, which results of its ``after`` side were not made with their objects.
@@ -143,14 +149,24 @@ class Ledger:
         self._drop(scope, "before")
         self.client.command(sql.query("distrust"), parameters=scope.parameters)
 
-    def planned(self, scope: Scope) -> Plan:
-        """Return the plan that is recorded for the job; all zero when there is none."""
-        counts = dict(
-            self.client.query(
-                "SELECT side, count() FROM storeside.listings WHERE job = {job:String} GROUP BY side",
-                parameters={"job": scope.job},
-            ).result_rows
-        )
+    def planned(self, scope: Scope) -> Plan | None:
+        """Return the plan that is recorded for the job; None when there is none, or a part of one.
+
+        ClickHouse writes a plan block by block: one that is killed meanwhile leaves those that it had written.
+        """
+        counts = self._sides(scope)
+        return self._plan(counts) if "planned" in counts else None
+
+    def _sides(self, scope: Scope) -> dict[str, int]:
+        """Return the rows of each side of the job's listings."""
+        rows = self.client.query(
+            "SELECT side, count() FROM storeside.listings WHERE job = {job:String} GROUP BY side",
+            parameters={"job": scope.job},
+        ).result_rows
+        return dict(rows)
+
+    @staticmethod
+    def _plan(counts: Mapping[str, int]) -> Plan:
         return Plan(
             listed=counts.get("source", 0),
             pending=counts.get("pending", 0),
@@ -172,6 +188,25 @@ class Ledger:
             parameters={**scope.parameters, "after": after, "limit": limit, "final": final},
         ).result_rows
         return [Pending(*row) for row in rows]
+
+    def unchanged(self, scope: Scope, after: str, limit: int) -> list[Pending]:
+        """Return up to `limit` pending copies, with names greater than `after`, that are not known to be fresh.
+
+        They are as large as their source, and as they were before.
+        """
+        rows = self.client.query(
+            "SELECT object, destination_object, size, version"
+            " FROM storeside.results(job = {job:String}, effect = {effect:String})"
+            " WHERE NOT fresh AND result_size = size AND object > {after:String} AND destination_object IN"
+            " (SELECT destination_object FROM storeside.listings WHERE job = {job:String} AND side = 'after')"
+            " ORDER BY object LIMIT {limit:UInt32}",
+            parameters={**scope.parameters, "after": after, "limit": limit},
+        ).result_rows
+        return [Pending(*row) for row in rows]
+
+    def accept(self, scope: Scope, copies: Iterable[Pending]) -> None:
+        """Take what is at the destination for copies of these objects, also when it was there before."""
+        self.insert_listing((scope.job, "accepted", p.object, p.destination_object, 0, "", "") for p in copies)
 
     def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str, bool]]) -> None:
         """Keep why objects failed, as (object, reason, whether for good), until `settle`."""
@@ -200,7 +235,7 @@ class Ledger:
         )
 
     def totals(self, scope: Scope) -> Totals:
-        """Return what the run did on the bucket pair so far."""
+        """Return what the run did with the listed objects so far."""
         row = self.client.query(sql.query("totals"), parameters=scope.parameters).first_row
         return Totals(*(int(value) for value in row))
 
@@ -214,14 +249,11 @@ class Ledger:
         return int(row[0]), int(row[1]), int(row[2])
 
     def failures(self, scope: Scope, limit: int) -> list[tuple[str, str]]:
-        """Return up to `limit` objects that failed in this run, with their reasons."""
+        """Return up to `limit` of the listed objects that failed in this run, with their reasons."""
         return [
             (name, reason)
             for name, reason in self.client.query(
-                "SELECT object, reason FROM storeside.objects FINAL WHERE source = {source:String}"
-                " AND destination = {destination:String} AND run_id = {run_id:String} AND status = 'failed'"
-                " ORDER BY object LIMIT {limit:UInt32}",
-                parameters={**scope.parameters, "limit": limit},
+                sql.query("failures"), parameters={**scope.parameters, "limit": limit}
             ).result_rows
         ]
 

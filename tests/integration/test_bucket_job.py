@@ -9,17 +9,19 @@ import time
 import wave
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import requests
 from aistore.sdk.errors import AISError
+from boto3.s3.transfer import TransferConfig
 from requests import RequestException
 
 from include.stack import demo, speech_corpus
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket, list_s3
-from include.transform import jobs
+from include.transform import bucket_job, jobs
 from include.transform.bucket_job import BucketJob, Options, Summary
 from include.transform.errors import TransientTransformError
 from include.transform.etl import EtlSpec
@@ -29,6 +31,7 @@ from include.transformers.formats import AudioFormat
 from tests.support import (
     contents,
     etl_servers,
+    failures,
     process,
     put,
     read,
@@ -95,8 +98,7 @@ class Pair:
         )  # fmt: skip
 
     def reasons(self, run: str) -> dict[str, str]:
-        scope = self.job(run, transcode_spec()).scope
-        return dict(self.ledger.failures(scope, limit=100))
+        return failures(self.ledger.client, run, self.destination)
 
 
 def counters(pair: Pair) -> set[str]:
@@ -173,7 +175,7 @@ def test_what_the_source_keeps_from_a_copy_is_not_bad_for_good(
         with pytest.raises(TransientTransformError, match=r"1 objects of .* such as 'b'"):
             drive(pair.job("1", list_source=listing))
     assert sizes(pair.client, pair.destination) == {"a": 5}
-    assert not pair.ledger.failures(pair.job("1").scope, limit=9)
+    assert not pair.reasons("1")
     gone = drive(pair.job("1"))
     assert (gone.done, gone.failed) == (1, 1), gone
     s3_client.put_object(Bucket=pair.source.name, Key="b", Body=there["b"])
@@ -182,21 +184,94 @@ def test_what_the_source_keeps_from_a_copy_is_not_bad_for_good(
     assert sizes(pair.client, pair.destination) == {"a": 5, "b": 6}
 
 
-def test_copies_of_a_run_that_died_are_copies(s3_pair: Pair, s3_client: Any, drive: Drive) -> None:
+def copy_and_die(job: BucketJob) -> None:
+    """Copy all there is, and record nothing of it."""
+    state = job.submit(job.begin())
+    follower = job.follower(state, 60)
+    until(lambda: follower.poll().finished, 60, "end of the copy")
+    until(lambda: len(sizes(job.client, job.destination)) == state.pending, 60, "copies")
+
+
+def upload(s3_client: Any, bucket: Bucket, contents: Mapping[str, bytes], part: int) -> None:
+    """Upload in parts of so many MB, as ``aws s3 cp`` does with what is larger than eight."""
+    parts = TransferConfig(multipart_threshold=part << 20, multipart_chunksize=part << 20)
+    for name, content in contents.items():
+        s3_client.upload_fileobj(io.BytesIO(content), bucket.name, name, Config=parts)
+
+
+@pytest.mark.parametrize("listed_by", ["S3", "AIStore"])
+def test_copies_of_a_run_that_died_are_copies(
+    s3_pair: Pair, s3_client: Any, drive: Drive, monkeypatch: pytest.MonkeyPatch, listed_by: str
+) -> None:
     pair = s3_pair
-    for name in ("a", "b"):
-        s3_client.put_object(Bucket=pair.source.name, Key=name, Body=name.encode())
+    large = {f"{n}.wav": bytes([n]) * (6 << 20) for n in range(4)}
+    upload(s3_client, pair.source, {"small": b"small", **large}, 5)
+
+    def job(run: str) -> BucketJob:
+        listing = (lambda: list_s3(s3_client, pair.source.name)) if listed_by == "S3" else None
+        return pair.job(run, list_source=listing)
+
+    copy_and_die(job("dead"))
+    before = versions(pair.client, pair.destination)
+    monkeypatch.setattr(bucket_job, "RETRIES", 0)
+    found = drive(job("next"))
+    assert (found.done, found.failed) == (5, 0), found
+    assert found.bytes_out == sum(map(len, large.values())) + 5
+    assert versions(pair.client, pair.destination) == before
+    assert drive(job("last")).skipped == 5
+
+
+def test_the_same_content_in_other_parts_is_copied(s3_pair: Pair, s3_client: Any, drive: Drive) -> None:
+    pair, large = s3_pair, {"a": b"a" * (12 << 20), "b": b"b" * (12 << 20)}
 
     def job(run: str) -> BucketJob:
         return pair.job(run, list_source=lambda: list_s3(s3_client, pair.source.name))
 
-    dead = job("dead")
-    state = dead.submit(dead.begin())
-    follower = dead.follower(state, 60)
-    until(lambda: follower.poll().finished, 60, "end of the copy")
-    until(lambda: len(sizes(pair.client, pair.destination)) == 2, 60, "copies")
-    found = drive(job("next"))
-    assert (found.done, found.failed) == (2, 0), found
+    put(pair.client, pair.destination, large)  # by somebody else
+    upload(s3_client, pair.source, large, 8)
+    assert drive(job("first")).done == 2
+    upload(s3_client, pair.source, {"a": large["a"]}, 5)
+    found = drive(job("again"))
+    assert (found.done, found.failed, found.skipped) == (1, 0, 1), found
+
+
+def test_what_was_there_and_is_not_of_the_source_is_no_copy(
+    s3_pair: Pair, s3_client: Any, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = s3_pair
+
+    def job(run: str) -> BucketJob:
+        return pair.job(run, list_source=lambda: list_s3(s3_client, pair.source.name))
+
+    upload(s3_client, pair.source, {"a": b"a" * (6 << 20)}, 5)
+    copy_and_die(job("dead"))
+    upload(s3_client, pair.source, {"a": b"b" * (6 << 20)}, 5)
+    monkeypatch.setattr(bucket_job, "RETRIES", 0)
+    with monkeypatch.context() as silent:  # as when S3 gives AIStore no answer
+        silent.setattr(BucketJob, "submit", lambda job, state: replace(state, job_id=""))
+        with pytest.raises(TransientTransformError, match=r"1 objects of .* such as 'a'"):
+            drive(job("next"))
+    assert drive(job("next")).done == 1
+    assert read(pair.client, pair.destination, "a") == b"b" * (6 << 20)
+
+
+@pytest.mark.parametrize("checksum", ["xxhash2", "none"])
+def test_copies_of_a_run_that_died_within_the_cluster_are_copies(
+    stack: Stack, pair: Pair, drive: Drive, checksum: str
+) -> None:
+    for bucket in (pair.source, pair.destination):
+        bucket.handle(pair.client).create(exist_ok=True)
+        requests.patch(
+            f"{stack.url('ais_proxy')}/v1/buckets/{bucket.name}?provider=ais",
+            json={"action": "set-bprops", "value": {"checksum": {"type": checksum}}},
+            timeout=10,
+        ).raise_for_status()
+    contents = {"a": b"a", "b": b"bb", "empty": b""}
+    put(pair.client, pair.source, contents)
+    copy_and_die(pair.job("dead"))
+    found = drive(pair.job("next"))
+    assert (found.done, found.failed) == (3, 0), found
+    assert {name: read(pair.client, pair.destination, name) for name in contents} == contents
 
 
 # ---- transforms
@@ -279,7 +354,7 @@ def test_hostile_and_colliding_names(
     found = drive(s3_pair.job("1", list_source=lambda: list_s3(s3_client, s3_pair.source.name)))
     good = stored - refused
     assert (found.listed, found.done, found.failed) == (len(stored), len(good), 2), found
-    reasons = dict(s3_pair.ledger.failures(s3_pair.job("1").scope, limit=100))
+    reasons = s3_pair.reasons("1")
     assert set(reasons) == refused
     assert "'..' component" in reasons["../escape.flac"]
     assert "empty component" in reasons["hostile/a//b.flac"]
@@ -315,6 +390,20 @@ def aistore_folders(stack: Stack) -> set[str]:
 # ---- killed and resumed
 
 
+def test_a_plan_that_clickhouse_did_not_finish_is_made_again(pair: Pair, drive: Drive) -> None:
+    put(pair.client, pair.source, {f"{n}": b"content" for n in range(6)})
+    killed = pair.job("run")
+    assert killed.begin().pending == 6
+    # as when ClickHouse is killed between two blocks of it
+    for statement in ("DROP PARTITION ({job:String}, 'planned')", "DELETE WHERE job = {job:String} AND object > '2'"):
+        pair.ledger.client.command(
+            f"ALTER TABLE storeside.listings {statement}",
+            parameters={"job": killed.scope.job}, settings={"mutations_sync": 1},
+        )  # fmt: skip
+    found = drive(pair.job("run"))
+    assert (found.listed, found.done, found.skipped) == (6, 6, 0), found
+
+
 @pytest.mark.parametrize("moment", ["running", "over", "aborted"])
 def test_a_killed_try_is_resumed_without_doing_anything_twice(
     pair: Pair, corpus: dict[str, bytes], drive: Drive, moment: str
@@ -346,6 +435,26 @@ def test_a_killed_try_is_resumed_without_doing_anything_twice(
     assert {name: now[name] for name in left} == left
     if moment != "aborted":
         assert counters(pair) == {"1"}
+
+
+def test_tasks_of_one_run_share_the_buckets_and_not_the_objects(
+    pair: Pair, corpus: dict[str, bytes], drive: Drive
+) -> None:
+    names = list(first(corpus, 8))
+    put(pair.client, pair.source, {f"{'ab'[n % 2]}/{name}": corpus[name] for n, name in enumerate(names)})
+    put(pair.client, pair.source, {"b/broken.flac": b"not audio"})
+    spec = transcode_spec()
+    one, other = (pair.job("run", spec, prefix=prefix) for prefix in ("a/", "b/"))
+    begun = one.begin()
+    assert begun.pending == 4
+    summary = drive(other)
+    assert (summary.listed, summary.done, summary.failed) == (5, 4, 1)
+    assert [name for name, _ in summary.examples] == ["b/broken.flac"]
+    summary = drive(pair.job("run", spec, prefix="a/"))  # a retry of the first
+    assert (summary.listed, summary.done, summary.failed, summary.examples) == (4, 4, 0, ())
+    assert len(sizes(pair.client, pair.destination)) == 8
+    both = drive(pair.job("run", spec))
+    assert (both.listed, both.skipped, both.done, both.failed) == (9, 8, 8, 1)
 
 
 def test_a_job_that_follows_an_aborted_one_can_be_told_from_it(pair: Pair) -> None:

@@ -20,7 +20,7 @@ from include.transform.bucket_job import BucketJob, Options, Summary, acknowledg
 from include.transform.ledger import Ledger
 from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
-from tests.support import contents, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
+from tests.support import contents, failures, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
 
@@ -143,8 +143,8 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
     assert (staged.facts, staged.rows) == (len(names), len(names))
     assert manifest.stage(shelf.aistore, job.scope) == staged  # a retry starts afresh
     assert not shelf.rows()  # nothing is visible yet
-    assert manifest.publish() == len(names)
-    assert manifest.publish() == len(names)
+    assert manifest.publish(job.scope) == len(names)
+    assert manifest.publish(job.scope) == len(names)
 
     rows = {row["object"]: row for row in shelf.rows()}
     assert len(shelf.rows()) == len(rows) == len(names)
@@ -173,7 +173,7 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
     assert (again.done, again.skipped) == (0, len(names)), again
     manifest = shelf.manifest(later)
     assert manifest.stage(shelf.aistore, job.scope).rows == 0
-    assert manifest.publish() == 0
+    assert manifest.publish(job.scope) == 0
     assert len(shelf.rows()) == len(names)
 
 
@@ -183,10 +183,10 @@ def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shel
     job, _ = shelf.probe(killed)
     manifest = shelf.manifest(killed)
     assert manifest.stage(shelf.aistore, job.scope).rows == 4
-    assert manifest.publish() == 4
+    assert manifest.publish(job.scope) == 4
     # the same task again, from its start or from its publishing
     assert manifest.stage(shelf.aistore, job.scope).rows == 0
-    assert manifest.publish() == 4
+    assert manifest.publish(job.scope) == 4
 
     later = unique("run")  # which does not know that the other published
     put(shelf.aistore, shelf.audio, {"0.wav": tone(9), "new.wav": tone(5)})
@@ -194,7 +194,7 @@ def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shel
     assert summary.done == 5
     manifest = shelf.manifest(later)
     assert manifest.stage(shelf.aistore, job.scope).rows == 2
-    assert manifest.publish() == 2
+    assert manifest.publish(job.scope) == 2
     shelf.acknowledge(job, manifest)
     rows = shelf.rows()
     assert sorted((row["object"], round(row["duration_seconds"])) for row in rows) == [
@@ -220,11 +220,11 @@ def test_invalid_rows_are_left_out_and_recorded_as_failed(shelf: Shelf) -> None:
     manifest.mark_invalid(["odd?name*.wav"], "peak_dbfs is below 0")
     assert manifest.invalid() == 1
     manifest.leave_out_invalid()
-    assert manifest.publish() == 1
+    assert manifest.publish(job.scope) == 1
     shelf.acknowledge(job, manifest)
 
     assert [row["object"] for row in shelf.rows()] == ["good.wav"]
-    failed = dict(shelf.ledger.failures(job.scope, 10))
+    failed = failures(shelf.ledger.client, run, job.destination)
     assert set(failed) == {"odd?name*.wav", "broken.wav"}
     assert failed["odd?name*.wav"].endswith("duration_seconds is at most 2; peak_dbfs is below 0")
     assert "not an audio container" in failed["broken.wav"]
@@ -232,6 +232,51 @@ def test_invalid_rows_are_left_out_and_recorded_as_failed(shelf: Shelf) -> None:
     # both are known to be bad now
     begun = shelf.probe(unique("run"))[1]
     assert (begun.done, begun.known_bad, begun.skipped) == (0, 2, 1), begun
+
+
+def test_publishing_is_repeated_wherever_its_clean_up_ended(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(n + 1) for n in range(3)})
+    run = unique("run")
+    job, _ = shelf.probe(run)
+    manifest = shelf.manifest(run)
+    assert manifest.stage(shelf.aistore, job.scope).rows == 3
+    command = shelf.clickhouse.command
+
+    def publish(away: str = "") -> None:
+        """Do what the task does; ClickHouse does not answer a statement that has these words."""
+
+        def answer(text: str, *arguments: Any, **named: Any) -> Any:
+            if away and away in text:
+                raise ConnectionError(away)
+            return command(text, *arguments, **named)
+
+        monkeypatch.setattr(shelf.clickhouse, "command", answer)
+        assert manifest.publish(job.scope) == 3
+        shelf.acknowledge(job, manifest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("include.transfer.manifest.list_aistore", lambda *_: iter([object()]))
+        with pytest.raises(AttributeError):  # as when AIStore does not answer
+            publish()
+    for table in (manifest.facts_table, manifest.invalid_table, manifest.staging_table):
+        with pytest.raises(ConnectionError):
+            publish(away=f"DROP TABLE IF EXISTS storeside_staging.`{table}`")
+    publish()
+    until(lambda: not shelf.left(run), 20, "end of what the run left")
+    publish()  # the task is cleared
+    assert len(shelf.rows()) == 3
+    assert shelf.probe(unique("run"))[1].skipped == 3
+
+
+def test_staged_rows_that_are_gone_are_missed(shelf: Shelf) -> None:
+    put(shelf.aistore, shelf.audio, {"a.wav": tone(1)})
+    run = unique("run")
+    job, _ = shelf.probe(run)
+    manifest = shelf.manifest(run)
+    manifest.stage(shelf.aistore, job.scope)
+    manifest.clean_up(shelf.aistore)
+    with pytest.raises(ManifestError, match=f"{run}, is gone, and they are not published: clear the task"):
+        manifest.publish(job.scope)
 
 
 @pytest.mark.parametrize("over", ["ws", "hpush"])
@@ -257,7 +302,7 @@ def test_facts_of_a_transcode_are_those_of_the_probe(
     assert summary.bytes_out == sum(len(facts) for facts in shelf.found_facts(run).values())
     manifest = shelf.manifest(run)
     assert manifest.stage(shelf.aistore, job.scope).rows == len(names)
-    assert manifest.publish() == len(names)
+    assert manifest.publish(job.scope) == len(names)
     naming = Naming(AudioFormat().extensions)
     rows = {row["object"]: row for row in shelf.rows()}
     assert {row["source_object"]: name for name, row in rows.items()} == {n: naming.destination(n) for n in names}
@@ -302,7 +347,7 @@ def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> Non
 
     manifest = shelf.manifest(run)
     assert manifest.stage(shelf.aistore, job.scope).rows == 5
-    manifest.publish()
+    manifest.publish(job.scope)
     rows = {row["object"]: row for row in shelf.rows()}
     assert {name: round(row["duration_seconds"]) for name, row in rows.items()} == {
         "older.wav": 2, "changed.wav": 3, "made.wav": 4, "foreign.wav": 8, "overwritten.wav": 9,

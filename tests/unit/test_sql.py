@@ -65,6 +65,7 @@ PARAMETERS: dict[str, Any] = {
     "prefix": "",
     "concurrency": 4,
     "last": 5,
+    "limit": 20,
 }
 # What queries answer about nothing that do not answer with no rows.
 NOTHING: dict[str, Any] = {
@@ -222,11 +223,14 @@ def find(engine: Engine, name: str) -> None:
     )
 
 
-def record(engine: Engine, source: str, destination: str, name: str, result: str, version: str) -> None:
+def record(
+    engine: Engine, source: str, destination: str, name: str, result: str, version: str, *, second: int = 0
+) -> None:
     engine.run(
-        "INSERT INTO storeside.objects (source, destination, object, version, destination_object, status)"
-        " VALUES ({s:String}, {d:String}, {o:String}, {v:String}, {r:String}, 'done')",
-        {"s": source, "d": destination, "o": name, "v": version, "r": result},
+        "INSERT INTO storeside.objects"
+        " (source, destination, object, version, destination_object, status, recorded_at)"
+        " VALUES ({s:String}, {d:String}, {o:String}, {v:String}, {r:String}, 'done', {t:UInt32})",
+        {"s": source, "d": destination, "o": name, "v": version, "r": result, "t": 1_767_225_600 + second},
     )
 
 
@@ -240,6 +244,20 @@ def test_manifest_rows_have_their_objects_names(engine: Engine, name: str) -> No
         "SELECT bucket, object, source_bucket, source_object, source_version, checksum"
         " FROM storeside_staging.speech_1"
     ) == [["ais://speech", name, "s3://in", "raw", "etag", "sum"]]
+
+
+@pytest.mark.parametrize("newest", ["first", "second"])
+def test_what_several_sources_have_came_from_the_one_that_was_last(engine: Engine, newest: str) -> None:
+    for n, source in enumerate(("first", "second")):
+        later = 10 * (source == newest)
+        record(engine, f"ais://{source}", "ais://speech", "a.flac", "a.wav", "1", second=later)
+        record(engine, f"s3://{source}", f"ais://{source}", "a.flac", "a.flac", source, second=later)
+        record(engine, f"s3://before-{n}", f"ais://{source}", "a.flac", "a.flac", "old", second=-10)
+        record(engine, f"s3://{n}", "ais://elsewhere", "a.flac", "a.flac", "other", second=20)
+    find(engine, "a.wav")
+    engine.run(sql.query("stage_manifest"), PARAMETERS)
+    found = engine.run("SELECT object, source_bucket, source_version FROM storeside_staging.speech_1")
+    assert found == [["a.wav", f"s3://{newest}", newest]]
 
 
 def test_what_is_published_is_not_staged_again(engine: Engine) -> None:
@@ -284,6 +302,31 @@ def test_what_another_storage_kept_back_is_tried_again(engine: Engine, remote: b
     assert engine.run("SELECT object, side FROM storeside.listings WHERE side != 'source' ORDER BY object") == [
         ["missing", "pending" if remote else "known_bad"], ["refused", "known_bad"],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "there", "size", "fresh"),
+    [
+        ("9e1", "1/9e1", 10, True),  # an ETag that is an MD5
+        ("9e1-2", "1/77f", 10, False),  # one of several parts, which AIStore does not have as a checksum
+        ("3/77f", "1/77f", 10, True),  # of a bucket within the cluster
+        ("3/77f", "1/77f", 11, False),
+        ("3/77f", "1/077f", 10, False),
+        ("1/10", "1/10", 10, False),  # without a checksum the size stands there
+        ("", "1/77f", 10, False),
+    ],
+)
+def test_a_copy_that_was_there_before_counts_with_the_checksum_of_its_source(
+    engine: Engine, version: str, there: str, size: int, fresh: bool
+) -> None:
+    list_(engine, "pending", "a", "b", version=version)
+    for side in ("before", "after"):
+        list_(engine, side, "", "b", size, there)
+    select = "SELECT fresh FROM storeside.results(job = {job:String}, effect = {effect:String})"
+    assert engine.run(select, {**PARAMETERS, "effect": ""}) == [[fresh]]
+    assert engine.run(select, PARAMETERS) == [[False]]  # a result of a transform
+    list_(engine, "accepted", "a", "b")
+    assert engine.run(select, {**PARAMETERS, "effect": ""}) == [[size == 10]]
 
 
 def test_facts_of_what_the_probe_does_not_have_are_no_rows(engine: Engine) -> None:

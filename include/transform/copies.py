@@ -1,0 +1,62 @@
+"""Copies that a job has left at the destination as they were before it.
+
+AIStore writes what is there with the same checksum not at all, and the same content without a new version. So such a
+copy may well be of the source as it is now: made by a run that died, or by somebody else.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from include.storage.buckets import Bucket
+
+from .ledger import Ledger, Pending, Scope
+
+_WINDOW = 10_000
+# HEAD requests at once; the SDK keeps ten connections.
+_THREADS = 8
+
+
+def accept(client: Any, ledger: Ledger, scope: Scope, source: Bucket, destination: Bucket) -> bool:
+    """Accept copies of the source as it is now, and make way for others; returns whether any were deleted.
+
+    With what it copies from a remote bucket AIStore keeps the ETag and the version there. Of what it copies within
+    the cluster the ledger has compared the checksums: a copy without the source's is old, or of buckets that have
+    none. It is deleted, so that whatever is there after the next try was made by it. Nothing is deleted where that
+    would depend on another storage to make it again, or be felt there.
+    """
+    to = destination.handle(client)
+    deleted = False
+    after = ""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="head") as pool:
+        while window := ledger.unchanged(scope, after, _WINDOW):
+            after = window[-1].object
+            if source.is_remote or destination.is_remote:
+                same = pool.map(lambda p: _is_copy(client, p, source, destination), window)
+                ledger.accept(scope, [p for p, is_same in zip(window, same, strict=True) if is_same])
+            else:
+                # one by one: a job that deletes them would go on while the next try writes them
+                list(pool.map(lambda p: to.object(p.destination_object).delete(), window))
+                ledger.accept(scope, window)
+                deleted = True
+    return deleted
+
+
+def _is_copy(client: Any, p: Pending, source: Bucket, destination: Bucket) -> bool:
+    """Tell whether AIStore has noted with the copy the version that the source was listed with, or else has now."""
+    kept = _custom(client, destination, p.destination_object)
+    if p.version:
+        return p.version in (kept.get("ETag"), kept.get("version"))
+    return "ETag" in kept and kept["ETag"] == _custom(client, source, p.object).get("ETag")
+
+
+def _custom(client: Any, bucket: Bucket, name: str) -> dict[str, str]:
+    """Return what AIStore has noted of an object, or nothing where it does not answer."""
+    from aistore.sdk.errors import AISError
+
+    try:
+        found: dict[str, str] = bucket.handle(client).object(name).head("custom").custom_metadata
+    except AISError:
+        return {}
+    return found
