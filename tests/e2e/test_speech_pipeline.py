@@ -96,6 +96,7 @@ def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
     until(known, 90, "DAG")
     assert not api.get("importErrors")["import_errors"]
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+
     # For a while after the hour of its schedule the DAG, unpaused, runs at once: it would take the tests' recordings.
     def due() -> datetime:
         return datetime.fromisoformat(api.get(f"dags/{DAG}")["next_dagrun_run_after"])
