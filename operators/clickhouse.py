@@ -42,7 +42,7 @@ class S3ToClickHouseOperator(MovementOperator):
     :param order_by: ORDER BY of a new table, such as ``(city, taken_at)``
     :param partition_by: PARTITION BY of a new table
     :param ttl: TTL of a new table
-    :param engine: engine of a new table, of the MergeTree family
+    :param engine: engine of a new table: ``MergeTree`` or ``ReplacingMergeTree``, also replicated
     :param system_columns: of ``_object``, ``_row_number``, ``_version``, ``_loaded_at``
     :param nested: what JSON objects within JSON Lines become: ``tuple``, ``json`` or ``string``
     :param on_drift: objects with other columns: ``fail``, ``add``, ``widen`` or ``rest``

@@ -68,6 +68,7 @@ class Layout:
     ttl: str = ""
 
     def __post_init__(self) -> None:
+        _require_engine(self.engine.partition("(")[0], "a new table")
         for name in ("order_by", "partition_by"):
             if not _is_expression(text := getattr(self, name)):
                 raise UsageError(
@@ -206,11 +207,7 @@ def look_up(client: Any, name: str) -> Destination | None:
     if not rows:
         return None
     engine, partition_key, sorting_key, primary_key, policy, has_views, columns = rows[0]
-    if not _ENGINE.fullmatch(engine):
-        raise UsageError(
-            f"{database}.{table} is of engine {engine}: exactly-once needs a MergeTree or ReplacingMergeTree, whose"
-            " rows stay what they were; load into one, and let a materialized view of it do the rest"
-        )
+    _require_engine(engine, name)
     found = Destination(
         client, database, table,
         tuple(Column(n, t) for n, t, kind, _ in columns if kind in ("", "DEFAULT")),
@@ -221,6 +218,14 @@ def look_up(client: Any, name: str) -> Destination | None:
         log.info("adding the hidden column %s to %s: it tells which load a row came with", LOAD_ID, found.name)
         client.command(f"ALTER TABLE {found.quoted} ADD COLUMN IF NOT EXISTS {LOAD_ID} UInt64 MATERIALIZED 0")
     return found
+
+
+def _require_engine(engine: str, table: str) -> None:
+    if not _ENGINE.fullmatch(engine):
+        raise UsageError(
+            f"{table} is of engine {engine}: exactly-once needs a MergeTree or ReplacingMergeTree, whose rows stay"
+            " what they were; load into one, and let a materialized view of it do the rest"
+        )
 
 
 def existing(client: Any, name: str) -> Destination:

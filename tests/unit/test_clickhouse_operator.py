@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from include.transfer.errors import UsageError
 from include.transfer.request import CHOICES, Request
 from include.transfer.source import Source
+from include.transfer.table import Layout
 from operators.clickhouse import S3ToClickHouseOperator
 from operators.hooks.transfer import source
 
@@ -108,3 +109,9 @@ def test_template_fields_are_arguments() -> None:
 def test_a_table_is_named_with_its_database(table: str) -> None:
     with pytest.raises(UsageError, match="write database"):
         Request(Source("trips"), table)
+
+
+def test_new_tables_are_of_an_engine_whose_rows_stay() -> None:
+    assert Layout("ReplicatedReplacingMergeTree('/t', 'r', v)").engine
+    with pytest.raises(UsageError, match=r"a new table is of engine SummingMergeTree.*materialized view"):
+        Layout("SummingMergeTree(n)")
