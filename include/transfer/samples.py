@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -22,7 +22,7 @@ _HEAD = 1 << 12
 _UNLIMITED = 1 << 62
 
 
-def recognise(request: Request, contents: Iterable[Content]) -> tuple[Format, list[Content]]:
+def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, list[Content]]:
     """Return the format of a request, by itself or that of most objects, and the objects that are of it.
 
     The others are left to fail by themselves. Raises UsageError when the objects do not tell.
@@ -41,7 +41,8 @@ def recognise(request: Request, contents: Iterable[Content]) -> tuple[Format, li
     name = request.format
     if name == "auto":
         if not found:
-            raise UsageError("none of the sampled objects tells its format: give `format`")
+            such = f", such as {contents[0].key!r}" if contents else ""
+            raise UsageError(f"none of the sampled objects tells its format{such}: give `format`")
         name = Counter(form for _, form in found).most_common(1)[0][0]
     fitting = [content for content, form in found if (form == "parquet") == (name == "parquet")]
     return Format(name, request.csv), fitting  # type: ignore[arg-type]

@@ -95,14 +95,7 @@ def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
 
     until(known, 90, "DAG")
     assert not api.get("importErrors")["import_errors"]
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-
-    # For a while after the hour of its schedule the DAG, unpaused, runs at once: it would take the tests' recordings.
-    def due() -> datetime:
-        return datetime.fromisoformat(api.get(f"dags/{DAG}")["next_dagrun_run_after"])
-
-    until(lambda: due() > datetime.now(UTC), 90, "scheduled run")
-    until(lambda: all(run["state"] in FINAL for run in api.runs(DAG)), 180, "end of the scheduled run")
+    found = Pipeline(airflow, api, s3_client, sqs_client, clickhouse)
     # Only these recordings start runs by themselves.
     (notification,) = s3_client.get_bucket_notification_configuration(Bucket=s3.BUCKET)["QueueConfigurations"]
     some = {"Key": {"FilterRules": [{"Name": "prefix", "Value": "event"}]}}
@@ -112,7 +105,16 @@ def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
             NotificationConfiguration={"QueueConfigurations": [configuration]},  # type: ignore[list-item]
         )
         if configuration is not notification:
-            yield Pipeline(airflow, api, s3_client, sqs_client, clickhouse)
+            api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+            until(lambda: not due(api), 90, "scheduled run")
+            until(lambda: not found.messages(), 120, "end of the events of other tests")
+            until(lambda: all(run["state"] in FINAL for run in api.runs(DAG)), 180, "end of the runs before")
+            yield found
+
+
+def due(api: AirflowApi) -> bool:
+    """Tell whether the schedule is about to start a run: for a while after its hour an unpaused DAG runs at once."""
+    return datetime.fromisoformat(api.get(f"dags/{DAG}")["next_dagrun_run_after"]) < datetime.now(UTC)
 
 
 @pytest.fixture(scope="module")

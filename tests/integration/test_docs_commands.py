@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from include import sql
 from include.stack import airflow
 from include.stack.cli import clients_environment
 from include.stack.settings import CHECKOUT, Stack
@@ -60,9 +61,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     assert own
     (place / "my_package").mkdir()
     (place / "my_package" / "words.py").write_text(own[1])
+    forget = (
+        "DROP TABLE IF EXISTS storeside.trips",  # of other tests, and of this one
+        "DELETE FROM storeside.loads WHERE destination = 'storeside.trips'",
+    )
+    for statement in sql.schema("transfer"):
+        clickhouse.command(statement)
+    for statement in forget:
+        clickhouse.command(statement)
     yield place
-    clickhouse.command("DROP TABLE storeside.trips")
-    clickhouse.command("DELETE FROM storeside.loads WHERE destination = 'storeside.trips'")
+    for statement in forget:
+        clickhouse.command(statement)
     s3_client.delete_object(Bucket="trips", Key="2026/trips.parquet")
     s3_client.delete_bucket(Bucket="trips")
 
@@ -89,8 +98,6 @@ def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any
 
 @pytest.mark.parametrize("statement", QUERIES)
 def test_queries_are_understood(clickhouse: Any, statement: str) -> None:
-    from include import sql
-
     for schema in SCHEMAS:
         for definition in sql.schema(schema):
             clickhouse.command(definition)

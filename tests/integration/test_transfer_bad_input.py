@@ -568,7 +568,7 @@ def test_requests_that_cannot_be_carried_out_say_why(loading: Loading) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         loading.load(loader="pull", collection="absent")
     loading.put({"b": b"\0\1\2"})
-    with pytest.raises(UsageError, match="format of 'b' is not plain"):
+    with pytest.raises(UsageError, match=r"such as 'b': give `format`"):
         loading.load("b")
 
 
