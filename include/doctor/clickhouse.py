@@ -119,6 +119,21 @@ def reaches_bucket(client: Any, source: Source) -> Finding:
     return _here.ok("reads S3", f"{source.bucket} at {source.endpoint}")
 
 
+def has_event(client: Any, bucket: str, key: str) -> bool:
+    """Tell whether a consumer of a queue has recorded an event of an object that was put a moment ago."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    try:
+        count = client.query(
+            f"SELECT count() FROM {LEDGER}.events WHERE recorded_at > now() - INTERVAL 10 MINUTE"
+            " AND bucket = {bucket:String} AND key = {key:String}",
+            parameters={"bucket": bucket, "key": key},
+        ).first_row[0]
+    except ClickHouseError:  # there is no ledger yet, and so no consumer
+        return False
+    return bool(count)
+
+
 def reads_aistore(client: Any, url: str, content: bytes) -> Finding:
     """Tell whether ClickHouse itself reads an object through AIStore's S3 API, as the manifest's load does."""
     function = f"s3({literal(url)}, NOSIGN, 'RawBLOB', 'content String')"

@@ -97,8 +97,8 @@ class _Examination:
         crowded = queue is not None and queue.waiting > s3.MOST_WAITING
         if queue is not None and crowded:
             self.found.append(s3.not_received(queue))
+        probe = None
         with ExitStack() as stack:
-            probe = None
             if self.systems.write and not crowded:
                 probe = stack.enter_context(s3.probe(client, source.bucket, self.found))
             if self.clickhouse is not None:
@@ -107,8 +107,12 @@ class _Examination:
                     if probe
                     else clickhouse.reaches_bucket(self.clickhouse, source)
                 )
-            if queue is not None and probe is not None:
-                self.found.append(s3.receive(queue, probe, self.systems.event_seconds))
+        # The object is gone again by now, so that no run finds it.
+        if queue is not None and probe is not None:
+            self.found.append(s3.receive(queue, probe, self.systems.event_seconds, self._recorded))
+
+    def _recorded(self, probe: s3.Probe) -> bool:
+        return self.clickhouse is not None and clickhouse.has_event(self.clickhouse, probe.bucket, probe.key)
 
     def _aistore(self) -> None:
         if self.systems.aistore is None:

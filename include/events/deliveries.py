@@ -30,6 +30,7 @@ class Outcome:
 
 
 UNTRIED = Outcome("untried")
+_PROBE = Outcome("skipped", "it is of the doctor's own object")
 
 
 @dataclass
@@ -49,7 +50,12 @@ class Delivery:
             events = parse(message.body)
         except NotificationError as e:
             return cls(message, error=f"it is not an S3 event notification: {e}")
-        return cls(message, events, [UNTRIED] * len(events))
+        return cls(message, events, [_PROBE if event.is_probe else UNTRIED for event in events])
+
+    @property
+    def needs_nothing(self) -> bool:
+        """Whether the message can be deleted as it is: every event is done with, or it has none."""
+        return not self.error and all(outcome.is_final for outcome in self.outcomes)
 
     @property
     def bytes(self) -> int:
@@ -99,6 +105,8 @@ def sort_out(deliveries: Iterable[Delivery], bucket: str, regex: str) -> list[st
     matching = re.compile(regex)
     for delivery in deliveries:
         for n, event in enumerate(delivery.events):
+            if delivery.outcomes[n].is_final:
+                continue
             if (reason := _needless(event, bucket, matching)) is not None:
                 delivery.outcomes[n] = Outcome("skipped", reason)
             else:

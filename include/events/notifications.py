@@ -81,6 +81,10 @@ class NotificationError(ValueError):
     """The message is not an S3 event notification; the text says what is wrong where, and what was expected."""
 
 
+# What the keys of the doctor's objects begin with.
+PROBES = ".storeside-doctor/"
+
+
 @dataclass(frozen=True)
 class S3Event:
     """One object of a notification.
@@ -116,6 +120,11 @@ class S3Event:
     def created(self) -> bool:
         """Whether the event says that an object was made or replaced."""
         return self.effect == "created"
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it tells of an object that the doctor puts to see its event arrive."""
+        return self.key.startswith(PROBES)
 
     @property
     def removed(self) -> bool:

@@ -46,6 +46,8 @@ def _decide(deliveries: Sequence[Delivery], client: Any, s3: S3Client, prefix: s
     places: dict[str, list[tuple[Delivery, int]]] = {}
     for delivery in deliveries:
         for n, event in enumerate(delivery.events):
+            if delivery.outcomes[n].is_final:
+                continue
             if event.created:
                 places.setdefault(event.bucket, []).append((delivery, n))
             else:

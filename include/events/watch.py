@@ -13,6 +13,7 @@ from include.events.lease import Lease
 from include.events.ledger import EventLedger
 from include.events.notifications import newest
 from include.events.queue import ENTRIES, Message, Queue
+from include.events.settle import settle
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class Watch:
         self.batches = Batches(client, queue.url)
         self._held: dict[str, list[Message]] = {}
         self._due: dict[str, tuple[float, float]] = {}
-        EventLedger(client, queue.url, "").create()
+        self.ledger = EventLedger(client, queue.url, "")
+        self.ledger.create()
 
     def step(self) -> dict[str, Any] | None:
         """Do what is due, which takes some seconds at most; returns what is to be told, or None."""
@@ -104,17 +106,24 @@ class Watch:
         return {"queue": self.queue.name, "batch": "", "messages": visible, "events": []}
 
     def _next(self) -> dict[str, Any] | None:
-        messages = {m.id: m for m in self.queue.receive(self.lease.seconds, _WAIT_SECONDS)}
+        messages = self._receive(_WAIT_SECONDS)
         if not messages:
             return None
         deadline = time.monotonic() + self.window.seconds
         while len(messages) <= self.window.messages - ENTRIES and time.monotonic() < deadline:
-            if not (more := self.queue.receive(self.lease.seconds, _GAP_SECONDS)):
+            if not (more := self._receive(_GAP_SECONDS)):
                 break
-            messages |= {m.id: m for m in more}
+            messages |= more
         batch = self.batches.open(list(messages.values()))
         self._hold(batch, list(messages.values()))
         return self._told(batch)
+
+    def _receive(self, wait_seconds: int) -> dict[str, Message]:
+        """Receive messages by id; those that ask for nothing, such as S3's test event, start no run."""
+        received = [Delivery.read(m) for m in self.queue.receive(self.lease.seconds, wait_seconds)]
+        if idle := [delivery for delivery in received if delivery.needs_nothing]:
+            settle(self.queue, self.ledger, idle)
+        return {d.message.id: d.message for d in received if not d.needs_nothing}
 
     def _told(self, batch: str) -> dict[str, Any]:
         """Return what an asset event says of a batch: of bounded size, however many messages it has."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,7 +24,10 @@ from include.doctor import __main__, clickhouse, connections
 from include.doctor.examination import Systems, examine
 from include.doctor.findings import Finding
 from include.doctor.hsds import Service
-from include.stack import airflow, aistore, aistore_build
+from include.events.lease import Lease
+from include.events.queue import Queue
+from include.events.watch import Watch
+from include.stack import airflow, aistore, aistore_build, s3
 from include.stack.settings import HOST, Stack, default_folder
 from include.storage.cluster import Cluster
 from include.transfer.source import Source
@@ -44,8 +48,8 @@ def bucket(s3_client: S3Client, sqs_client: SQSClient) -> Iterator[str]:
     s3_client.create_bucket(Bucket=name)
     dead = sqs_client.create_queue(QueueName=f"{name}-dlq")["QueueUrl"]
     redrive = json.dumps({"deadLetterTargetArn": arn(sqs_client, dead), "maxReceiveCount": "5"})
-    s3 = {"Service": "s3.amazonaws.com"}
-    may_send = {"Effect": "Allow", "Principal": s3, "Action": "sqs:SendMessage", "Resource": "*"}
+    principal = {"Service": "s3.amazonaws.com"}
+    may_send = {"Effect": "Allow", "Principal": principal, "Action": "sqs:SendMessage", "Resource": "*"}
     policy = json.dumps({"Version": "2012-10-17", "Statement": may_send})
     attributes = {"RedrivePolicy": redrive, "Policy": policy}
     url = sqs_client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]  # type: ignore[arg-type]
@@ -123,6 +127,24 @@ def test_the_stack_is_well_and_nothing_is_left(
     assert "Messages" not in sqs_client.receive_message(QueueUrl=url)
     assert not clickhouse.query("SELECT name FROM system.tables WHERE name LIKE 'doctor!_%' ESCAPE '!'").result_rows
     assert not [b.name for b in aistore.cluster().list_buckets() if b.name.startswith("storeside-doctor")]
+
+
+def test_a_watcher_of_the_queue_may_take_the_event(
+    doctor: Callable[..., list[Finding]], bucket: str, stack: Stack, sqs_client: SQSClient, clickhouse: Any
+) -> None:
+    late = s3.client("sqs", stack.url("s3"), *s3.keys(stack))
+    late.receive_message = lambda **_: time.sleep(0.1) or {}
+    findings: list[Finding] = []
+    examined = Thread(target=lambda: findings.extend(doctor(event_seconds=20.0, sqs=lambda: late)))
+    queue = Queue.find(sqs_client, bucket)
+    with Lease(queue, 30) as lease:
+        watch = Watch(queue, clickhouse, lease)
+        examined.start()
+        while examined.is_alive():
+            assert watch.step() is None, "no run is started for it"
+    assert not failed(findings)
+    (finding,) = [f for f in findings if f.check == "event of the probe"]
+    assert "whoever watches the queue has taken it" in finding.found
 
 
 def test_nothing_is_put_when_nothing_may_be(

@@ -12,6 +12,7 @@ import pytest
 from include.events.batches import Batches
 from include.events.lease import Lease, take_or_receive
 from include.events.load import EventLoad
+from include.events.notifications import PROBES
 from include.events.recordings import settle_run
 from include.events.settle import Settled
 from include.events.watch import Watch, Window
@@ -69,6 +70,20 @@ def test_one_batch_at_a_time_and_the_next_when_the_run_is_done(mailbox: Mailbox,
     assert run_of(mailbox, second).drained.loaded == 5
     assert mailbox.rows() == [(n,) for n in range(25)]
     assert watcher.step() is None
+
+
+def test_what_asks_for_nothing_starts_no_run(mailbox: Mailbox, lease: Lease) -> None:
+    probe = f"{PROBES}1"
+    mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody='{"Event": "s3:TestEvent"}')
+    mailbox.send(mailbox.record(probe))
+    watcher = watch(mailbox, lease)
+    until(lambda: watcher.step() or len(mailbox.events()) == 2, 10, "end of both")
+    assert mailbox.depth() == (0, 0)
+    assert mailbox.events()[probe, "ObjectCreated:Put"] == [("skipped", "it is of the doctor's own object")]
+    mailbox.send(mailbox.record(probe), mailbox.record("a.jsonl"))  # but what comes with others does
+    told = until(watcher.step, 10, "batch")
+    assert told["messages"] == 1
+    assert run_of(mailbox, told).drained.skipped == 2
 
 
 def test_what_an_event_says_is_bounded(mailbox: Mailbox, lease: Lease) -> None:
