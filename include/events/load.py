@@ -248,7 +248,7 @@ class EventLoad:
             try:
                 return self._load(keys)
             except (DatabaseError, OperationalError, TransientError) as e:
-                error = e if isinstance(e, TransientError) else classify(e)
+                error = classify(e)
                 if not isinstance(error, TransientError) or self.stop.is_set():
                     raise
                 if (delay := next(delays, None)) is None:

@@ -282,15 +282,15 @@ def publish(
         if "publishing" in states.values():
             settle(destination, loads, loads.doubtful(objects), replace_older=replace_older)
             states = loads.states(objects)
-        done = [o for o in objects if states.get(o.load_id) == "loaded"]
-        outdated = _versions(loads, objects)[1] if replace_older else []
-        left_out = {o.load_id for o in (*done, *outdated)}
+        done = {o.load_id for o in objects if states.get(o.load_id) == "loaded"}
+        older, outdated = _versions(loads, [o for o in objects if o.load_id not in done], replace_older)
+        left_out = done | {o.load_id for o in outdated}
         new = [o for o in staged if o.planned.load_id not in left_out]
         try:
             if left_out:
                 log.info("%d objects were loaded by another run, in this version or a later one", len(left_out))
                 _leave_out(destination.client, staging, [o for o in objects if o.load_id in left_out])
-                loads.record_replaced([o for o in outdated if states.get(o.load_id) != "loaded"])
+                loads.record_replaced(outdated)
             if not new:
                 return
             loads.record(new, "publishing")
@@ -300,7 +300,7 @@ def publish(
                 loads.forget_doubtful(new)
                 raise StaleError(f"{staging} cannot be published: {plain(e)}") from e
             raise
-        _finish(destination, loads, new, replace_older)
+        _finish(destination, loads, new, older)
 
 
 def _leave_out(client: Any, staging: str, objects: Sequence[Planned]) -> None:
@@ -325,23 +325,24 @@ def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], *
     log.info("%d loads that were cut off while they were published are there, %d are not", len(whole), len(other))
     if partial := [o.planned for o in other if o.planned.load_id in found]:
         destination.remove(partial)
-    _finish(destination, loads, whole, replace_older)
+    older, outdated = _versions(loads, [o.planned for o in whole], replace_older)
+    late = {o.load_id for o in outdated}
+    _finish(destination, loads, [o for o in whole if o.planned.load_id not in late], [*older, *outdated])
     if other:
         loads.forget_doubtful(other)
 
 
-def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], replace_older: bool) -> None:
-    if replace_older and published:
-        older, outdated = _versions(loads, [o.planned for o in published])
-        if gone := [*older, *outdated]:
-            destination.remove(gone)
-            loads.record_replaced(gone)
-        published = [o for o in published if o.planned not in outdated]
+def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], gone: Sequence[Planned]) -> None:
+    if gone:
+        destination.remove(gone)
+        loads.record_replaced(gone)
     loads.record(published, "loaded")
 
 
-def _versions(loads: Loads, objects: Sequence[Planned]) -> tuple[list[Planned], list[Planned]]:
+def _versions(loads: Loads, objects: Sequence[Planned], replace_older: bool) -> tuple[list[Planned], list[Planned]]:
     """Return the loaded versions that these objects replace, and those of the objects that have a newer one."""
+    if not replace_older or not objects:
+        return [], []
     ours = {o.key: o for o in objects}
     others = loads.others(objects)
     newer = {o.key for o in others if o.modified > ours[o.key].modified}

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -94,6 +95,38 @@ def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.Monke
         bucket=loading.bucket,
     )
     assert states == [*((f"{n}.csv", "loaded", ROWS) for n in range(3)), ("broken.csv", "failed", 0)]
+
+
+def test_a_crash_while_versions_are_replaced(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the run is killed, the next one leaves the rows of each object's last version, once."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    loading.create("object UInt32, row UInt32, text String")
+    version = crashes = 0
+    for survived in range(5, 500, 5):
+        version += 1
+        loading.put({f"{n}.csv": csv(100 * version + n) for n in range(3)})
+        transfer = Transfer(_replacing(loading), mortal(loading.client(), survived), loading.s3, unique("run"))
+        try:
+            transfer.run(transfer.prepare())
+        except Killed:
+            crashes += 1
+        else:
+            break
+        transfer = Transfer(_replacing(loading), loading.client(), loading.s3, unique("run"))
+        transfer.run(transfer.prepare())
+        counts = loading.query(f"SELECT object, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
+        assert counts == [(100 * version + n, ROWS, ROWS) for n in range(3)], f"killed after {survived} statements"
+    assert crashes > 5
+    states = loading.query(
+        "SELECT toString(state), count() FROM storeside.loads FINAL WHERE bucket = {bucket:String}"
+        " GROUP BY 1 ORDER BY 1",
+        bucket=loading.bucket,
+    )
+    assert states == [("loaded", 3), ("replaced", 3 * (version - 1))]
+
+
+def _replacing(loading: Loading) -> Request:
+    return replace(_request(loading), on_overwrite="replace")
 
 
 def _request(loading: Loading) -> Request:
