@@ -247,7 +247,7 @@ def test_results_stay_and_descriptors_do_not(to_wav: AudioFfmpeg) -> None:
             to_wav.transform(content, "", "")
     assert results[0] == results[1] == results[2] == transcode(WAV, AudioFormat())
     del results
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_mp4_with_its_index_behind_needs_a_command_that_can_go_back(to_wav: AudioFfmpeg) -> None:
