@@ -228,8 +228,8 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
     print(f"| put to row visible, a run for each batch, p50 / p95 | {statistics.median(by_run):.1f} / {p95:.1f} s |")
     floor = statistics.quantiles(by_task, n=20)[-1]
     print(f"| the same, a task that follows the queue | {statistics.median(by_task):.1f} / {floor:.1f} s |")
-    print(f"| drain of {given.objects} events | {statistics.median(drains):.0f} objects/s |")
-    print(f"| the same objects from a listing | {statistics.median(listings):.0f} objects/s |")
+    print(f"| drain of {given.objects} events | {measure.spread(drains, 0)} objects/s |")
+    print(f"| the same objects from a listing | {measure.spread(listings, 0)} objects/s |")
     print(f"| burst of {given.burst} messages | {given.burst / seconds:.0f} messages/s, peak {peak:.0f} MB |")
     print(f"| left in the queue | {left} |\n")
     measure.bench("events.visible_p50_seconds", statistics.median(by_run), "s")

@@ -30,7 +30,7 @@ from include.stack import cli, hsds
 from include.stack.settings import CHECKOUT, Stack, default_folder
 from include.stack.supervisor import Supervisor
 from tests.benchmarks import versitygw
-from tests.benchmarks.measure import bench, machine
+from tests.benchmarks.measure import bench, machine, spread
 
 ROWS, COLUMNS = 12_000, 2_200
 CHUNKS = (240, COLUMNS)
@@ -164,8 +164,8 @@ def export(stack: Stack, folder: Path, rounds: int, gigabytes: float) -> int:
                 + ", ".join(f"{name} {mb:.0f} MB" for name, mb in peaks.items()),
                 flush=True,
             )
-    print(f"h5pyd, one request {statistics.median(reads):6.1f} MB/s")
-    print(f"export to Parquet  {statistics.median(exports):6.1f} MB/s")
+    print(f"h5pyd, one request {spread(reads)} MB/s")
+    print(f"export to Parquet  {spread(exports)} MB/s")
     ratio = statistics.median(ratios)
     bench("hsds.export_of_single_read", ratio, "x")
     bench("hsds.server_peak_mb", max(servers), "MB")

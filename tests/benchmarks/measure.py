@@ -79,9 +79,20 @@ class Figures:
         return statistics.median(self.cpu.get(name, [0.0]))
 
     @property
+    def totals(self) -> list[float]:
+        """CPU milliseconds per object of all parts together, by round."""
+        return [sum(parts) for parts in zip(*self.cpu.values(), strict=True)]
+
+    @property
     def total(self) -> float:
         """Median CPU milliseconds per object of all parts together."""
-        return statistics.median(map(sum, zip(*self.cpu.values(), strict=True)))
+        return statistics.median(self.totals)
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Return a median with the least and the greatest value: ``2.0 (1.9 to 2.4)``."""
+    low, mid, high = (f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
+    return mid if len(values) == 1 else f"{mid} ({low} to {high})"
 
 
 def machine() -> str:

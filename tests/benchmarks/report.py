@@ -92,9 +92,9 @@ def page(found: Sections) -> str:
 # Benchmarks
 
 `make bench` runs all of them and writes this page; `make bench ARGS="transfer events"` these two, and
-`make bench-transfer` one without the page. Figures are medians of interleaved rounds. Ratios stand against a named
-peer or a limit. Everything runs on one machine, embedded stack included: {measure.machine()}. Its cores are
-shared with others, so a ratio tells more than a second does.
+`make bench-transfer` one without the page. Figures are medians of interleaved rounds; brackets hold the least and the
+greatest. Ratios stand against a named peer or a limit. Everything runs on one machine, embedded stack included:
+{measure.machine()}. Its cores are shared with others, so a ratio tells more than a second does.
 
 Versions: {versions}, Python {sys.version.split()[0]}. `make bench-transfer` installs its peers into environments of
 their own, at the versions in `tests/benchmarks/transfer_peers.py`, and runs them without a network.

@@ -77,8 +77,8 @@ def report(found: dict[tuple[int, int], Figures], count: int, rounds: int) -> No
     print("|---|---|---|---|---|---|")
     for (targets, workers), figures in found.items():
         print(
-            f"| {targets} | {workers} | {figures.rate:.1f} | {figures.total:.1f} | {figures.part('aistore'):.1f} |"
-            f" {figures.part('server'):.1f} |"
+            f"| {targets} | {workers} | {measure.spread(figures.rates)} | {measure.spread(figures.totals)} |"
+            f" {figures.part('aistore'):.1f} | {figures.part('server'):.1f} |"
         )
     costs = [figures.total for figures in found.values()]
     limits = Cluster().seconds(statistics.median(costs) / 1e3)

@@ -89,7 +89,7 @@ def compare(store: Store, rounds: int, small: int) -> tuple[float, float, float]
             mover = Mover(samples, store, profiles["put"])
             seconds["small"].append(timed(lambda m=mover: m.copy_one(Pending(str(SMALL), key, SMALL, ""))))  # type: ignore[misc]
     median = {name: statistics.median(values) for name, values in seconds.items()}
-    print("".join(f"  {name}: {value:.3f} s\n" for name, value in median.items()))
+    print("".join(f"  {name}: {measure.spread(values, 3)} s\n" for name, values in seconds.items()))
     return (
         median["put whole"] / median["put parts"],
         median["get whole"] / median["get parts"],

@@ -200,8 +200,9 @@ def _print(found: dict[tuple[str, int], list[Found]], limit: float) -> None:
         mean, peak = median(some, "mean"), median(some, "peak")
         time_variance, node_variance = median(some, "time_variance"), median(some, "node_variance")
         cpu = statistics.median(one.cpu for one in some)
+        means = measure.spread([one.report.figures.mean / 1e6 for one in some], 0)
         print(
-            f"| {name} | {targets} | {mean / 1e6:.0f} | {peak / 1e6:.0f} | {100 * mean / limit:.0f} % |"
+            f"| {name} | {targets} | {means} | {peak / 1e6:.0f} | {100 * mean / limit:.0f} % |"
             f" {time_variance:.1f} % | {node_variance:.1f} % | {cpu:.2f} |"
         )
         lines += [

@@ -29,7 +29,7 @@ from include.transformers.formats import AudioFormat
 from include.transformers.native import build
 from operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
 from tests.benchmarks import measure, recordings, stacks
-from tests.benchmarks.measure import Figures, bench
+from tests.benchmarks.measure import Figures, bench, spread
 
 STEREO, MONO = AudioFormat(sample_rate=44_100, channels=2), AudioFormat()
 CLIENT_THREADS = 24
@@ -219,7 +219,10 @@ def report(found: Mapping[str, Figures], rounds: int, count: int) -> None:
     print("|---|---|---|---|---|")
     for name, figures in found.items():
         server = figures.part("server") + figures.part("client")
-        print(f"| {name} | {figures.rate:.1f} | {figures.total:.1f} | {figures.part('aistore'):.1f} | {server:.1f} |")
+        print(
+            f"| {name} | {spread(figures.rates)} | {spread(figures.totals)} | {figures.part('aistore'):.1f} |"
+            f" {server:.1f} |"
+        )
     print()
     stereo, mono = found["ours, 44.1 kHz stereo"], found["ours, 16 kHz mono"]
     ffmpeg, ffmpeg_mono = found["ffmpeg server, 44.1 kHz stereo"], found["ffmpeg server, 16 kHz mono"]

@@ -15,7 +15,7 @@ from include.transfer.__main__ import clickhouse
 from include.transform.etl import EtlSpec
 from operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from tests.benchmarks import measure
-from tests.benchmarks.measure import Figures
+from tests.benchmarks.measure import Figures, spread
 from tests.benchmarks.transform import STEREO, start
 
 
@@ -92,7 +92,7 @@ def main() -> None:
     for way, figures in ranked:
         print(
             f"| {way.server} | {way.communication} | {'fqn' if way.file_access else ''} |"
-            f" {'yes' if way.direct_put else ''} | {figures.total:.1f} | {figures.part('aistore'):.1f} |"
+            f" {'yes' if way.direct_put else ''} | {spread(figures.totals)} | {figures.part('aistore'):.1f} |"
             f" {figures.part('server'):.1f} | {options.count / figures.rate:.1f} |"
         )
     if kept:
