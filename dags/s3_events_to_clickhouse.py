@@ -38,6 +38,13 @@ PARAMS = {
         section="How",
         description="Messages that one run takes at most; the rest is the next run's",
     ),
+    "max_bytes": Param(
+        0,
+        type="integer",
+        minimum=0,
+        section="How",
+        description="Bytes of new objects after which one run takes no more messages; 0: no limit",
+    ),
 }
 
 with DAG(
@@ -77,4 +84,5 @@ What became of each event: `SELECT key, event, state, reason FROM storeside.even
         on_overwrite="{{ params.on_overwrite }}",
         on_failed_objects="{{ params.on_failure }}",
         max_messages="{{ params.max_messages }}",
+        max_bytes="{{ params.max_bytes }}",
     )

@@ -37,6 +37,8 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
     :param max_messages: after so many the rest is left to the next run
+    :param max_bytes: after messages that tell of so many bytes of new objects the rest is left to the next run; 0 is
+        no limit
     :param max_seconds: after so many seconds no more is received
     :param idle_seconds: how long to wait for messages when there are none; 0 ends when the queue is empty
     :param batch_messages: messages that are held and loaded at once
@@ -48,6 +50,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
         *S3ToClickHouseOperator.template_fields,
         "sqs_queue",
         "max_messages",
+        "max_bytes",
         "max_seconds",
         "idle_seconds",
         "batch_messages",
@@ -60,6 +63,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
         *,
         sqs_queue: str,
         max_messages: int | str = 100_000,
+        max_bytes: int | str = 0,
         max_seconds: float | str = 600,
         idle_seconds: float | str = 0,
         batch_messages: int | str = 1000,
@@ -69,6 +73,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
         super().__init__(**kwargs)
         self.sqs_queue = sqs_queue
         self.max_messages = max_messages
+        self.max_bytes = max_bytes
         self.max_seconds = max_seconds
         self.idle_seconds = idle_seconds
         self.batch_messages = batch_messages
@@ -85,7 +90,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
             request = self.request(aws)
             limits = Limits(
                 int(self.max_messages), float(self.max_seconds), float(self.idle_seconds), int(self.batch_messages),
-                self.batch_bytes, self.lease_seconds,
+                self.batch_bytes, self.lease_seconds, bytes=int(self.max_bytes),
             )  # fmt: skip
             queue = Queue.find(sqs_client(aws), self.sqs_queue)
             load = EventLoad(queue, request, *clients(aws, clickhouse), run_key(context), limits)
@@ -119,7 +124,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
                 "failed": report["dead"],
                 "bytes_in": report["bytes"],
                 "seconds": report["seconds"],
-                "detail": json.dumps(report),
+                "detail": json.dumps({**report, "queue": self.sqs_queue}),
             },
             rows=report["rows"],
             rejected=report["rejected"],

@@ -22,13 +22,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     parser = transfer_arguments("include.events", __doc__ or "")
     parser.add_argument("--queue", required=True, help="name or URL; it needs a dead-letter queue")
+    parser.add_argument("--messages", type=int, default=100_000, help="so many at most; default: %(default)s")
+    parser.add_argument("--bytes", type=int, default=0, help="of new objects, about so many at most; 0: no limit")
     parser.add_argument("--seconds", type=float, default=600.0, help="receive for so long; default: %(default)s")
     parser.add_argument("--idle-seconds", type=float, default=0.0, help="wait so long for messages")
     parser.add_argument("--batch-messages", type=int, default=1000, help="held at once; default: %(default)s")
     parser.add_argument("--lease-seconds", type=int, default=120, help="when killed; default: %(default)s")
     given = parser.parse_args(arguments)
     quiet_logging()
-    limits = {name: getattr(given, name) for name in ("seconds", "idle_seconds", "batch_messages", "lease_seconds")}
+    names = ("messages", "bytes", "seconds", "idle_seconds", "batch_messages", "lease_seconds")
+    limits = {name: getattr(given, name) for name in names}
     try:
         load = EventLoad(
             Queue.find(aws("sqs"), given.queue),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from include import sql
-from include.events.deliveries import Delivery
+from include.events.deliveries import Delivery, oldest
 from include.events.queue import Message, Queue
+from include.transfer.errors import UsageError
 from include.transfer.loads import LONG_STATEMENT
 from include.transfer.source import literal
+
+log = logging.getLogger(__name__)
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _EVENTS = {
@@ -34,6 +39,7 @@ class EventLedger:
         self.client = client
         self.queue = queue
         self.run_id = run_id
+        self._given_back: dict[str, float] = {}  # when they were sent, by message
 
     def create(self) -> None:
         """Create the tables where they are missing."""
@@ -61,6 +67,12 @@ class EventLedger:
 
     def record(self, deliveries: Iterable[Delivery], state: str = "") -> None:
         """Record what became of events; `state` is that of those that are neither loaded nor skipped."""
+        deliveries = list(deliveries)
+        for message in (delivery.message for delivery in deliveries):
+            if state == "released" and message.sent:
+                self._given_back[message.id] = message.sent
+            else:
+                self._given_back.pop(message.id, None)
         rows = [row for delivery in deliveries for row in self._rows(delivery, state)]
         if rows:
             self.client.insert(
@@ -86,12 +98,37 @@ class EventLedger:
             for n, (event, outcome) in enumerate(zip(delivery.events, delivery.outcomes, strict=True))
         ]  # fmt: skip
 
-    def record_depth(self, queue: Queue, oldest_seconds: float) -> None:
-        """Note how deep the queue and its dead-letter queue are now."""
-        depth, dead = queue.depth(), queue.dead_letters.depth()
+    def record_depth(self, queue: Queue, messages: Sequence[Message] = ()) -> None:
+        """Note how deep the queue and its dead-letter queue are now, and the age of the oldest message.
+
+        SQS does not tell that age: it is the one of the oldest of `messages`, which the caller has, and of those
+        that were given back through this ledger. Where none is known it goes on from the last one that was noted:
+        a queue that is not empty loses its age only when its messages are known to be younger.
+        """
+        depth, now = queue.depth(), time.time()
+        try:
+            dead = queue.dead_letters.depth().visible
+        except UsageError as e:  # it has none: its messages wait all the same
+            log.warning("no dead letters are counted: %s", e)
+            dead = 0
+        age = 0.0
+        if not depth.is_empty:
+            known = messages or self._given_back
+            given_back = now - min(self._given_back.values(), default=now)
+            age = max(oldest(messages, now), given_back) if known else self._last_age()
         self.client.insert(
             "storeside.queue_depths",
-            [[self.queue, depth.visible, depth.in_flight, depth.delayed, dead.visible, oldest_seconds]],
+            [[self.queue, depth.visible, depth.in_flight, depth.delayed, dead, age]],
             column_names=["queue", "visible", "in_flight", "delayed", "dead", "oldest_seconds"],
             settings=_SYNCHRONOUS,
         )
+
+    def _last_age(self) -> float:
+        """Return the age that was noted last, and what was added to it since; 0 when there was none."""
+        row = self.client.query(
+            "SELECT argMax((oldest_seconds, recorded_at), recorded_at) AS last,"
+            " if(last.1 > 0, last.1 + toFloat64(now64(3)) - toFloat64(last.2), 0)"
+            " FROM storeside.queue_depths WHERE queue = {queue:String}",
+            parameters={"queue": self.queue},
+        ).first_row
+        return float(row[1])

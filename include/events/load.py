@@ -18,7 +18,7 @@ from include.events.current import Found, look_at
 from include.events.deliveries import Delivery, Outcome, conclude, oldest, sort_out
 from include.events.lease import Lease
 from include.events.ledger import EventLedger
-from include.events.queue import LONG_POLL, Queue, backoff
+from include.events.queue import LONG_POLL, Message, Queue, backoff
 from include.events.settle import MOST_FAILURES, Settled, settle
 from include.transfer.engine import Transfer
 from include.transfer.errors import ObjectError, TransientError, TriedOutError, UsageError, classify, may_pass
@@ -36,8 +36,9 @@ _DELAYS = (2.0, 5.0, 10.0, 30.0)
 class Limits:
     """How much one run takes, and how much of it at a time.
 
-    After `seconds` no more is received; `idle_seconds` is how long it waits for messages when there are none. A batch
-    is what is held and loaded at once.
+    After `seconds`, so many `messages`, or messages that tell of so many `bytes` of new objects, no more is received;
+    SQS gives up to ten at a time, and what was received is processed. `bytes` 0 is no limit. `idle_seconds` is how
+    long it waits for messages when there are none. A batch is what is held and loaded at once.
     """
 
     messages: int = 100_000
@@ -47,11 +48,14 @@ class Limits:
     batch_bytes: int = 1 << 30
     lease_seconds: int = 120
     most_failures: int = MOST_FAILURES
+    bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("messages", "batch_messages", "batch_bytes", "most_failures"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)}: needs to be 1 or more")
+        if self.bytes < 0:
+            raise UsageError(f"bytes {self.bytes}: needs to be 1 or more, or 0 for no limit")
         if not 3 <= self.lease_seconds <= 3600:
             raise UsageError(f"lease_seconds {self.lease_seconds}: needs to be from 3 to 3600")
 
@@ -108,7 +112,8 @@ class EventLoad:
         self.stop = threading.Event()
         self.drained = Drained()
         self._transfer: Transfer | None = None
-        self._depth_at = 0.0
+        self._depth_at = -_DEPTH_SECONDS
+        self._newest: list[Message] = []
 
     def run(self, batches: Sequence[str] = ()) -> Drained:
         """Process batches that were leased for this run or left by an earlier one, then what is in the queue.
@@ -145,7 +150,8 @@ class EventLoad:
             except BaseException:
                 lease.release_all()
                 raise
-        self.ledger.record_depth(self.queue, 0.0)
+        # What is left in the queue was sent after what was taken, or about then.
+        self.ledger.record_depth(self.queue, self._newest)
         self.drained.seconds = time.monotonic() - started
         return self.drained
 
@@ -179,26 +185,29 @@ class EventLoad:
 
         While a batch is processed the next one is received.
         """
-        taken = 0
+        taken = size = 0
+        limits = self.limits
 
         def receive(idle_seconds: float) -> list[Delivery]:
-            most = min(self.limits.batch_messages, self.limits.messages - taken)
-            return self._receive(lease, most, min(idle_seconds, end - time.monotonic()), end)
+            most = min(limits.batch_messages, limits.messages - taken)
+            most_bytes = min(limits.batch_bytes, limits.bytes - size) if limits.bytes else limits.batch_bytes
+            return self._receive(lease, most, most_bytes, min(idle_seconds, end - time.monotonic()), end)
 
         with ThreadPoolExecutor(1, thread_name_prefix="receive") as thread:
             deliveries = receive(self.limits.idle_seconds)
             while deliveries and not self.stop.is_set():
                 taken += len(deliveries)
+                size += sum(delivery.bytes for delivery in deliveries)
                 ahead = thread.submit(receive, 0)
                 yield deliveries
                 deliveries = ahead.result() or receive(self.limits.idle_seconds)
         lease.release_all()
 
-    def _receive(self, lease: Lease, most: int, idle_seconds: float, end: float) -> list[Delivery]:
-        """Receive messages while they come, up to so many or until their objects are large enough for a batch."""
+    def _receive(self, lease: Lease, most: int, most_bytes: int, idle_seconds: float, end: float) -> list[Delivery]:
+        """Receive messages while they come, up to so many or until their objects have so many bytes."""
         received: list[Delivery] = []
         size, deadline = 0, time.monotonic() + idle_seconds
-        while len(received) < most and size < self.limits.batch_bytes and not self.stop.is_set():
+        while len(received) < most and size < most_bytes and not self.stop.is_set():
             if time.monotonic() >= end:
                 break
             # An empty answer of a short poll does not mean that there is nothing, one of a long poll does.
@@ -216,6 +225,10 @@ class EventLoad:
         """Load the objects of some messages, and settle with the queue."""
         newest = {delivery.message.id: delivery for delivery in received}
         messages = [delivery.message for delivery in newest.values()]
+        self._newest = sorted(messages, key=lambda message: message.sent)[-1:] or self._newest
+        if time.monotonic() - self._depth_at >= _DEPTH_SECONDS:
+            self._depth_at = time.monotonic()
+            self.ledger.record_depth(self.queue, messages)
         known = self.ledger.known(messages)
         done_before, deliveries = [], []
         for name, delivery in newest.items():
@@ -235,9 +248,6 @@ class EventLoad:
             "%d messages: %d deleted, %d given back, %d to the dead letters; the oldest had waited %.1f s",
             len(messages), settled.deleted, settled.released, settled.dead, lag,
         )  # fmt: skip
-        if time.monotonic() - self._depth_at >= _DEPTH_SECONDS:
-            self._depth_at = time.monotonic()
-            self.ledger.record_depth(self.queue, lag)
 
     def _load_patiently(self, keys: Sequence[str]) -> dict[str, Outcome]:
         """Load, and try again while messages are held: each time that they are received counts against them."""

@@ -65,6 +65,11 @@ class Depth:
     in_flight: int
     delayed: int
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing at all."""
+        return not (self.visible or self.in_flight or self.delayed)
+
 
 class NoQueueError(UsageError):
     """There is no queue of this name."""

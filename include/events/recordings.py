@@ -38,7 +38,7 @@ def settle_run(queue: Queue, client: Any, s3: S3Client, run_id: str, prefix: str
         _decide(list(deliveries.values()), client, s3, prefix, complete=complete)
         total.add(settle(queue, ledger, list(deliveries.values())))
         batches.settled(batch, run_id)
-    ledger.record_depth(queue, 0.0)
+    ledger.record_depth(queue)
     return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from include.events.ledger import EventLedger
 from include.events.notifications import newest
 from include.events.queue import ENTRIES, Message, Queue
 from include.events.settle import settle
+from include.transfer.errors import TransferError
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,8 @@ class Window:
     DAG is paused, its messages are given back, and from then on there is an event without a batch every
     `ring_seconds`, which costs the messages no receives, until a run has processed some. The messages of a run's
     batch are held for `taken_seconds`; after `failed_seconds`, and each time after twice as long, they are told of
-    once more: the next run, which waits for that one, gets them if it has failed and could not settle.
+    once more: the next run, which waits for that one, gets them if it has failed and could not settle. Depth and age
+    of the queue are noted every `depth_seconds`.
     """
 
     messages: int = 1000
@@ -41,6 +44,7 @@ class Window:
     ring_seconds: float = 300.0
     failed_seconds: float = 300.0
     taken_seconds: float = 21_600.0
+    depth_seconds: float = 30.0
 
 
 class Watch:
@@ -53,11 +57,19 @@ class Watch:
         self.batches = Batches(client, queue.url)
         self._held: dict[str, list[Message]] = {}
         self._due: dict[str, tuple[float, float]] = {}
+        self._depth_due = time.monotonic()
         self.ledger = EventLedger(client, queue.url, "")
         self.ledger.create()
 
     def step(self) -> dict[str, Any] | None:
         """Do what is due, which takes some seconds at most; returns what is to be told, or None."""
+        told = self._step()
+        if told is None and time.monotonic() >= self._depth_due:  # what is told does not wait for this
+            self._depth_due = time.monotonic() + self.window.depth_seconds
+            self._record_depth([message for messages in self._held.values() for message in messages])
+        return told
+
+    def _step(self) -> dict[str, Any] | None:
         most = {"open": self.window.untaken_seconds, "taken": self.window.taken_seconds}
         every = {"open": self.window.repeat_seconds, "taken": self.window.failed_seconds}
         unsettled = []
@@ -96,9 +108,17 @@ class Watch:
     def _give_up(self, batch: str) -> None:
         log.info("no run has taken batch %s: its messages are given back; is the DAG paused?", batch)
         messages = self._held.pop(batch, None) or self.batches.messages(batch)
+        self._record_depth(messages)  # the age goes on from theirs until a run has them
         self.lease.let_go(messages)
         self.batches.give_up(batch)
         self.queue.extend(messages, 0)
+
+    def _record_depth(self, messages: Sequence[Message]) -> None:
+        """Note depth and age: between runs, and while the DAG is paused, nobody else does."""
+        try:
+            self.ledger.record_depth(self.queue, messages)
+        except TransferError as e:
+            log.warning("the depth of %s is not noted: %s", self.queue.name, e)
 
     def _ring(self) -> dict[str, Any] | None:
         if not self._is_due("", self.window.ring_seconds) or not (visible := self.queue.depth().visible):

@@ -15,6 +15,12 @@ def queues(tables: Tables) -> list[dict[str, Any]]:
     return tables.rows(sql.query("pages_queues"))
 
 
+def url(measured: list[dict[str, Any]], queue: str) -> str:
+    """Return the URL of a measured queue by its URL or its name, as tasks have it; empty for any other."""
+    urls = [row["queue"] for row in measured]
+    return next((one for one in urls if queue in (one, one.rpartition("/")[2])), "")
+
+
 def history(tables: Tables, queue: str, hours: int = 24) -> list[dict[str, Any]]:
     """Return depth and age of a queue over the last hours."""
     return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=hours, slice=max(hours * 3600 // 96, 15))

@@ -63,7 +63,7 @@ CREATE TABLE IF NOT EXISTS storeside.queue_depths
     in_flight UInt64,
     delayed UInt64,
     dead UInt64 COMMENT 'visible in its dead-letter queue',
-    oldest_seconds Float64 COMMENT 'age of the oldest message that was received; 0 when there was none',
+    oldest_seconds Float64 COMMENT 'age of the oldest message that was received and is not done; 0 when there is none',
     recorded_at DateTime64(3) DEFAULT now64(3)
 )
 ENGINE = MergeTree

@@ -22,6 +22,7 @@ WHERE (destination, bucket, key, version) IN
     ORDER BY destination, bucket, key, version
     LIMIT {limit:UInt32} * 4
 )
+    AND ({status:String} = '' OR state = if({status:String} = 'done', 'loaded', {status:String}))
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
 ORDER BY destination, bucket, key, version
 LIMIT {limit:UInt32}

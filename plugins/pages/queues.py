@@ -23,16 +23,14 @@ _MOST_LETTERS = 200
 def overview(request: Request, tables: TablesDep, queue: str = "", state: str = "", before: str = "") -> Response:
     """Show all queues, and the history and the events of one of them."""
     found = queues.queues(tables)
-    measured = [row["queue"] for row in found]
-    by_name = {url.rpartition("/")[2]: url for url in reversed(measured)}  # a link from a task has the name alone
-    chosen = by_name.get(queue, queue) or (measured[0] if measured else "")
+    chosen = queues.url(found, queue) or queue or (found[0]["queue"] if found else "")
     history = queues.history(tables, chosen) if chosen else []
     return render(
         request, "queues.html", title="Queues", queues=found, chosen=chosen, state=state, states=queues.STATES,
         before=before, page=queues.events(tables, chosen, state, before) if chosen else None,
         lines=[
             charts.line("messages waiting", "", [(row["at"], row["waiting"]) for row in history]),
-            charts.line("age of the oldest, seconds", "", [(row["at"], row["age"]) for row in history]),
+            charts.line("age of the oldest*, seconds", "", [(row["at"], row["age"]) for row in history]),
             charts.line("dead letters", "", [(row["at"], row["dead_letters"]) for row in history]),
         ],
     )  # fmt: skip
@@ -44,11 +42,12 @@ def dead_letters(
 ) -> Response:
     """Show dead letters, to those who may send them back: reading hides them from others for a while."""
     try:
-        letters = _dead_letters(tables, queue).listed(_MOST_LETTERS)
+        dead = _dead_letters(tables, queue)
+        letters = dead.listed(_MOST_LETTERS)
     except TransferError as e:
         raise HTTPException(502, str(e)) from e
     return render(
-        request, "dead_letters.html", title="Dead letters", queue=queue, letters=letters, sent=sent,
+        request, "dead_letters.html", title="Dead letters", queue=dead.queue.url, letters=letters, sent=sent,
         most=_MOST_LETTERS, may_run=may_run(user),
     )  # fmt: skip
 
@@ -75,6 +74,6 @@ def _dead_letters(tables: Tables, queue: str) -> Any:
     from include.events.dead_letters import DeadLetters
     from include.events.queue import Queue
 
-    if queue not in {row["queue"] for row in queues.queues(tables)}:
+    if not (url := queues.url(queues.queues(tables), queue)):
         raise HTTPException(404, "no such queue among those that Storeside reads")
-    return DeadLetters(Queue(sqs(), queue))
+    return DeadLetters(Queue(sqs(), url))

@@ -374,6 +374,38 @@ def test_failed_objects_are_tried_again(site: Site, tab: Page) -> None:
     assert site.api.wait(DAG, newest["dag_run_id"], 60)["state"] == "success"
 
 
+def failed(site: Site, kind: str, **detail: Any) -> str:
+    """Record a run with two failures, and return the address of its page."""
+    run = unique("failed")
+    row = {
+        "run_id": f"pages/{run}", "dag_id": "pages", "task_id": "move[3]", "kind": kind, "source": "s3://in/",
+        "destination": "clickhouse://d.t", "state": "partial", "failed": 2, "seconds": 1.0,
+        "detail": json.dumps(detail),
+    }  # fmt: skip
+    Ledger(site.clickhouse).record_run(row)
+    return site.url("run", dag="pages", run=run)
+
+
+def test_the_task_of_a_dag_that_has_no_such_parameter_is_cleared(site: Site, tab: Page) -> None:
+    sent: list[tuple[str, str, Any]] = []
+
+    def airflow(route: Route) -> None:
+        asked = route.request
+        sent.append((asked.method, asked.url.partition("/api/v2/")[2], asked.post_data_json))
+        route.fulfill(json={"params": {"prefix": {}}})
+
+    address = failed(site, "load")
+    tab.route(re.compile("/api/v2/"), airflow)
+    tab.goto(address)
+    click_twice(tab, "Retry the 2 failed")
+    tab.get_by_text("Task move 3 was cleared").wait_for()
+    cleared = {
+        "dry_run": False, "dag_run_id": address.rpartition("=")[2], "only_failed": False,
+        "include_downstream": True, "task_ids": [["move", 3]],
+    }  # fmt: skip
+    assert sent == [("GET", "dags/pages/details", None), ("POST", "dags/pages/clearTaskInstances", cleared)]
+
+
 def test_a_running_load_is_shown_and_cancelled(site: Site, tab: Page) -> None:
     table = f"storeside.{unique('slow').replace('-', '_')}"
     site.clickhouse.command(
@@ -433,7 +465,8 @@ def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> No
         etls.discard(aistore, etl)
 
 
-def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client: SQSClient) -> None:
+@pytest.mark.parametrize("way", ["queues", "run"])
+def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client: SQSClient, way: str) -> None:
     for statement in sql.schema("events"):
         site.clickhouse.command(statement)
     dead = sqs_client.create_queue(QueueName=unique("dead"))["QueueUrl"]
@@ -444,8 +477,13 @@ def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client
     reason = {"storeside.reason": {"DataType": "String", "StringValue": "no <b>table</b>"}}
     for body in ("first", "second"):
         sqs_client.send_message(QueueUrl=dead, MessageBody=body, MessageAttributes=reason)
-    tab.goto(site.url("queues", queue=queue))
-    tab.get_by_role("link", name="Dead letters…").click()
+    if way == "queues":
+        tab.goto(site.url("queues", queue=queue))
+        tab.get_by_role("link", name="Dead letters…").click()
+    else:
+        tab.goto(failed(site, "events", queue=queue.rpartition("/")[2]))
+        assert tab.get_by_role("button", name="Retry").count() == 0
+        tab.get_by_role("link", name="Send back dead letters (2)…").click()
     tab.get_by_role("cell", name="no <b>table</b>").first.wait_for()
     tab.get_by_role("row", name="second").get_by_role("checkbox").check()
     tab.get_by_role("button", name="Send the chosen ones back").click()

@@ -333,6 +333,18 @@ def test_limits_bound_a_run(mailbox: Mailbox) -> None:
     assert (small.messages, small.loaded) == (15, 15)
 
 
+def test_bytes_of_new_objects_bound_a_run(mailbox: Mailbox) -> None:
+    mailbox.silence()
+    for n in range(30):
+        mailbox.send(mailbox.record(f"{n:02}.jsonl", size=100))
+        mailbox.send(mailbox.record(f"{n:02}.jsonl", "ObjectRemoved:Delete", size=10_000))  # of no new object
+    received = mailbox.drain(limits={"bytes": 1001, "batch_messages": 10}).messages
+    assert 21 <= received <= 39  # every other one, ten at a time
+    assert received % 10 == 0
+    assert mailbox.depth() == (60 - received, 0)
+    assert mailbox.drain().messages == 60 - received  # no limit
+
+
 def test_a_stopped_run_gives_everything_back_at_once(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(5)})
     mailbox.arrive(5)
@@ -482,6 +494,6 @@ def test_wrong_queues_are_refused_before_anything_is_received(mailbox: Mailbox) 
     assert mailbox.depth() == (1, 0)
     with pytest.raises(UsageError, match="all_or_nothing"):
         mailbox.drain(all_or_nothing=True)
-    for wrong in ({"messages": 0}, {"lease_seconds": 1}, {"batch_bytes": 0}):
+    for wrong in ({"messages": 0}, {"lease_seconds": 1}, {"batch_bytes": 0}, {"bytes": -1}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             mailbox.drain(limits=wrong)

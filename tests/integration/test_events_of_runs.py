@@ -127,6 +127,67 @@ def test_a_paused_dag_costs_its_messages_one_receive(mailbox: Mailbox, lease: Le
     assert until(watcher.step, 5, "next batch")["messages"] == 1
 
 
+def depths(mailbox: Mailbox) -> list[tuple[int, int, float]]:
+    """Return what was noted of the queue: messages that are visible, those that are not, and the age."""
+    return mailbox.query(
+        "SELECT visible, in_flight + delayed, oldest_seconds FROM storeside.queue_depths WHERE queue = {q:String}"
+        " ORDER BY recorded_at",
+        q=mailbox.url,
+    )
+
+
+def test_the_age_of_the_oldest_message_goes_on_while_it_is_not_done(mailbox: Mailbox) -> None:
+    """Held for a run, in the batch of a run, given back as the DAG is paused, and with a watcher that is new."""
+    window = {"repeat_seconds": 60, "ring_seconds": 60, "depth_seconds": 0}
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    with Lease(mailbox.queue, 30) as lease:
+        watcher = watch(mailbox, lease, untaken_seconds=60, **window)
+        told = watcher.step()
+        assert told
+        assert depths(mailbox) == []  # nothing waits for it
+        time.sleep(2)
+        assert watcher.step() is None
+        Batches(mailbox.client(), mailbox.url).take(told["batch"], "d/r")
+        assert watcher.step() is None
+    with Lease(mailbox.queue, 30) as lease:
+        paused = watch(mailbox, lease, untaken_seconds=0, taken_seconds=60, **window)
+        Batches(mailbox.client(), mailbox.url)._record(told["batch"], "open", 1, "")
+        time.sleep(1)
+        for _ in range(2):
+            assert paused.step() is None
+    assert [row[:2] for row in depths(mailbox)] == [(0, 1), (0, 1), (0, 1), (1, 0), (1, 0)]
+    with Lease(mailbox.queue, 30) as lease:
+        time.sleep(1)
+        assert watch(mailbox, lease, **window).step() is None
+    ages = [age for _, _, age in depths(mailbox)]
+    assert ages == sorted(ages)
+    assert 2 < ages[0] < ages[2] - 1 < ages[-1] - 2
+    since = time.time() - (mailbox.queue.receive(0)[0].sent + ages[-1])
+    assert 0 <= since < 2  # it is the true one
+    assert mailbox.drain().loaded == 1
+    assert depths(mailbox)[-1] == (0, 0, 0.0)
+
+
+def test_a_run_that_ends_early_leaves_an_age(mailbox: Mailbox) -> None:
+    mailbox.put({f"{n}.jsonl": jsonl([{"n": n}]) for n in range(12)})
+    mailbox.arrive(12)
+    time.sleep(1)
+    assert mailbox.drain(limits={"messages": 10}).messages == 10
+    ((*_, begun), (visible, hidden, age)) = depths(mailbox)
+    assert (visible, hidden) == (2, 0)
+    assert begun > 1
+    assert age > 1
+    assert mailbox.drain(limits={"seconds": 0}).messages == 0
+    assert depths(mailbox)[-1][2] >= age
+
+
+def test_a_queue_without_dead_letters_is_watched(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.url, _ = mailbox._queue(f"plain-{mailbox.name}", {})
+    assert watch(mailbox, lease).step() is None
+    assert depths(mailbox) == [(0, 0, 0.0)]
+
+
 def test_another_watcher_goes_on_with_the_batch_of_one_that_was_killed(mailbox: Mailbox) -> None:
     mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
     mailbox.arrive(1)
@@ -253,8 +314,12 @@ def test_recordings_that_are_done_failed_and_not_there_yet(mailbox: Mailbox, run
 def test_what_a_run_did_not_get_to_is_not_to_blame(mailbox: Mailbox, run: Run) -> None:
     put(mailbox, "in/a.flac", "other/b.flac")
     assert run.lease() == 2
+    time.sleep(1)
     assert run.settle("in/") == Settled(released=2)
     assert mailbox.depth() == (0, 2)  # both come again after a while, that of the other prefix too
+    ((*hidden, age),) = depths(mailbox)
+    assert hidden == [0, 2]
+    assert age > 1
     failures = mailbox.query(
         "SELECT key, failures FROM storeside.events FINAL WHERE queue = {q:String}", q=mailbox.url
     )

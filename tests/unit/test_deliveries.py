@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from include.events.deliveries import Delivery, Outcome, State
+from include.events.deliveries import Delivery, Outcome, State, oldest
 from include.events.queue import Message
 
 
@@ -32,3 +32,18 @@ def test_what_was_not_tried_comes_again_later_each_time(receives: int) -> None:
 
 def test_what_failed_comes_again_later_each_time() -> None:
     assert [delivery("undone", receives=9, failures=n).delay_seconds for n in (0, 1)] == [15, 30]
+
+
+@pytest.mark.parametrize(
+    ("sent", "age"),
+    [
+        ([], 0),
+        ([900.0, 990.0], 100),
+        ([1005.0], 0),  # from the future: the clock of SQS is ahead of ours
+        ([1005.0, 990.0], 10),
+        ([0.0], 0),  # SQS did not say when
+        ([0.0, 990.0], 10),
+    ],
+)
+def test_the_oldest_message(sent: list[float], age: float) -> None:
+    assert oldest([Message(str(n), "handle", "", at, 1) for n, at in enumerate(sent)], now=1000.0) == age

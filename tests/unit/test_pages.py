@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
@@ -217,6 +218,61 @@ def test_the_page_of_a_run_leads_to_the_instances_of_its_tasks(
 def test_airflow_is_asked_which_instance_its_tab_is_of() -> None:
     (tab,) = [view for view in StoresidePlugin.external_views if view["destination"] == "task_instance"]
     assert tab["href"].endswith("&task={TASK_ID}&map_index={MAP_INDEX}")
+
+
+# what failed
+
+
+def actions(pages: TestClient) -> list[str]:
+    """Return what the page of a run offers for what failed: actions and links, and whether they are closed."""
+    page = pages.get("/run", params={"dag": "d", "run": "r"}).text
+    form = page.partition('class="filter"')[2].partition("</form>")[0]
+    found = re.findall(r'data-action="(\w+)"|class="button" href="([^"]*)"|<button type="button" (disabled)', form)
+    return ["".join(each) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail", "offered"),
+    [
+        ("load", {}, "retry"),
+        ("events", {"queue": "events"}, "/storeside/dead-letters?queue=events"),
+        ("events", {"queue": QUEUE}, "/storeside/dead-letters?queue=http%3A%2F%2Fsqs%2F000000000000%2Fevents"),
+        ("events", {}, "/storeside/queues"),  # a row of an earlier version
+    ],
+)
+def test_dead_letters_are_sent_back_and_not_tried_by_clearing(
+    pages: TestClient,
+    tables: Tables,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    detail: dict[str, Any],
+    offered: str,
+) -> None:
+    tables.run("load", "partial", kind, **detail)
+    assert actions(pages) == []
+    tables.runs[0]["failed"] = 2
+    assert actions(pages) == [offered]
+    monkeypatch.setattr(movement, "may_run", lambda *_: False)
+    assert actions(pages) == ["retry" if kind == "load" else "disabled"]
+
+
+def test_a_task_names_its_queue_and_the_page_knows_its_url(
+    pages: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DeadLetters:
+        def __init__(self, queue: Any) -> None:
+            self.queue = queue
+
+        def listed(self, _: int) -> list[Any]:
+            return []
+
+    monkeypatch.setattr("plugins.pages.queues.sqs", lambda: None)
+    monkeypatch.setattr("include.events.dead_letters.DeadLetters", DeadLetters)
+    for queue in ("events", QUEUE):
+        assert "There are no dead letters" in pages.get("/dead-letters", params={"queue": queue}).text
+        assert f"queue={quote(QUEUE, safe='')}" in pages.get("/dead-letters", params={"queue": queue}).text
+    for queue in ("event", "http://sqs/000000000000/other", ""):
+        assert pages.get("/dead-letters", params={"queue": queue}).status_code == 404
 
 
 # connections that lead nowhere

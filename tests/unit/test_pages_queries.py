@@ -289,6 +289,30 @@ def test_outcomes_are_those_of_the_run_and_in_pages(client: Client) -> None:
         movement.outcomes(tables, stage(), "no")
 
 
+def test_a_status_is_looked_for_among_the_last_ones(client: Client) -> None:
+    """Two tries of one run: what failed at first is done, and not merged yet."""
+    for n, (one, other) in enumerate([("failed", "done"), ("failed", "failed"), ("done", "failed")]):
+        for at, status in enumerate((one, other)):
+            when = f"2026-01-01 00:00:0{at}"
+            client.fill(
+                "objects", source="s3://b", destination="ais://b", object=str(n), status=status, run_id="d/r",
+                recorded_at=when,
+            )  # fmt: skip
+            state = "loaded" if status == "done" else status
+            client.fill(
+                "loads", destination="db.t", bucket="b", key=str(n), state=state, run_id="d/r", recorded_at=when
+            )
+    tables = Tables(client)
+    load = stage(kind="load", source="s3://b/", destination="clickhouse://db.t")
+    for status, keys in (("failed", ["1", "2"]), ("done", ["0"]), ("", ["0", "1", "2"])):
+        found = [
+            movement.outcomes(tables, stage(source="s3://b"), status), movement.outcomes(tables, load, status),
+            objects.search(tables, Search(status=status)),
+        ]  # fmt: skip
+        assert [[row["object"] for row in page.rows] for page in found] == [keys] * 3
+        assert [row["key"] for row in objects.search_loads(tables, Search(status=status)).rows] == keys
+
+
 def test_loads_by_events_are_those_of_the_run_whose_batches_they_are(client: Client) -> None:
     for key, run in (("a", "d/r/0a1b2c3d"), ("b", "d/r/4e5f6a7b"), ("c", "d/r2/8c9d0e1f"), ("d", "d/later")):
         client.fill("loads", destination="db.t", bucket="b", key=key, state="loaded", rows=5, bytes=10, run_id=run)

@@ -1,0 +1,76 @@
+"""The operator that drains a queue: what reaches the engine, and what its run says to the pages."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from include.events.load import Drained, Limits
+from include.events.queue import Queue
+from operators import s3_events
+from operators.s3_events import S3EventsToClickHouseOperator
+
+URL = "http://sqs/1/events"
+
+
+def operator(**arguments: Any) -> S3EventsToClickHouseOperator:
+    return S3EventsToClickHouseOperator(
+        task_id="load", sqs_queue=URL, bucket="trips", table="d.t", format="csv", **arguments
+    )
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the limits that a task of these arguments gives to its trigger."""
+    monkeypatch.setattr(BaseHook, "get_connection", lambda conn_id: Connection(conn_id=conn_id, conn_type="aws"))
+    monkeypatch.setattr(Queue, "find", Queue)
+    monkeypatch.setattr(s3_events, "sqs_client", lambda conn: None)
+    monkeypatch.setattr(s3_events, "clients", lambda *_: (None, None))
+    monkeypatch.setattr("include.events.load.EventLoad.pulls", True)
+    monkeypatch.setattr(s3_events, "run_key", lambda context: "d/r")
+    monkeypatch.setattr(S3EventsToClickHouseOperator, "_record_running", lambda *_: None)
+
+    def deferred(**arguments: Any) -> Limits:
+        with pytest.raises(TaskDeferred) as found:
+            operator(**arguments).execute({})  # type: ignore[typeddict-item]
+        return Limits(**found.value.trigger.serialize()[1]["limits"])
+
+    return deferred
+
+
+def test_defaults_are_the_engines(limits: Any) -> None:
+    assert limits() == Limits()
+
+
+def test_limits_reach_the_engine_as_templates_give_them(limits: Any) -> None:
+    given = {"max_messages": "2", "max_bytes": "3", "max_seconds": "4", "idle_seconds": "5", "batch_messages": "6"}
+    expected = Limits(
+        messages=2, bytes=3, seconds=4.0, idle_seconds=5.0, batch_messages=6, batch_bytes=7, lease_seconds=8
+    )
+    assert limits(**given, batch_bytes=7, lease_seconds=8) == expected
+    assert set(given) <= set(S3EventsToClickHouseOperator.template_fields)
+
+
+@pytest.mark.parametrize("wrong", [{"max_bytes": -1}, {"max_messages": "0"}])
+def test_limits_that_make_no_sense_fail_the_task_at_once(limits: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(AirflowFailException, match="needs to be 1 or more"):
+        limits(**wrong)
+
+
+def test_the_run_says_whose_dead_letters_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(s3_events, "ledger", lambda conn_id: SimpleNamespace(create=lambda: None))
+    monkeypatch.setattr(
+        S3EventsToClickHouseOperator, "record_end", lambda self, context, tables, row, **_: rows.append(row)
+    )
+    report = asdict(Drained(messages=3, dead=2))
+    event = {"report": report}
+    assert operator(on_failed_objects="report").finish({}, event) == report  # type: ignore[typeddict-item]
+    (row,) = rows
+    assert (row["failed"], json.loads(row["detail"])["queue"]) == (2, URL)
