@@ -20,7 +20,7 @@ from include.transfer.errors import TABLE_EXISTS, UNKNOWN_TABLE, TransferError, 
 from include.transfer.source import literal
 
 STAGING = "storeside_staging"
-# Publishing is a matter of milliseconds, and breaking the lock of somebody who is alive does no harm.
+# Publishing is mostly a matter of milliseconds; breaking the lock of somebody who is alive costs him a retry at most.
 STALE_SECONDS = 10.0
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.1
@@ -34,8 +34,9 @@ def locked(client: Any, destination: str, owner: str, staging: str) -> Iterator[
     for five minutes.
     """
     name = f"lock_{hashlib.sha256(destination.encode()).hexdigest()[:24]}"
+    holder = json.dumps({"owner": owner, "staging": staging})
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not _take(client, name, json.dumps({"owner": owner, "staging": staging})):
+    while not _take(client, name, holder):
         if time.monotonic() > deadline:
             raise TransientError(f"others have been publishing to {destination} for {_PATIENCE_SECONDS:g} s")
         time.sleep(_POLL_SECONDS)
@@ -43,18 +44,31 @@ def locked(client: Any, destination: str, owner: str, staging: str) -> Iterator[
         yield
     except DatabaseError as e:
         if code_of(e):
-            _release(client, name)
+            _release(client, name, holder)
         # Without an answer the statement may still be at work: the lock is taken again, or grows old.
         raise
     except TransferError:
-        _release(client, name)
+        _release(client, name, holder)
         raise
     else:
-        _release(client, name)
+        _release(client, name, holder)
 
 
-def _release(client: Any, name: str) -> None:
-    client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+def _release(client: Any, name: str, holder: str) -> None:
+    """Give the lock back, unless somebody has broken it: then the one that is there is not ours."""
+    found = _look(client, name)
+    if found is not None and found[0] == holder:
+        client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+
+
+def _look(client: Any, name: str) -> tuple[str, str, int] | None:
+    """Return who holds the lock, its UUID, and how many seconds it is old."""
+    rows = client.query(
+        "SELECT comment, toString(uuid), dateDiff('second', metadata_modification_time, now()) FROM system.tables"
+        f" WHERE database = '{STAGING}' AND name = {{name:String}}",
+        parameters={"name": name},
+    ).result_rows
+    return rows[0] if rows else None
 
 
 def _take(client: Any, name: str, holder: str) -> bool:
@@ -65,14 +79,10 @@ def _take(client: Any, name: str, holder: str) -> bool:
             raise
     else:
         return True
-    found = client.query(
-        "SELECT comment, toString(uuid), dateDiff('second', metadata_modification_time, now()) FROM system.tables"
-        f" WHERE database = '{STAGING}' AND name = {{name:String}}",
-        parameters={"name": name},
-    ).result_rows
-    if not found:
+    found = _look(client, name)
+    if found is None:
         return False
-    comment, uuid, age = found[0]
+    comment, uuid, age = found
     if comment == holder:
         return True
     if age > STALE_SECONDS:
