@@ -17,25 +17,25 @@ RUN useradd --uid 50000 --gid 0 --create-home --home-dir /home/storeside storesi
 
 FROM base AS installer
 ENV UV_NO_PROGRESS=1 UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy VIRTUAL_ENV=/opt/venv PATH=/opt/venv/bin:$PATH
-RUN pip install uv==0.13.8 && uv venv --quiet --python /usr/local/bin/python3 /opt/venv
 WORKDIR /requirements
-COPY requirements.lock ./
+COPY include/stack/images/uv.lock ./
+RUN pip install --require-hashes -r uv.lock && uv venv --quiet --python /usr/local/bin/python3 /opt/venv
 
 FROM installer AS airflow-packages
-COPY include/stack/images/airflow.txt include/stack/images/
-RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/airflow.txt
+COPY include/stack/images/airflow.lock ./
+RUN uv pip install --quiet --no-cache --require-hashes -r airflow.lock
 
 FROM installer AS transformer-packages
-COPY include/transformers/requirements.txt include/stack/images/transformer.txt
-RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/transformer.txt
+COPY include/stack/images/transformer.lock ./
+RUN uv pip install --quiet --no-cache --require-hashes -r transformer.lock
 
 FROM transformer-packages AS aistore-packages
-COPY include/stack/images/aistore.txt include/stack/images/
-RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/aistore.txt
+COPY include/stack/images/aistore.lock ./
+RUN uv pip install --quiet --no-cache --require-hashes -r aistore.lock
 
 FROM installer AS s3-packages
-COPY include/stack/images/s3.txt include/stack/images/
-RUN uv pip install --quiet --no-cache -c requirements.lock -r include/stack/images/s3.txt
+COPY include/stack/images/s3.lock ./
+RUN uv pip install --quiet --no-cache --require-hashes -r s3.lock
 
 FROM installer AS hsds-packages
 COPY include/stack/hsds_requirements.txt ./

@@ -109,9 +109,10 @@ chaos: $(STAMP) ## tests that kill nodes and servers, then 300 faults over 20,00
 	@$(PYTHON) -m tests.chaos $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(STAMP) ## hostile recordings through the workers that decode them, and hostile tables; ARGS="--inputs 100000"
+fuzz: $(STAMP) ## hostile recordings through the workers that decode them, hostile tables and events; ARGS="--inputs 100000"
 	@$(PYTHON) -m tests.fuzz.media $(ARGS)
 	@$(PYTHON) -m tests.fuzz.tables $(ARGS)
+	@$(PYTHON) -m tests.fuzz.guided $(ARGS)
 
 .PHONY: audit
 audit: $(STAMP) | $(UV) ## known vulnerabilities of the pinned packages, but those with a reason in docs/advisories.txt
@@ -180,14 +181,18 @@ format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
+COMPILE = $(UV) pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header
+IMAGES := include/stack/images
 .PHONY: lock
-lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev group
-	@$(UV) pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header \
-		requirements.txt --group pyproject.toml:dev -o requirements.lock
+lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev group, and from it those of the images
+	@$(COMPILE) requirements.txt --group pyproject.toml:dev -o requirements.lock
+	@$(COMPILE) -c requirements.lock include/transformers/requirements.txt -o $(IMAGES)/transformer.lock
+	@for image in airflow aistore s3; do $(COMPILE) -c requirements.lock $(IMAGES)/$$image.txt -o $(IMAGES)/$$image.lock; done
+	@echo uv==$(UV_VERSION) | $(COMPILE) - -o $(IMAGES)/uv.lock
 
 # STORESIDE_HOME may hold what is not ours, also under our names: only what is surely ours goes. The stacks of tests and
 # benchmarks lie beside it, and their caches are links.
-CACHED := airflow-* aisloader* aisnode* bench hsds-* observability uv-python
+CACHED := airflow-* aisloader* aisnode* atheris-* bench hsds-* observability uv-python
 .PHONY: clean
 clean: ## stop the stack and delete everything that was built or installed
 	@if test -x $(PYTHON); then $(STACK) down; fi

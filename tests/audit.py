@@ -16,7 +16,14 @@ from pathlib import Path
 
 from include.stack.settings import CHECKOUT
 
-LOCKS = (CHECKOUT / "requirements.lock", CHECKOUT / "include" / "stack" / "hsds_requirements.txt")
+_STACK = CHECKOUT / "include" / "stack"
+# What the other images install is in the first of these with the same versions, by tests/unit/test_compose.py.
+LOCKS = (
+    CHECKOUT / "requirements.lock",
+    _STACK / "images" / "airflow.lock",
+    _STACK / "hsds_requirements.txt",
+    CHECKOUT / "tests" / "fuzz" / "atheris.lock",
+)
 REASONS = CHECKOUT / "docs" / "advisories.txt"
 PIP_AUDIT = "pip-audit==2.10.1"
 
@@ -85,7 +92,7 @@ def main(uv: str) -> int:
     """Audit all lock files; returns the exit status."""
     try:
         accepted = reasons(REASONS.read_text())
-        found = [advisory for lock in LOCKS for advisory in audit(uv, lock)]
+        found = list(dict.fromkeys(advisory for lock in LOCKS for advisory in audit(uv, lock)))
     except (ValueError, KeyError, TypeError, OSError) as e:
         print(f"error: there are no advisories: {e}", file=sys.stderr)
         return 2

@@ -1,6 +1,7 @@
 """Three pipelines under faults: python -m tests.chaos --seed N --faults 300 --objects 20000
 
-Ends with a table of the faults and with BENCH lines; 1 when anything was lost, twice, truncated or left behind.
+Ends with a table of the faults and with BENCH lines; 1 when anything was lost, twice, truncated or left behind, when
+a pipeline did not go on after a fault, or when no log shows a kind of fault that should show.
 """
 
 from __future__ import annotations
@@ -156,14 +157,17 @@ class Chaos:
         """Look for what is left when all has settled, and compare what arrived with what was put."""
         left = orphans.left(self.rig, self.pipelines)
         verdicts = {p.name: patiently(p.verify) for p in self.pipelines}
+        seen = report.seen(self.rig, {fault.kind for fault in self.done})
         return report.Findings(
             objects=sum(p.put for p in self.pipelines),
             lost=[x for v in verdicts.values() for x in v.lost],
             duplicated=[x for v in verdicts.values() for x in v.duplicated],
             truncated=[x for v in verdicts.values() for x in v.truncated],
             orphans=left,
+            unrecovered=report.unrecovered(self.done, self.pipelines),
             runs={p.name: _states(self.rig, p) for p in self.pipelines},
-            seen=report.seen(self.rig, {fault.kind for fault in self.done}),
+            seen=seen,
+            unseen=report.unseen(seen, self.done),
             notes=orphans.rows_with_ttl(self.pipelines),
         )
 

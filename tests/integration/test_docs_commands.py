@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
 RUN = {
-    line: path.name
+    command: path.name
     for path in PAGES
     for block in re.findall(r"^ *```sh run\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
-    if line.strip()
+    if (command := re.sub(r"\s+#.*", "", line).strip())
 }
 QUERIES = [
     statement
@@ -46,6 +46,7 @@ def environment(stack: Stack) -> dict[str, str]:
         **os.environ,
         **{name: value for name, value in airflow.environment(stack).items() if name.startswith("AIRFLOW_CONN_")},
         **clients_environment(stack),
+        "STORESIDE_HOME": str(stack.state.parent),
         "PYTHONPATH": str(CHECKOUT),
     }
 

@@ -25,6 +25,10 @@ COMMANDS = ("airflow-init", "demo", "doctor", "hsds-init")
 DOCKERFILE = (CHECKOUT / "Dockerfile").read_text()
 STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
 TARGETS = ("airflow", "transformer", "aistore", "s3", "hsds")
+IMAGE_FILES = CHECKOUT / "include" / "stack" / "images"
+# What the lock file of an image is made of.
+SOURCES = {name: IMAGE_FILES / f"{name}.txt" for name in ("airflow", "aistore", "s3")}
+SOURCES["transformer"] = CHECKOUT / "include" / "transformers" / "requirements.txt"
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -151,20 +155,45 @@ def test_everything_that_is_copied_is_there_and_sent() -> None:
         assert any(fnmatch.fnmatch(source, f"{rule}*") for rule in allowed), f"{source} is not sent"
 
 
+def packages(path: Path) -> set[str]:
+    return {line for line in path.read_text().splitlines() if line and not line.startswith("#")}
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Return the versions of a lock file by package; every one of them has hashes."""
+    text = path.read_text()
+    found = re.findall(r"^([a-z0-9._-]+)==(\S+)[^\n]*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
+    assert len(found) == len(re.findall(r"^\w", text, re.MULTILINE)), path
+    return dict(found)
+
+
 def test_the_airflow_image_has_what_the_project_needs_there() -> None:
-    project = (CHECKOUT / "requirements.txt").read_text().partition("# Code that runs beside")[0]
-    image = (CHECKOUT / "include" / "stack" / "images" / "airflow.txt").read_text()
-
-    def packages(text: str) -> set[str]:
-        return {line for line in text.splitlines() if line and not line.startswith("#")}
-
-    assert packages(project) <= packages(image)
-    lock = (CHECKOUT / "requirements.lock").read_text()
-    for package in packages(image) - packages(project):
+    needed = (CHECKOUT / "requirements.txt").read_text().partition("# Code that runs beside")[0]
+    project = {line for line in needed.splitlines() if line and not line.startswith("#")}
+    image = packages(IMAGE_FILES / "airflow.txt")
+    assert project <= image
+    for package in image - project:
         assert "==" in package, f"{package} is neither in the lock nor pinned"
-    for name in ("aistore", "s3"):
-        for package in packages((CHECKOUT / "include" / "stack" / "images" / f"{name}.txt").read_text()):
-            assert re.search(rf"^{package}==", lock, re.MULTILINE), package
+
+
+@pytest.mark.parametrize("image", SOURCES)
+def test_images_install_the_versions_of_the_project_by_hash(image: str) -> None:
+    project, locked = pins(CHECKOUT / "requirements.lock"), pins(IMAGE_FILES / f"{image}.lock")
+    for package in packages(SOURCES[image]):
+        name, _, version = re.sub(r"\[.*?\]", "", package).partition("==")
+        assert version in ("", locked[name]), package
+    both = locked.keys() & project.keys()
+    assert {name: locked[name] for name in both} == {name: project[name] for name in both}, "run `make lock`"
+    # `make audit` looks at this one besides the project's, which has all packages of the others.
+    assert image == "airflow" or locked.keys() <= project.keys()
+
+
+def test_every_python_package_of_an_image_has_a_hash() -> None:
+    installs = re.findall(r"\bpip install\b[^\n&]*", DOCKERFILE)
+    locks = {re.search(r"--require-hashes -r (\S+)", install)[1] for install in installs}  # type: ignore[index]
+    assert locks == {"uv.lock", "hsds_requirements.txt", *(f"{image}.lock" for image in SOURCES)}
+    (uv,) = re.findall(r"^UV_VERSION := (\S+)$", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
+    assert pins(IMAGE_FILES / "uv.lock") == {"uv": uv}, "run `make lock`"
 
 
 def test_etls_find_their_image_under_compose() -> None:
