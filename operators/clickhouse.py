@@ -39,6 +39,8 @@ class S3ToClickHouseOperator(MovementOperator):
     :param csv: options of the CSV dialect, see `include.transfer.formats.Csv`
     :param loader: ``auto``, ``pull`` or ``push``
     :param columns: ClickHouse types by column, which win over the deduced ones
+    :param sample_objects: of so many objects the columns of a new table are deduced, and the format
+    :param sample_bytes: of a text object, so many bytes are looked at for that
     :param order_by: ORDER BY of a new table, such as ``(city, taken_at)``
     :param partition_by: PARTITION BY of a new table
     :param ttl: TTL of a new table
@@ -87,6 +89,8 @@ class S3ToClickHouseOperator(MovementOperator):
         csv: Mapping[str, Any] | None = None,
         loader: str = "auto",
         columns: Mapping[str, str] | None = None,
+        sample_objects: int = 5,
+        sample_bytes: int = 1 << 18,
         order_by: str = "tuple()",
         partition_by: str = "",
         ttl: str = "",
@@ -115,6 +119,8 @@ class S3ToClickHouseOperator(MovementOperator):
         self.csv = csv
         self.loader = loader
         self.columns = columns
+        self.sample_objects = sample_objects
+        self.sample_bytes = sample_bytes
         self.order_by = order_by
         self.partition_by = partition_by
         self.ttl = ttl
@@ -162,6 +168,8 @@ class S3ToClickHouseOperator(MovementOperator):
             all_or_nothing=self.all_or_nothing,
             retry_failed=as_bool(self.retry_failed),
             overlap_seconds=self.overlap_seconds,
+            sample_objects=self.sample_objects,
+            sample_bytes=self.sample_bytes,
             batch_bytes=self.batch_bytes,
         )
 

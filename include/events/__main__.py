@@ -18,7 +18,7 @@ from include.transfer.errors import TransferError, plain
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Drain a queue once; returns 1 when messages went to the dead letters and 2 when it could not be carried out."""
-    from clickhouse_connect.driver.exceptions import OperationalError
+    from clickhouse_connect.driver.exceptions import DatabaseError
 
     parser = transfer_arguments("include.events", __doc__ or "")
     parser.add_argument("--queue", required=True, help="name or URL; it needs a dead-letter queue")
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TransferError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
-    except OperationalError as e:
+    except DatabaseError as e:
         print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
         return 2
     print(drained)

@@ -27,7 +27,7 @@ from include.transfer.table import SYSTEM_COLUMNS, Layout
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one transfer; returns 1 when objects failed and 2 when it could not be carried out."""
-    from clickhouse_connect.driver.exceptions import OperationalError
+    from clickhouse_connect.driver.exceptions import DatabaseError
 
     parser = transfer_arguments("include.transfer", __doc__ or "")
     parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TransferError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
-    except OperationalError as e:
+    except DatabaseError as e:
         print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
         return 2
     print(report)
@@ -67,7 +67,13 @@ def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser
         "--column", action="append", default=[], metavar="NAME=TYPE", help="a type that is not deduced"
     )
     parser.add_argument("--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS))
-    parser.add_argument("--batch-objects", type=int, default=1000, help="published at once; default: %(default)s")
+    for name, what in (
+        ("sample_objects", "columns of a new table are deduced of so many objects"),
+        ("sample_bytes", "and of so many bytes of each, where they are text"),
+        ("batch_objects", "so many at most are published at once"),
+    ):
+        default = getattr(Request, name)
+        parser.add_argument(_option(name), type=int, default=default, help=f"{what}; default: %(default)s")
     parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
     return parser
 
@@ -99,6 +105,8 @@ def request(given: argparse.Namespace) -> Request:
         layout=Layout(order_by=given.order_by, partition_by=given.partition_by),
         columns=columns,
         system_columns=tuple(given.system_column),
+        sample_objects=given.sample_objects,
+        sample_bytes=given.sample_bytes,
         batch_objects=given.batch_objects,
         **{name: getattr(given, name) for name in CHOICES},
     )

@@ -28,6 +28,7 @@ from include.transfer.errors import (
     classify,
     code_of,
     named_file,
+    remedy,
 )
 from include.transfer.formats import BY_WORKER, Format, compression_by_name
 from include.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
@@ -51,6 +52,8 @@ from include.transfer.table import LOAD_ID, Destination, existing, publish
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
+# Of an object that takes too long, or too much memory: each may cost minutes, and more of them help little.
+_ATTEMPTS_BY_SIZE = 2
 # Bytes from which an object has a statement of its own.
 _LARGE = 8 << 20
 # So many objects are listed once more, which also tells their ETags and sizes, instead of asked for one by one,
@@ -166,10 +169,14 @@ class BatchLoad:
                 error = classify(e)
                 if not isinstance(error, TransientError):
                     raise error from e
-                if attempt == _ATTEMPTS - 1:
+                is_too_much = by_size(e)
+                if is_too_much and len(objects) > 1:  # one of them may be to blame, and the others be loaded
+                    raise ObjectError(str(error)) from e
+                most = _ATTEMPTS_BY_SIZE if is_too_much else _ATTEMPTS
+                if attempt >= most - 1:
                     if len(objects) == 1 and not isinstance(e, OperationalError):
-                        reason = f"{_ATTEMPTS} times: {error}"
-                        raise ObjectError(reason if by_size(e) else f"{BUSY}: {reason}") from e
+                        reason = f"{most} times: {error}"
+                        raise ObjectError(remedy(reason) if is_too_much else f"{BUSY}: {reason}") from e
                     raise error from e
                 log.info("batch %d: %s: once more", self.batch.number, error)
                 self._wait(attempt)
@@ -408,7 +415,7 @@ class BatchLoad:
                     return staged
         except (ObjectError, DatabaseError) as e:
             error = classify(e) if isinstance(e, DatabaseError) else e  # type: ignore[assignment]
-            if isinstance(error, TransientError):
+            if isinstance(error, TransientError) and not by_size(e):
                 raise error from e
         reason = f"{error}{self._hint(o)}"
         log.warning("%r: %s", o.key, reason)
@@ -535,7 +542,8 @@ def _cached(objects: Sequence[Planned]) -> dict[str, int]:
 
 def _divided(objects: list[Planned], error: ObjectError, bucket: str) -> list[list[Planned]]:
     """Return the objects in parts: the one that the error names alone, the others in halves."""
-    about = getattr(error, "key", None) or named_file(error.__cause__ or error).removeprefix(f"{bucket}/")
+    cause = error.__cause__ or error
+    about = getattr(error, "key", None) or getattr(cause, "key", None) or named_file(cause).removeprefix(f"{bucket}/")
     named = [o for o in objects if o.key == about]
     others = [o for o in objects if o.key != about]
     middle = (len(others) + 1) // 2

@@ -20,7 +20,18 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from include.transfer import queries
 from include.transfer.batch import BatchLoad, Staged, Work
 from include.transfer.content import Content, s3_error
-from include.transfer.errors import Cancelled, ObjectError, TransferError, UsageError, classify, plain, shown
+from include.transfer.errors import (
+    DIFFERENT_STRUCTURE,
+    Cancelled,
+    ObjectError,
+    StaleError,
+    TransferError,
+    UsageError,
+    classify,
+    code_of,
+    plain,
+    shown,
+)
 from include.transfer.formats import Format
 from include.transfer.loads import Batch, Loads, Planned, Totals
 from include.transfer.lock import STAGING, locked
@@ -117,7 +128,8 @@ class Transfer:
             batch_bytes=self.request.batch_bytes,
             batch_objects=self.request.batch_objects,
             push=push,
-            retry_failed=self.request.retry_failed,
+            # All or none: what has failed in another run is not left out of all.
+            retry_failed=self.request.retry_failed or self.request.all_or_nothing,
         )
         if not is_whole:
             self.loads.forget("load_listings")
@@ -247,7 +259,7 @@ class Transfer:
 
     def _load(self, work: Work, prepared: Prepared) -> None:
         """Work through the batches in threads that do not keep a process alive which is told to end."""
-        batches = self.loads.batches()
+        batches, _ = queries.at_once(self.loads.batches, lambda: queries.bound_memory(self.client))
         waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
         for batch in batches:
             waiting.put(batch)
@@ -286,8 +298,18 @@ class Transfer:
             raise UsageError(
                 f"{failed} objects cannot be loaded, so nothing is: {_listed(self.loads.failures(MOST_FAILURES))}"
             )
-        for _, staged in kept[1:]:
-            first.join(whole, staged)
+        try:
+            for _, staged in kept[1:]:
+                first.join(whole, staged)
+        except DatabaseError as e:
+            if code_of(e) != DIFFERENT_STRUCTURE:
+                raise
+            for _, staged in kept:
+                first.drop(staged.table)
+            raise StaleError(
+                f"the columns of {self.request.table} changed while its objects were read: start the load again, it"
+                " reads them with the columns that are there now"
+            ) from e
         first.publish(whole)
 
     def progress(self, prepared: Prepared) -> str:

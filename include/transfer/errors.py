@@ -69,6 +69,8 @@ _TRANSIENT = frozenset(
 )
 # Of these, what one object alone may be to blame for: it takes too long, or too much memory.
 _BY_SIZE = frozenset({159, 241})
+# Memory that statements of others have taken as well.
+_SHARED_MEMORY = re.compile(r"\(total\) memory limit|User memory limit")
 _UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
 # Of an answer of S3, those that come and go. The code of S3_ERROR is one for all of them.
 _S3_BUSY = re.compile(
@@ -103,11 +105,14 @@ _REMEDIES = {
     "CANNOT_CONVERT_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
     "VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
     "CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN": "make the column Nullable",
+    "MEMORY_LIMIT_EXCEEDED": "divide its rows or row groups, or set `max_memory_usage` in the user's profile",
     "UNKNOWN_DATABASE": "create the database, or correct the table's name",
     "ZLIB_INFLATE_FAILED": "upload it again",
     "LZMA_STREAM_DECODER_FAILED": "upload it again",
 }
 _MOST = 600
+# Of a long error, so much is looked at from both ends: it quotes the name of an unknown column, however long that is.
+_END = 16 << 10
 
 
 def may_pass(reason: str) -> bool:
@@ -120,9 +125,14 @@ def code_of(error: BaseException) -> int:
     return int(getattr(error, "code", 0) or 0)
 
 
+def _text(error: BaseException) -> str:
+    text = str(error)
+    return text if len(text) <= 2 * _END else f"{text[:_END]} … {text[-_END:]}"
+
+
 def plain(error: BaseException) -> str:
     """Return the first words of an error, without the client's and the server's wrapping."""
-    text = _NOISE.sub("", " ".join(str(error).split())).strip()
+    text = _NOISE.sub("", " ".join(_text(error).split())).strip()
     if cast := _CAST.search(text):
         text = f"column {cast['name'].strip('`')!r}: {text[: cast.start()]}{text[cast.end() :]}"
     text = _EXPRESSION.sub("", text)
@@ -148,12 +158,13 @@ def remedy(text: str) -> str:
 
 def by_size(error: BaseException) -> bool:
     """Tell whether a statement failed by what may lie in the object: its time-out, or the limit of its memory."""
-    return code_of(error) in _BY_SIZE
+    cause = error.__cause__ if isinstance(error, TransientError) and error.__cause__ else error
+    return code_of(cause) in _BY_SIZE and not _SHARED_MEMORY.search(_text(cause))
 
 
 def named_file(error: BaseException) -> str:
     """Return the ``bucket/key``, or the key, that an error of ClickHouse names; empty when it names none."""
-    found = _FILE.search(str(error))
+    found = _FILE.search(_text(error))
     return next((value for value in found.groupdict().values() if value), "") if found else ""
 
 
@@ -163,9 +174,9 @@ def is_transient(error: BaseException) -> bool:
 
     code = code_of(error)
     if code == _S3_ERROR:
-        return bool(_S3_BUSY.search(str(error)))
+        return bool(_S3_BUSY.search(_text(error)))
     if not code:
-        return isinstance(error, OperationalError) or bool(_GATEWAY.search(str(error)))
+        return isinstance(error, OperationalError) or bool(_GATEWAY.search(_text(error)))
     return code in _TRANSIENT
 
 

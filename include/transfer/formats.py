@@ -25,7 +25,7 @@ _SUFFIX = {
     ".lz4": "lz4", ".snappy": "snappy", ".br": "br",
 }  # fmt: skip
 _EXTENSIONS: dict[str, FormatName] = {
-    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
     ".json": "jsonl",
 }  # fmt: skip
 # Delimiters that ClickHouse's CSV does not take.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ WHOLE_PARQUET = 256 << 20
 # not every build of it has bz2: a worker decompresses those.
 _ENCODINGS = {"gzip": "gzip", "xz": "xz", "": None}
 _BATCH_ROWS = 65_536
+# A row group of so many bytes is fetched at once. Of larger ones, each column is, a megabyte at a time: that takes
+# more requests, and memory that does not depend on them.
+WHOLE_ROW_GROUP = 128 << 20
 
 
 def push(
@@ -111,13 +115,16 @@ def _arrow_stream(schema: Any, batches: Iterator[Any]) -> Iterator[bytes]:
     yield sink.getvalue()
 
 
-def parquet_file(content: Content) -> Any:
-    """Open a Parquet object. Raises ObjectError when it is none."""
+def parquet_file(content: Content, *, pre_buffer: bool = True) -> Any:
+    """Open a Parquet object; with `pre_buffer`, what is read of it in one go is fetched first, whole.
+
+    Raises ObjectError when it is none.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with _faults("not a whole Parquet file: "):
-        return pq.ParquetFile(pa.PythonFile(content, mode="r"), buffer_size=CHUNK)
+        return pq.ParquetFile(pa.PythonFile(content, mode="r"), buffer_size=CHUNK, pre_buffer=pre_buffer)
 
 
 def parquet_facts(content: Content) -> tuple[list[Column], int]:
@@ -139,7 +146,12 @@ def _columns(schema: Any) -> list[Column]:
 def _row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
     file = parquet_file(content)
     with _faults():
-        return file.schema_arrow, batches_of(file.iter_batches(_BATCH_ROWS))
+        groups = range(file.num_row_groups)
+        if any(file.metadata.row_group(n).total_byte_size > WHOLE_ROW_GROUP for n in groups):
+            file = parquet_file(content, pre_buffer=False)
+        # One after the other: all of those that are asked for together are held together.
+        each = (file.iter_batches(_BATCH_ROWS, row_groups=[n]) for n in groups)
+        return file.schema_arrow, batches_of(itertools.chain.from_iterable(each))
 
 
 def batches_of(reader: Any) -> Iterator[Any]:

@@ -16,6 +16,8 @@ _MARK = "storeside-"
 _POLL_SECONDS = 0.5
 # ClickHouse writes its logs by itself this often (config.xml, flush_interval_milliseconds), and a little more.
 _FLUSH_SECONDS = 8.0
+# What a statement may take of the server's memory: half of it, or so many bytes where that is more.
+_SHARE, _LEAST = 2, 2 << 30
 
 
 def tables_of(transfer: str, batch: int | None = None) -> str:
@@ -74,6 +76,28 @@ def follow(client: Any, query: str, stop: threading.Event) -> None:
         rows = []
     if not rows or rows[0][0] != "QueryFinish":
         raise TransientError(f"query {query} was lost{f': {rows[0][1]}' if rows else ''}")
+
+
+def bound_memory(client: Any) -> None:
+    """Have no statement of a client take more than half of the server's memory, unless the user's profile says more.
+
+    ClickHouse sets no limit by itself. A row of gigabytes, in whatever object, would take all there is, fail the
+    queries of others with it, and look like a server that is busy.
+    """
+    name = "max_memory_usage"
+    limit = client.server_settings.get(name)
+    if limit is None or limit.value != "0" or limit.readonly or client.get_client_setting(name) is not None:
+        return
+    try:
+        rows = client.query(
+            "SELECT toUInt64(value) AS total FROM system.server_settings WHERE name = 'max_server_memory_usage'"
+            " AND total > 0 AND (SELECT max IS NULL FROM system.settings WHERE name = {name:String})",
+            parameters={"name": name},
+        ).result_rows
+    except DatabaseError:  # no right to
+        return
+    for (total,) in rows:
+        client.set_client_setting(name, str(max(total // _SHARE, _LEAST)))
 
 
 def at_once(first: Callable[[], Any], *others: Callable[[], Any]) -> tuple[Any, ...]:

@@ -323,7 +323,7 @@ def fits(source: str, target: str) -> bool:
             b.startswith("Decimal") and "Float" in a
         )
     if _TIME.fullmatch(a) and _TIME.fullmatch(b):
-        return b.startswith("DateTime64") or (a.startswith("Date") == b.startswith("Date") and "Time" not in a)
+        return b.startswith("DateTime64") or "Time" not in a
     if a.startswith("Array(") and b.startswith("Array("):
         return fits(a[6:-1], b[6:-1])
     return (a, b) in {("String", "UUID"), ("String", "JSON"), ("Bool", "UInt8"), ("UInt8", "Bool")} or b.startswith(

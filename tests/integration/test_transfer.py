@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import resource
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from include.stack.clickhouse_server import CLUSTER
 from include.stack.settings import Stack
 from include.transfer import batch, engine, loads
 from include.transfer.engine import Transfer
-from include.transfer.errors import UsageError
+from include.transfer.errors import StaleError, UsageError
 from include.transfer.request import Request
 from include.transfer.source import Source
 from tests.support import unique
@@ -82,10 +80,24 @@ def test_all_or_nothing(loading: Loading, loader: str) -> None:
         loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
     assert loading.rows() == []
     assert [state for state, *_ in loading.ledger().values()] == ["failed"]
+    with pytest.raises(UsageError, match=r"1 objects cannot be loaded, so nothing is: 5.csv"):
+        loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
+    assert loading.rows() == []
     loading.put({"5.csv": csv(5)})
     report = loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
     assert (report.loaded, report.rows) == (6, 6)
     assert loading.rows() == [(n,) for n in range(6)]
+
+
+def test_all_or_nothing_when_the_columns_change_meanwhile(loading: Loading) -> None:
+    loading.put({f"{n}.csv": csv(n) for n in range(3)})
+    loading.put({"3.csv": b"n,m\n3,4\n"})
+    loading.create("n UInt32")
+    with pytest.raises(StaleError, match=r"the columns of .* changed .* start the load again"):
+        loading.load(format="csv", all_or_nothing=True, batch_objects=2, on_drift="add", parallel=1)
+    assert loading.rows() == []
+    loading.load(format="csv", all_or_nothing=True, batch_objects=2, on_drift="add")
+    assert loading.rows("n, m") == [(0, None), (1, None), (2, None), (3, 4)]
 
 
 def test_failed_objects_are_left_alone_until_asked_for(loading: Loading) -> None:
@@ -270,21 +282,6 @@ def test_defaults_of_the_table_stand_for_columns_that_objects_lack(loading: Load
     assert loading.rows("n, source, toString(taken)") == [
         (1, "csv", "2026-01-02"), (2, "file", "2026-01-02"), (3, "csv", "2026-01-02"),
     ]  # fmt: skip
-
-
-def test_a_pushed_object_is_never_whole_in_the_worker(loading: Loading) -> None:
-    """A gzip of a quarter of a gigabyte and a Parquet object go through in pieces."""
-    line = b"0123456789" * 100 + b"\n"
-    packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:
-        file.write(b"text\n")
-        for _ in range(2500):
-            file.write(line * 100)
-    loading.put({"a.csv.gz": packed.getvalue()})
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert loading.load("a", loader="push").rows == 250_000
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    assert grown < 60, f"{grown:.0f} MB"
 
 
 def test_very_large_parquet_is_pushed_by_row_groups(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:

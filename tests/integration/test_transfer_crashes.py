@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clickhouse_connect.driver.exceptions import OperationalError
 
+from include import sql
 from include.stack.settings import CHECKOUT, Stack
 from include.transfer import lock
 from include.transfer.engine import Left, Transfer
@@ -170,13 +171,38 @@ def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, mon
     assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(3 * ROWS, 3 * ROWS)]
 
 
+def test_who_was_overtaken_leaves_the_lock_of_the_next_alone(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "STALE_SECONDS", 1.5)
+    for statement in sql.schema("transfer"):
+        loading.clickhouse.command(statement)
+    order: list[str] = []
+
+    def hold(name: str, seconds: float) -> None:
+        with lock.locked(loading.client(), loading.table, name, f"staging_{name}"):
+            order.append(f"{name} in")
+            time.sleep(seconds)
+            order.append(f"{name} out")
+
+    with ThreadPoolExecutor(2) as pool:
+        with lock.locked(loading.client(), loading.table, "slow", "staging_slow"):
+            time.sleep(3)  # the age of a lock is in whole seconds
+            second = pool.submit(hold, "second", 0.4)
+            until(lambda: order, 10, "second holder")
+        third = pool.submit(hold, "third", 0)
+        second.result()
+        third.result()
+    assert order == ["second in", "second out", "third in", "third out"]
+
+
 def test_an_insert_whose_connection_was_lost_is_waited_for(loading: Loading) -> None:
     """A table with a view is filled by an INSERT, which goes on without its client."""
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32, text String")
     loading.clickhouse.command(
         f"CREATE MATERIALIZED VIEW {loading.table}_slow ENGINE = MergeTree ORDER BY tuple()"
-        f" AS SELECT row, sleepEachRow(0.002) AS slow FROM {loading.table}"
+        f" AS SELECT row, sleepEachRow(0.015) AS slow FROM {loading.table}"
     )
     transfer = loading.transfer("", format="csv", loader="pull")
     command, lost = transfer.client.command, []
@@ -186,7 +212,7 @@ def test_an_insert_whose_connection_was_lost_is_waited_for(loading: Loading) -> 
             return command(statement, *args, **kwargs)
         threading.Thread(target=command, args=(statement, *args), kwargs=kwargs).start()
         running = f"SELECT count() FROM system.processes WHERE query_id = '{kwargs['settings']['query_id']}'"
-        lost.append(until(lambda: loading.query(running) == [(1,)], 20, "INSERT"))
+        lost.append(until(lambda: loading.query(running) == [(1,)], 20, "INSERT", interval=0.02))
         raise OperationalError("the connection was lost")
 
     transfer.client.command = losing
@@ -282,14 +308,15 @@ def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, k
     chance = random.Random(7)  # noqa: S311
     command = [
         *(sys.executable, "-m", "include.transfer", f"s3://{loading.bucket}/", loading.table),
-        *("--format", "csv", "--loader", "pull", "--collection", "storeside_s3", "--run-id", unique("run")),
+        *("--format", "csv", "--collection", "storeside_s3", "--run-id", unique("run")),
         *("--batch-objects", str(max(5, objects // 100))),
     ]
     killed = 0
     deadline = time.monotonic() + 1500
     while True:
         assert time.monotonic() < deadline
-        worker = subprocess.Popen(command, cwd=CHECKOUT, env=environment(loading.stack))
+        loader = ("pull", "push")[killed % 2]
+        worker = subprocess.Popen([*command, "--loader", loader], cwd=CHECKOUT, env=environment(loading.stack))
         if killed < kills:
             time.sleep(chance.uniform(1.5, 4))  # a second of it is Python's start
             killed += 1

@@ -55,11 +55,11 @@ def test_arguments_reach_the_engine() -> None:
         "columns": {"a": "UInt8"}, "order_by": "a", "partition_by": "b", "ttl": "c", "engine": "ReplacingMergeTree",
         "system_columns": ["_object"], "nested": "json", "on_drift": "rest", "on_bad_rows": "keep",
         "max_bad_rows": 7, "on_overwrite": "replace", "all_or_nothing": True, "retry_failed": "True",
-        "overlap_seconds": 9.0, "batch_bytes": 11,
+        "overlap_seconds": 9.0, "sample_objects": 3, "sample_bytes": 12, "batch_bytes": 11,
     }  # fmt: skip
     request = operator(**given).request(AWS)
     default = Request(Source("trips"), "d.t")
-    same = {"sample_objects", "sample_bytes", "batch_objects", "parallel", "table"}
+    same = {"batch_objects", "parallel", "table"}
     for field in dataclasses.fields(Request):
         assert (getattr(request, field.name) != getattr(default, field.name)) == (field.name not in same), field.name
     assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
@@ -84,6 +84,7 @@ def test_unknown_choices_are_refused(name: str) -> None:
         ({"keys": "a{b"}, "keys 'a{b'"),
         ({"system_columns": ["_etag"]}, "system columns _etag"),
         ({"batch_bytes": 0}, "batch_bytes 0"),
+        ({"sample_objects": 0}, "sample_objects 0"),
         ({"csv": {"delimiter": ""}}, "csv delimiter ''"),
     ],
 )

@@ -156,10 +156,13 @@ def test_formats_are_told_by_content_and_then_by_name(key: str, head: bytes, fou
     assert format_of(key, head) == found
 
 
-@pytest.mark.parametrize("head", [b"", b"\0,\0", b"one word\na,b"])
-def test_a_format_is_not_guessed(head: bytes) -> None:
+@pytest.mark.parametrize(
+    ("key", "head"),
+    [("x", b""), ("x", b"\0,\0"), ("x", b"one word\na,b"), ("x.tsv", b"tabs\tneed\ta delimiter\n")],
+)
+def test_a_format_is_not_guessed(key: str, head: bytes) -> None:
     with pytest.raises(UsageError, match="give `format`"):
-        format_of("x", head)
+        format_of(key, head)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,20 @@ from botocore.exceptions import ClientError
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from include.transfer.content import s3_error
-from include.transfer.errors import ObjectError, TransferError, TransientError, UsageError, classify, may_pass
+from include.transfer.errors import (
+    DriftError,
+    ObjectError,
+    TransferError,
+    TransientError,
+    UsageError,
+    by_size,
+    classify,
+    may_pass,
+    named_file,
+)
 
 S3_ERROR = 499
+MEMORY = 241
 
 
 @pytest.mark.parametrize(
@@ -50,3 +61,32 @@ def test_errors_of_s3(code: str, kind: type[TransferError]) -> None:
     error = s3_error(ClientError({"Error": {"Code": code, "Message": "it says"}}, "GetObject"), "bucket", "key")
     assert type(error) is kind
     assert may_pass(str(error)) == (code == "AccessDenied")
+
+
+@pytest.mark.parametrize(
+    ("error", "by_itself"),
+    [
+        (DatabaseError("Query memory limit exceeded: would use 2 GiB", code=MEMORY), True),
+        (DatabaseError("(total) memory limit exceeded: would use 9 GiB", code=MEMORY), False),
+        (DatabaseError("User memory limit exceeded: would use 9 GiB", code=MEMORY), False),
+        (DatabaseError("Timeout exceeded (TIMEOUT_EXCEEDED)", code=159), True),
+        (OperationalError("connection refused"), False),
+    ],
+)
+def test_what_one_object_may_be_to_blame_for(error: Exception, by_itself: bool) -> None:
+    assert by_size(error) == by_itself
+    pushed = TransientError("as a pushed object has it")
+    pushed.__cause__ = error
+    assert by_size(pushed) == by_itself
+
+
+@pytest.mark.timeout(20)
+def test_an_error_that_quotes_a_very_long_name() -> None:
+    name = "x" * (50 << 20)
+    text = f"Unknown field found in format header: '{name}': (in file/uri b/k): (INCORRECT_DATA)"
+    error = DatabaseError(f"Code: 117. DB::Exception: {text}", code=117)
+    found = classify(error)
+    assert type(found) is DriftError
+    assert str(found).startswith("Unknown field found in format header: 'xxx")
+    assert len(str(found)) < 1000
+    assert named_file(error) == "b/k"

@@ -1,0 +1,177 @@
+"""What a transfer takes of memory: objects, rows and names that are larger than the worker may become."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from include.stack.settings import Stack
+from include.transfer import queries
+from tests.transfers import Loading, parquet
+
+pytestmark = pytest.mark.timeout(120)
+
+LOADERS = ("pull", "push")
+MB = 1 << 20
+# By so much the worker may grow; what it loads here is more than twice as large.
+WORKER_MB = 60
+
+
+@pytest.fixture
+def loading(stack: Stack, clickhouse: Any, s3_client: Any) -> Loading:
+    return Loading(stack, clickhouse, s3_client)
+
+
+@contextmanager
+def bounded(most_mb: float = WORKER_MB) -> Iterator[None]:
+    """Check that this process, which is the worker, does not grow by more than this meanwhile."""
+    Path("/proc/self/clear_refs").write_text("5")  # its peak begins anew: earlier tests may have had a higher one
+    before = resident("VmRSS")
+    yield
+    grown = (resident("VmHWM") - before) / 1024
+    assert grown < most_mb, f"{grown:.0f} MB"
+
+
+def resident(which: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(which))
+
+
+# objects that are pushed
+
+
+def test_a_pushed_gzip_is_never_whole_in_the_worker(loading: Loading) -> None:
+    """Neither as it is stored nor unpacked: both are 150 MB, as what is packed at level 0 stays as it is."""
+    letters = base64.b64encode(random.Random(1).randbytes(750 * 1000))  # noqa: S311
+    lines = b"".join(letters[n : n + 1000] + b"\n" for n in range(0, len(letters), 1000))
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=0) as file:
+        file.write(b"text\n")
+        for _ in range(150):
+            file.write(lines)
+    assert packed.tell() > 150_000_000
+    loading.put({"a.csv.gz": packed.getvalue()})
+    del packed
+    loading.create("text String")
+    with bounded():
+        assert loading.load(loader="push", format="csv").rows == 150_000
+
+
+@pytest.mark.parametrize(
+    ("limits", "rows", "group", "most_mb"),
+    [
+        ((), 16_000_000, 1_000_000, WORKER_MB),
+        (("WHOLE_PARQUET",), 16_000_000, 1_000_000, WORKER_MB),
+        (("WHOLE_PARQUET", "WHOLE_ROW_GROUP"), 8_000_000, 8_000_000, 45),
+    ],
+    ids=["as it is", "by row groups", "within a row group"],
+)
+def test_a_pushed_parquet_is_never_whole_in_the_worker(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, limits: tuple[str, ...], rows: int, group: int, most_mb: float
+) -> None:
+    """128 MB in 16 row groups, and 64 MB in one: those limits are lowered that objects of this size are below."""
+    for limit in limits:
+        monkeypatch.setattr(f"include.transfer.push.{limit}", 1000)
+    numbers = pa.array(np.random.default_rng(1).integers(0, 1 << 60, rows))
+    content = parquet({"n": numbers}, row_group_size=group, compression="none", use_dictionary=False)
+    total = int(numbers.to_numpy().sum(dtype=np.uint64))  # as ClickHouse adds: modulo 2^64
+    assert len(content) >= 8 * rows
+    loading.put({"a.parquet": content})
+    del content, numbers
+    loading.create("n Int64")
+    with bounded(most_mb):
+        assert loading.load(loader="push", format="parquet").rows == rows
+    assert loading.query(f"SELECT count(), sum(toUInt64(n)) FROM {loading.table}") == [(rows, total)]
+
+
+# rows and names without an end in sight
+
+FORMS = {
+    "csv": (b"n,s\n2,y\n3,", b"\n4,z\n", b"n,s\n1,x\n"),
+    "jsonl": (b'{"n": 2, "s": "y"}\n{"n": 3, "s": "', b'"}\n{"n": 4, "s": "z"}\n', b'{"n": 1, "s": "x"}\n'),
+}
+
+
+def long(before: bytes, megabytes: int, after: bytes) -> bytes:
+    """Return a small gzip of something long."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:
+        file.write(before)
+        for _ in range(megabytes):
+            file.write(b"x" * MB)
+        file.write(after)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_of_300_mb_is_a_row(loading: Loading, form: str, loader: str) -> None:
+    """ClickHouse has the memory for it, three times its length; the worker does not need any."""
+    before, after, good = FORMS[form]
+    loading.create("n Int64, s String")
+    loading.put({f"long.{form}.gz": long(before, 300, after), f"good.{form}": good})
+    with bounded():
+        report = loading.load(loader=loader, format=form)
+    assert (report.loaded, report.failed) == (2, 0)
+    assert loading.rows("n, length(s)") == [(1, 1), (2, 1), (3, 300 * MB), (4, 1)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_that_needs_more_memory_than_a_statement_may_take(loading: Loading, form: str, loader: str) -> None:
+    """Its object fails alone, with a reason, and is not tried again; the others of its batch are loaded."""
+    before, after, good = FORMS[form]
+    loading.create("n Int64, s String")
+    loading.put({f"long.{form}.gz": long(before, 300, after), **{f"{n}.{form}": good for n in range(5)}})
+    transfer = loading.transfer(loader=loader, format=form)
+    transfer.client.set_client_setting("max_memory_usage", str(400 * MB))
+    with bounded():
+        report = transfer.run(transfer.prepare())
+    loading.check(report)
+    assert (report.loaded, report.failed, report.rows) == (5, 1, 5)
+    reason = loading.reasons()[f"long.{form}.gz"]
+    assert "Query memory limit exceeded" in reason
+    assert "`max_memory_usage`" in reason
+    assert loading.left(transfer) == []
+    assert loading.load(loader=loader, format=form).skipped == 6
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    ("form", "before", "after"),
+    [("csv", b"n,s", b"\n4,z\n"), ("jsonl", b'{"n": 2, "s": "y"}\n{"n": 3, "s', b'": "z"}\n')],
+)
+def test_a_very_long_name_of_a_column(loading: Loading, form: str, before: bytes, after: bytes, loader: str) -> None:
+    """A file of zeros has such a header. ClickHouse's error quotes it whole, and the client holds several copies."""
+    loading.create("n Int64, s String")
+    loading.put({f"long.{form}.gz": long(before, 20, after), f"good.{form}": FORMS[form][2]})
+    with bounded(20 * 15):
+        report = loading.load(loader=loader, format=form)
+    assert (report.loaded, report.failed) == (1, 1)
+    reason = loading.reasons()[f"long.{form}.gz"]
+    assert reason.startswith("Unknown field found")
+    assert len(reason) < 1000
+
+
+def test_a_statement_takes_half_of_the_servers_memory_unless_the_user_has_a_limit(loading: Loading) -> None:
+    (total,) = loading.query(
+        "SELECT toUInt64(value) FROM system.server_settings WHERE name = 'max_server_memory_usage'"
+    )[0]
+    client = loading.client()
+    queries.bound_memory(client)
+    limit = int(client.get_client_setting("max_memory_usage"))
+    assert limit == max(total // 2, 2 << 30)
+    assert client.query("SELECT getSetting('max_memory_usage')").first_row[0] == limit
+    client.set_client_setting("max_memory_usage", "123456789")
+    queries.bound_memory(client)
+    assert client.get_client_setting("max_memory_usage") == "123456789"

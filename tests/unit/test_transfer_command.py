@@ -1,0 +1,32 @@
+"""What ``python -m include.transfer`` makes of its arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.transfer.__main__ import request, transfer_arguments
+from include.transfer.errors import UsageError
+from include.transfer.request import Request
+from include.transfer.source import Source
+
+
+@pytest.fixture(autouse=True)
+def _region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://minio:9000")
+
+
+def made(*arguments: str) -> Request:
+    return request(transfer_arguments("include.transfer", "").parse_args(["s3://trips/2026/", "d.t", *arguments]))
+
+
+def test_defaults_are_the_engines() -> None:
+    default = Request(Source("trips", "2026/", endpoint="http://minio:9000"), "d.t", batch_objects=1000)
+    assert made() == default
+
+
+def test_the_sample_is_chosen() -> None:
+    found = made("--sample-objects", "50", "--sample-bytes", "4096")
+    assert (found.sample_objects, found.sample_bytes) == (50, 4096)
+    with pytest.raises(UsageError, match="sample_bytes 0: needs to be 1 or more"):
+        made("--sample-bytes", "0")
