@@ -174,7 +174,7 @@ lint: $(STAMP) ## ruff and mypy
 
 .PHONY: docs
 docs: $(STAMP) ## write docs/reference.md from the docstrings
-	@$(PYTHON) docs/make_reference.py
+	@$(PYTHON) -m docs.make_reference
 
 .PHONY: format
 format: $(STAMP) ## format the code

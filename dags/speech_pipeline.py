@@ -180,6 +180,7 @@ or changed is processed. What failed, and why:
     settle_events = SqsSettleS3EventsOperator(
         task_id="settle_events",
         sqs_queue=QUEUE,
+        source="{{ params.source }}",
         prefix="{{ params.prefix or '' }}",
         complete="{{ ti.xcom_pull('publish') is not none }}",
     )

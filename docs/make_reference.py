@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +39,6 @@ class Described:
     text: str
     defaults: dict[str, str]
     given: frozenset[str]
-    templated: tuple[str, ...]
 
 
 def classes() -> dict[str, Described]:
@@ -56,7 +56,6 @@ def _described(node: ast.ClassDef, module: str) -> Described:
     bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
     defaults: dict[str, str] = {}
     given: frozenset[str] = frozenset()
-    templated: tuple[str, ...] = ()
     for part in node.body:
         if isinstance(part, ast.FunctionDef) and part.name == "__init__":
             defaults = dict(_arguments(part.args))
@@ -64,10 +63,7 @@ def _described(node: ast.ClassDef, module: str) -> Described:
                 n for n in ast.walk(part) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super().__init__"
             )
             given = frozenset(keyword.arg for call in calls for keyword in call.keywords if keyword.arg)
-        target = part.targets[0] if isinstance(part, ast.Assign) else getattr(part, "target", None)
-        if isinstance(target, ast.Name) and target.id == "template_fields" and isinstance(part.value, ast.Tuple):
-            templated = tuple(e.value for e in part.value.elts if isinstance(e, ast.Constant))
-    return Described(node.name, module, bases, ast.get_docstring(node) or "", defaults, given, templated)
+    return Described(node.name, module, bases, ast.get_docstring(node) or "", defaults, given)
 
 
 def _arguments(given: ast.arguments) -> Iterator[tuple[str, str]]:
@@ -121,7 +117,7 @@ def _section(ancestry: list[Described], found: dict[str, Described], values: dic
     defaults: dict[str, str] = {}
     for d in reversed(ancestry):
         defaults = {n: v for n, v in defaults.items() if n not in d.given} | d.defaults
-    templated = {n for d in ancestry for n in d.templated}
+    templated = getattr(getattr(import_module(described.module), described.name), "template_fields", ())
     if defaults:
         lines += ["| argument | default | meaning |", "|---|---|---|"]
         for name in sorted(defaults, key=lambda n: bool(defaults[n])):

@@ -388,10 +388,10 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
 
     def spec(self) -> EtlSpec:
         """Put the format into the ETL's environment."""
-        self.environment = {**(self.environment or {}), **self.audio().environment()}
-        return super().spec()
+        spec = super().spec()
+        return replace(spec, environment={**spec.environment, **self.audio().environment()})
 
     def naming(self, context: Context) -> Naming:
         """Give results the extension of their container."""
-        self.extensions = {**self.audio().extensions, **(self.extensions or {})}
-        return super().naming(context)
+        naming = super().naming(context)
+        return replace(naming, extensions={**self.audio().extensions, **naming.extensions})

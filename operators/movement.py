@@ -42,7 +42,8 @@ class MovementOperator(BaseOperator):
     """Moves data. How much is in ``storeside.runs``, Airflow's metrics, asset events and OpenLineage events.
 
     A task without `outlets` of its own gives an asset event when it has changed its destination, named like that:
-    ``ais://speech``, ``s3://data/prefix``, ``clickhouse://analytics/trips``. What extends this calls `record_end`.
+    ``ais://speech``, ``s3://data/prefix``, ``clickhouse://analytics/trips``. What extends this calls
+    `record_end`, or `tell` where it has no row in ``storeside.runs``.
     """
 
     operator_extra_links: tuple[BaseOperatorLink, ...] = (RunPageLink(),)

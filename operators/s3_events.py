@@ -229,14 +229,16 @@ class SqsSettleS3EventsOperator(_QueueOperator):
     reasons. All others are given back: what this run should have loaded counts as failed once, what it did not get to
     does not. Returns how many messages were deleted, released and moved to the dead letters.
 
-    :param prefix: of the recordings that this run was to process
+    :param source: bucket of the recordings that this run was to process, such as ``s3://recordings``
+    :param prefix: of these recordings
     :param complete: whether the run got to its end; if not, recordings that are missing are not to blame
     """
 
-    template_fields = (*_QueueOperator.template_fields, "prefix", "complete")
+    template_fields = (*_QueueOperator.template_fields, "source", "prefix", "complete")
 
-    def __init__(self, *, prefix: str = "", complete: bool | str = True, **kwargs: Any) -> None:
+    def __init__(self, *, source: str, prefix: str = "", complete: bool | str = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.source = source
         self.prefix = prefix
         self.complete = complete
 
@@ -254,7 +256,7 @@ class SqsSettleS3EventsOperator(_QueueOperator):
                 self.log.warning("%s: this run has no events", e)
                 return {"deleted": 0, "released": 0, "dead": 0}
             settled = settle_run(
-                queue, client, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.prefix,
+                queue, client, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.source, self.prefix,
                 complete=as_bool(self.complete),
             )  # fmt: skip
         self.log.info(

@@ -27,6 +27,12 @@ def run_key(context: Context) -> str:
     return f"{run.dag_id}/{run.run_id}"
 
 
+def task_key(context: Context) -> str:
+    """Return what is the same for all tries of a task, and for no other task."""
+    instance = context["ti"]
+    return f"{run_key(context)}/{instance.task_id}/{instance.map_index}"
+
+
 def run_columns(context: Context) -> dict[str, str]:
     """Return the columns of ``storeside.runs`` that say which task this is; a mapped one is ``task[index]``."""
     instance = context["ti"]

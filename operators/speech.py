@@ -125,6 +125,7 @@ class GXValidateManifestOperator(_ManifestOperator):
     :param channels: channels that every row must have
     :param min_seconds: shortest duration that is valid
     :param max_seconds: longest duration that is valid
+    :param on_invalid_rows: ``fail`` or ``report``
     """
 
     template_fields = (
@@ -132,6 +133,7 @@ class GXValidateManifestOperator(_ManifestOperator):
         "sample_rate",
         "channels",
         "on_invalid_rows",
+        "min_seconds",
         "max_seconds",
     )
     ui_color = "#e2f0d9"
@@ -168,16 +170,17 @@ class GXValidateManifestOperator(_ManifestOperator):
         if not manifest.staged():
             self.log.info("nothing new to validate")
             return {"success": True, "rows": 0, "invalid": 0}
-        rows = validate(
-            manifest.frames(),
-            suite,
-            key_column="object",
-            on_failed=lambda keys, check: (
-                manifest.mark_invalid(keys, check.description) if check.severity == "critical" else None
-            ),
-        )
-        aggregates = manifest.aggregates(SUMMARY_SELECT, rows.rows)
-        verdict = combine(rows, validate([aggregates], summary_suite(), key_column="rows"))
+        with airflow_errors():
+            rows = validate(
+                manifest.frames(),
+                suite,
+                key_column="object",
+                on_failed=lambda keys, check: (
+                    manifest.mark_invalid(keys, check.description) if check.severity == "critical" else None
+                ),
+            )
+            aggregates = manifest.aggregates(SUMMARY_SELECT, rows.rows)
+            verdict = combine(rows, validate([aggregates], summary_suite(), key_column="rows"))
         invalid = manifest.invalid()
         self.log.info("%s", verdict)
         ledger(self.clickhouse_conn_id).record_run(

@@ -16,7 +16,7 @@ from operators.hooks.storage import backend, connection_of, profile, store
 from operators.links import BenchmarksPageLink
 from operators.movement import MovementOperator
 from operators.outcome import OnFailedObjects, check_policy, finish
-from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_key
+from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_key, task_key
 from operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -35,12 +35,6 @@ ROUNDS = 3
 def _list(texts: Sequence[str] | str) -> Sequence[str]:
     """Return a list of texts, as it is or as a template has rendered it: with spaces between."""
     return texts.split() if isinstance(texts, str) else texts
-
-
-def _scope(context: Context) -> str:
-    """Return what is the same for all tries of a task, and for no other task."""
-    instance = context["ti"]
-    return f"{run_key(context)}/{instance.task_id}/{instance.map_index}"
 
 
 class StorageCopyBucketOperator(MovementOperator):
@@ -333,7 +327,7 @@ class StorageTuneOperator(BaseOperator):
                         there,
                         seconds=float(self.seconds),
                         most_bytes=int(self.megabytes) * MIB,
-                        scope=_scope(context),
+                        scope=task_key(context),
                         stop=self._stop,
                     )
                     measured = tuner.sweep(direction)
@@ -396,7 +390,7 @@ class StorageBenchmarkOperator(BaseOperator):
                 stores,
                 rounds=int(self.rounds),
                 put_bytes=int(self.megabytes) * 1_000_000,
-                scope=_scope(context),
+                scope=task_key(context),
                 stop=self._stop,
             )
             results = benchmark.run()

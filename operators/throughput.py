@@ -12,7 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from operators.hooks.aistore import AIStoreHook
 from operators.links import BenchmarksPageLink, RunPageLink
-from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
+from operators.outcome import check_policy
+from operators.shared import airflow_errors, clickhouse, ledger, run_columns, task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -130,18 +131,16 @@ class AISMeasureThroughputOperator(BaseOperator):
         from include.storage.throughput.measure import Comparison, Measurement
         from include.storage.throughput.model import node_bound
 
-        if self.on_regression not in ("fail", "report"):
-            raise ValueError(f"on_regression {self.on_regression!r}: use 'fail' or 'report'")
+        check_policy(self.on_regression, "on_regression")
         load = self.load()
         hook = AIStoreHook(self.aistore_conn_id)
-        instance = context["ti"]
-        scope = f"{run_key(context)}/{instance.task_id}/{instance.map_index}"
+        scope = task_key(context)
         return Measurement(
             hook.cluster,
             clickhouse(self.clickhouse_conn_id),
             load,
             loader=self.loader or hook.loader,
-            name=f"{scope}/{instance.try_number}",
+            name=f"{scope}/{context['ti'].try_number}",
             scope=scope,
             bound=node_bound(float(self.nic_gbit), float(self.disk_gb_per_second)),
             comparison=Comparison(int(self.compare_runs), float(self.tolerance)),

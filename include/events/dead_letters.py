@@ -69,8 +69,8 @@ class DeadLetters:
         letters: dict[str, list[Message]] = {}
         seen: set[str] = set()
         deadline = time.monotonic() + lease_seconds / 2
-        most = min(limit, self.dead.depth().visible)
-        while len(seen) < most and time.monotonic() < deadline:
+        # The number of messages that SQS gives is an approximate one; an empty answer to a long poll is the end.
+        while len(seen) < limit and time.monotonic() < deadline:
             messages = self.dead.receive(lease_seconds, 1)
             if not messages:
                 break

@@ -67,12 +67,13 @@ class Delivery:
 
         After `most_receives` SQS itself would move it to the dead letters, without a reason.
         """
-        if self.error or self._any("failed"):
-            return "release" if self._any("undone", "untried") else "bury"
+        failed = bool(self.error) or self._any("failed", "undone")
+        tried_out = self.message.receives >= most_receives
         if self._any("undone"):
-            tried_out = self.failures + 1 >= most_failures or self.message.receives >= most_receives
-            return "bury" if tried_out else "release"
-        return "release" if self._any("untried") else "delete"
+            tried_out = tried_out or self.failures + 1 >= most_failures
+        if self._any("undone", "untried") and not (failed and tried_out):
+            return "release"
+        return "bury" if failed else "delete"
 
     @property
     def reason(self) -> str:
@@ -93,7 +94,7 @@ class Delivery:
     @property
     def delay_seconds(self) -> int:
         """How long it stays invisible when it is given back: longer after each failure, or each receive."""
-        return 15 * 2**self.failures if self.is_failure else backoff(self.message)
+        return min(15 << min(self.failures, 6), 900) if self.is_failure else backoff(self.message)
 
     def _any(self, *states: State) -> bool:
         return any(outcome.state in states for outcome in self.outcomes)

@@ -17,17 +17,20 @@ from include.transfer.source import Source
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-# Of events; keys and ETags of more would not fit into a URL.
-_SLICE = 500
+# Of events: keys have 1,024 bytes at most, escaped twice as many, and a parameter 128 KiB (ClickHouse's
+# http_max_field_value_size).
+_SLICE = 50
 _MISSING = Outcome("undone", "the run did not load it, and has no reason why")
 _GONE = Outcome("skipped", "it was deleted before it could be loaded")
 
 
-def settle_run(queue: Queue, client: Any, s3: S3Client, run_id: str, prefix: str, *, complete: bool) -> Settled:
+def settle_run(
+    queue: Queue, client: Any, s3: S3Client, run_id: str, source: str, prefix: str, *, complete: bool
+) -> Settled:
     """Settle with the queue for the batches of a run, by what the speech manifest and the ledger say.
 
-    Of a `complete` run, recordings below `prefix` that are neither loaded nor failed nor deleted count as failed
-    once; of others they are given back as they are.
+    Of a `complete` run, recordings of its `source` (a bucket's URI) below `prefix` that are neither loaded nor failed
+    nor deleted count as failed once; of others they are given back as they are.
     """
     ledger, batches = EventLedger(client, queue.url, run_id), Batches(client, queue.url)
     total = Settled()
@@ -35,14 +38,16 @@ def settle_run(queue: Queue, client: Any, s3: S3Client, run_id: str, prefix: str
         deliveries = {message.id: Delivery.read(message) for message in batches.messages(batch)}
         for message, (_, failures) in ledger.known([d.message for d in deliveries.values()]).items():
             deliveries[message].failures = failures
-        _decide(list(deliveries.values()), client, s3, prefix, complete=complete)
+        _decide(list(deliveries.values()), client, s3, source, prefix, complete=complete)
         total.add(settle(queue, ledger, list(deliveries.values())))
         batches.settled(batch, run_id)
     ledger.record_depth(queue)
     return total
 
 
-def _decide(deliveries: Sequence[Delivery], client: Any, s3: S3Client, prefix: str, *, complete: bool) -> None:
+def _decide(
+    deliveries: Sequence[Delivery], client: Any, s3: S3Client, source: str, prefix: str, *, complete: bool
+) -> None:
     places: dict[str, list[tuple[Delivery, int]]] = {}
     for delivery in deliveries:
         for n, event in enumerate(delivery.events):
@@ -54,7 +59,8 @@ def _decide(deliveries: Sequence[Delivery], client: Any, s3: S3Client, prefix: s
                 delivery.outcomes[n] = Outcome("skipped", "it tells of no new content")
     for bucket, those in places.items():
         for start in range(0, len(those), _SLICE):
-            _decide_some(bucket, those[start : start + _SLICE], client, s3, prefix, complete=complete)
+            some = those[start : start + _SLICE]
+            _decide_some(bucket, some, client, s3, prefix, complete=complete and f"s3://{bucket}" == source)
 
 
 def _decide_some(

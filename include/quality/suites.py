@@ -41,7 +41,7 @@ SUMMARY_SELECT = (
 )
 
 
-class QualityError(Exception):
+class QualityError(ValueError):
     """A frame or a suite cannot be checked at all, which is no verdict on the data; says what and why."""
 
 

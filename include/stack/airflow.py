@@ -172,6 +172,11 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
         new.replace(database)
 
 
+# The largest packages that Airflow does not import by itself, Oracle's SDK larger than all others together: what is
+# used of them is compiled then.
+_COMPILED_LATER = ("oci", "kubernetes", "kubernetes_asyncio", "scipy", "matplotlib", "mypy", "fontTools", "altair")
+
+
 def compile_packages(tell: Callable[[str], object] = lambda text: None) -> None:
     """Compile the installed packages to bytecode once; without it every Airflow start takes twice as long."""
     packages = Path(sysconfig.get_path("purelib"))
@@ -180,8 +185,7 @@ def compile_packages(tell: Callable[[str], object] = lambda text: None) -> None:
         return
     tell("compiling the Python packages, once (half a minute)")
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    # Oracle's SDK has more files than all others together; what is imported of it is compiled then
-    skipped = re.escape(f"{packages}/oci/")
+    skipped = re.escape(f"{packages}/") + f"({'|'.join(_COMPILED_LATER)})/"
     command = [sys.executable, "-m", "compileall", "-q", "-q", "-j", "2", "-x", skipped, str(packages)]
     subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, check=False)  # a few templates do not compile
     try:

@@ -17,6 +17,8 @@ from urllib.parse import quote, urlencode
 
 from include import sql
 from include.storage.buckets import Bucket, list_aistore
+from include.transfer.loads import LONG_STATEMENT
+from include.transfer.source import literal
 from include.transform.ledger import Ledger, Scope
 from include.transform.naming import Naming
 from include.transformers.formats import CODECS
@@ -239,11 +241,13 @@ class SpeechManifest:
             expected += len(window)
             size += sum(o.size for o in window)
             paths = [f"{self.facts.name}/{o.name}" for o in window]
+            # Not as a parameter: those have an end.
             there = {
                 row[0]
                 for row in self.clickhouse.query(
-                    f"SELECT path FROM storeside_staging.`{self.facts_table}` WHERE path IN {{paths:Array(String)}}",
-                    parameters={"paths": paths},
+                    f"SELECT path FROM storeside_staging.`{self.facts_table}`"
+                    f" WHERE path IN ({', '.join(map(literal, paths))})",
+                    settings={"max_query_size": LONG_STATEMENT},
                 ).result_rows
             }
             rows = []

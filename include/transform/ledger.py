@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from include import sql
+from include.transform.errors import TransientTransformError
 
 _LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
 # `planned` says that the plan is all there; it goes first, as nothing is resumed without it.
@@ -96,10 +97,16 @@ class Ledger:
     def record_listing(self, scope: Scope, side: str, rows: Iterable[tuple[str, str, int, str, str]]) -> int:
         """Replace one side of a job's listing with `rows` (object, destination object, bytes, version, reason).
 
-        Streams in batches; returns the number of rows.
+        Streams in batches; returns the number of rows. Raises TransientTransformError when they did not arrive once:
+        the client sends an INSERT again whose answer was lost.
         """
         self._drop(scope, side)
-        return self.insert_listing((scope.job, side, *row) for row in rows)
+        sent = self.insert_listing((scope.job, side, *row) for row in rows)
+        if (arrived := self._sides(scope).get(side, 0)) != sent:
+            raise TransientTransformError(
+                f"of a listing of {sent} objects {arrived} arrived in ClickHouse: it has to be listed again"
+            )
+        return sent
 
     def insert_listing(self, rows: Iterable[tuple[Any, ...]]) -> int:
         """Add rows to ``storeside.listings``, in batches; returns their number."""

@@ -404,6 +404,21 @@ def test_a_plan_that_clickhouse_did_not_finish_is_made_again(pair: Pair, drive: 
     assert (found.listed, found.done, found.skipped) == (6, 6, 0), found
 
 
+def test_a_listing_that_arrives_twice_is_refused(pair: Pair, drive: Drive) -> None:
+    """The client sends an INSERT again whose answer was lost."""
+    put(pair.client, pair.source, {"a": b"content"})
+    job = pair.job("run")
+    insert = job.ledger.client.insert
+    job.ledger.client.insert = lambda *args, **kwargs: [insert(*args, **kwargs) for _ in range(2)]
+    try:
+        with pytest.raises(TransientTransformError, match="of a listing of 1 objects 2 arrived"):
+            job.begin()
+    finally:
+        job.ledger.client.insert = insert
+    found = drive(pair.job("run"))
+    assert (found.listed, found.done) == (1, 1), found
+
+
 @pytest.mark.parametrize("moment", ["running", "over", "aborted"])
 def test_a_killed_try_is_resumed_without_doing_anything_twice(
     pair: Pair, corpus: dict[str, bytes], drive: Drive, moment: str

@@ -250,8 +250,11 @@ class Run:
     def lease(self, batches: tuple[str, ...] = ()) -> int:
         return take_or_receive(self.mailbox.queue, self.client, self.id, batches, 100, 60)
 
-    def settle(self, prefix: str = "", *, complete: bool = True) -> Settled:
-        return settle_run(self.mailbox.queue, self.client, self.mailbox.s3, self.id, prefix, complete=complete)
+    def settle(self, prefix: str = "", *, source: str = "", complete: bool = True) -> Settled:
+        source = source or f"s3://{self.mailbox.bucket}"
+        return settle_run(
+            self.mailbox.queue, self.client, self.mailbox.s3, self.id, source, prefix, complete=complete
+        )
 
     def loaded(self, key: str, etag: str) -> None:
         """Note that a recording is in the manifest."""
@@ -311,6 +314,15 @@ def test_recordings_that_are_done_failed_and_not_there_yet(mailbox: Mailbox, run
     assert run.settle() == Settled()
 
 
+def test_keys_may_be_long(mailbox: Mailbox, run: Run) -> None:
+    """All of a batch's keys are more than ClickHouse takes as a parameter."""
+    name = "'" * 1000
+    for part in range(2):
+        mailbox.send(*(mailbox.record(f"{part}/{n:03}{name}") for n in range(100)))
+    assert run.lease() == 2
+    assert run.settle() == Settled(deleted=2)
+
+
 def test_what_a_run_did_not_get_to_is_not_to_blame(mailbox: Mailbox, run: Run) -> None:
     put(mailbox, "in/a.flac", "other/b.flac")
     assert run.lease() == 2
@@ -328,7 +340,14 @@ def test_what_a_run_did_not_get_to_is_not_to_blame(mailbox: Mailbox, run: Run) -
     broken_off = Run(mailbox)
     assert broken_off.lease() == 1
     assert broken_off.settle(complete=False) == Settled(released=1)
-    assert mailbox.depth() == (0, 3)
+    put(mailbox, "in/d.flac")
+    of_another_bucket = Run(mailbox)
+    assert of_another_bucket.lease() == 1
+    assert of_another_bucket.settle(source="s3://elsewhere") == Settled(released=1)
+    failures = "SELECT max(failures) FROM storeside.events FINAL WHERE queue = {q:String} AND key = {k:String}"
+    for key in ("in/c.flac", "in/d.flac"):
+        assert mailbox.query(failures, q=mailbox.url, k=key) == [(0,)]
+    assert mailbox.depth() == (0, 4)
 
 
 def test_an_object_that_was_overwritten_after_its_event(mailbox: Mailbox, run: Run) -> None:

@@ -359,6 +359,18 @@ def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> Non
     assert shelf.probe(unique("run"))[1].skipped == 5
 
 
+def test_names_may_be_long(shelf: Shelf) -> None:
+    """All of a window's names are more than ClickHouse takes as a parameter."""
+    put(shelf.aistore, shelf.audio, {"a.wav": tone(1)})
+    run = unique("run")
+    job, _ = shelf.probe(run)
+    (facts,) = shelf.found_facts(run).values()
+    name = "/".join(["n" * 200] * 4)
+    put(shelf.aistore, shelf.facts, {f"{run_prefix(run)}{n:03}/{name}.wav.json": facts for n in range(200)})
+    staged = shelf.manifest(run).stage(shelf.aistore, job.scope)
+    assert (staged.facts, staged.rows) == (201, 1)
+
+
 def test_facts_that_are_gone_are_missed(shelf: Shelf) -> None:
     put(shelf.aistore, shelf.audio, {"a.wav": tone(1), "b.wav": tone(2)})
     run = unique("run")

@@ -21,7 +21,7 @@ from include.storage.throughput.tables import Measurements
 from include.transform.errors import TransientTransformError
 from tests.support import put, sizes, unique, until
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 OBJECT = 256 << 10
 
 
@@ -34,12 +34,9 @@ def bucket(aistore: Any) -> Iterator[Bucket]:
     bucket.handle(aistore).delete()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def loader(stack: Stack) -> str:
-    path = aisloader_build.path(stack.cache)
-    if not path.exists():
-        pytest.skip("aisloader is not built: python -m include.stack.aisloader_build")
-    return str(path)
+    return str(aisloader_build.build(stack.cache))
 
 
 def measurement(

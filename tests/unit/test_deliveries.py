@@ -31,7 +31,33 @@ def test_what_was_not_tried_comes_again_later_each_time(receives: int) -> None:
 
 
 def test_what_failed_comes_again_later_each_time() -> None:
-    assert [delivery("undone", receives=9, failures=n).delay_seconds for n in (0, 1)] == [15, 30]
+    delays = [delivery("undone", receives=9, failures=n).delay_seconds for n in (0, 1, 5, 6, 99)]
+    assert delays == [15, 30, 480, 900, 900]
+
+
+@pytest.mark.parametrize(
+    ("states", "failures", "receives", "verdict"),
+    [
+        (("loaded", "skipped"), 0, 1, "delete"),
+        (("failed", "loaded"), 0, 1, "bury"),
+        (("failed", "undone"), 1, 9, "release"),
+        (("failed", "undone"), 2, 9, "bury"),  # as the second one alone
+        (("failed", "undone"), 0, 10, "bury"),  # SQS itself would, without a reason
+        (("undone",), 2, 9, "bury"),
+        (("undone", "untried"), 1, 9, "release"),
+        (("failed", "untried"), 2, 9, "release"),
+        (("failed", "untried"), 0, 10, "bury"),
+        (("untried", "loaded"), 9, 10, "release"),
+    ],
+)
+def test_a_message_with_several_events(states: tuple[State, ...], failures: int, receives: int, verdict: str) -> None:
+    found = delivery("untried", receives=receives, failures=failures)
+    found.outcomes = [Outcome(state) for state in states]
+    assert found.verdict(3, 10) == verdict
+
+
+def test_a_message_that_is_no_notification_is_buried() -> None:
+    assert Delivery.read(Message("id", "handle", "text", 0.0, 1)).verdict(3, 10) == "bury"
 
 
 @pytest.mark.parametrize(

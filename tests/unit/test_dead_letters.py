@@ -1,0 +1,49 @@
+"""Dead letters of a queue whose number SQS tells too late: its counts are approximate."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from include.events.dead_letters import DeadLetters
+from include.events.queue import Queue
+
+URL = "http://sqs/000000000000/"
+ARN = "arn:aws:sqs:us-east-1:000000000000:q-dlq"
+
+
+class LateCounts:
+    """A dead-letter queue that says that it is empty, and gives three messages all the same, one at a time."""
+
+    def __init__(self) -> None:
+        self.waiting = ["a", "b", "c"]
+        self.sent: list[str] = []
+
+    def get_queue_url(self, QueueName: str) -> dict[str, str]:
+        return {"QueueUrl": URL + QueueName}
+
+    def get_queue_attributes(self, **_: Any) -> dict[str, Any]:
+        policy = json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": "5"})
+        return {"Attributes": {"ApproximateNumberOfMessages": "0", "RedrivePolicy": policy}}
+
+    def receive_message(self, **_: Any) -> dict[str, Any]:
+        names, self.waiting = self.waiting[:1], self.waiting[1:]
+        return {"Messages": [{"MessageId": name, "ReceiptHandle": name, "Body": name} for name in names]}
+
+    def send_message(self, MessageBody: str, **_: Any) -> None:
+        self.sent.append(MessageBody)
+
+    def delete_message_batch(self, **_: Any) -> dict[str, Any]:
+        return {}
+
+
+def test_all_are_sent_back() -> None:
+    sqs = LateCounts()
+    assert DeadLetters(Queue(sqs, f"{URL}q")).redrive() == 3  # type: ignore[arg-type]
+    assert sqs.sent == ["a", "b", "c"]
+
+
+def test_no_more_than_asked_for() -> None:
+    sqs = LateCounts()
+    assert DeadLetters(Queue(sqs, f"{URL}q")).redrive(limit=2) == 2  # type: ignore[arg-type]
+    assert sqs.waiting == ["c"]
