@@ -393,12 +393,16 @@ def test_verdicts_show_what_failed(client: Client) -> None:
 
 def test_queues_have_their_newest_depth_and_their_events(client: Client) -> None:
     client.fill("queue_depths", queue="q", visible=5, recorded_at="2026-01-01 00:00:00")
-    client.command("INSERT INTO storeside.queue_depths (queue, visible, dead) VALUES ('q', 2, 1)")
+    client.command(
+        "INSERT INTO storeside.queue_depths (queue, visible, dead, recorded_at)"
+        " VALUES ('q', 9, 1, now64(3) - INTERVAL 1 SECOND), ('q', 2, 1, now64(3))"
+    )
     fill_all(client, "d")
     tables = Tables(client)
     (row,) = queues.queues(tables)
     assert (row["visible"], row["dead"]) == (2, 1)
-    assert [point["waiting"] for point in queues.history(tables, "q")] == [2]
+    waiting = [point["waiting"] for point in queues.history(tables, "q")]
+    assert (max(waiting), waiting[-1]) == (9, 2), "the highest of a slice, and what is there now"
     assert [row["key"] for row in queues.events(tables, "q", "dead").rows] == ["x"]
     assert queues.events(tables, "q", "loaded").rows == []
 
