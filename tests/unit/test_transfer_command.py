@@ -21,7 +21,7 @@ def made(*arguments: str) -> Request:
 
 
 def test_defaults_are_the_engines() -> None:
-    default = Request(Source("trips", "2026/", endpoint="http://minio:9000"), "d.t", batch_objects=1000)
+    default = Request(Source("trips", "2026/", endpoint="http://minio:9000"), "d.t")
     assert made() == default
 
 
