@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
+from include.speech.manifest import facts_url
 from include.storage.buckets import Bucket, StoredObject, list_s3
 from include.storage.names import expand
-from include.transfer.manifest import facts_url
 from include.transform.bucket_job import BucketJob, Options, State
 from include.transform.etl import EtlSpec
 from include.transform.naming import Naming

@@ -247,7 +247,7 @@ class SqsSettleS3EventsOperator(_QueueOperator):
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
         from include.events.queue import NoQueueError
-        from include.events.recordings import settle_run
+        from include.speech.recordings import settle_run
 
         with transfer_errors():
             try:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException
 
+from include.speech.manifest import ManifestError, SpeechManifest, facts_naming
 from include.storage.buckets import Bucket
-from include.transfer.manifest import ManifestError, SpeechManifest, facts_naming
 from include.transform.bucket_job import Options, acknowledge
 from include.transform.ledger import Ledger, Scope
 from include.transform.naming import Naming

@@ -7,6 +7,7 @@ the ETL's servers with their children, and this process where it is the client.
 from __future__ import annotations
 
 import argparse
+import logging
 import subprocess
 import sys
 import time
@@ -143,6 +144,7 @@ def echo(size: int) -> EtlSpec:
 
 def start(count: int, targets: int | None = None) -> Bench:
     """Bring up a cluster of its own, of so many targets, and put `count` recordings into it."""
+    logging.disable(logging.INFO)  # Airflow writes it among the figures
     measure.require(["cc", "pkg-config", "libavformat", "ffmpeg"])
     build.build()
     stack = stacks.fresh(("podrunner", "aistore"), targets)

@@ -13,9 +13,9 @@ from include.events.batches import Batches
 from include.events.lease import Lease, take_or_receive
 from include.events.load import EventLoad
 from include.events.notifications import PROBES
-from include.events.recordings import settle_run
 from include.events.settle import Settled
 from include.events.watch import Watch, Window
+from include.speech.recordings import settle_run
 from include.transform.ledger import Ledger
 from tests.mailboxes import Mailbox
 from tests.support import unique, until

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from include.speech.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
 from include.stack import demo, speech_corpus
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket
-from include.transfer.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
 from include.transform import etl as etls
 from include.transform.bucket_job import BucketJob, Options, Summary, acknowledge
 from include.transform.ledger import Ledger
@@ -255,7 +255,7 @@ def test_publishing_is_repeated_wherever_its_clean_up_ended(shelf: Shelf, monkey
         shelf.acknowledge(job, manifest)
 
     with monkeypatch.context() as broken:
-        broken.setattr("include.transfer.manifest.list_aistore", lambda *_: iter([object()]))
+        broken.setattr("include.speech.manifest.list_aistore", lambda *_: iter([object()]))
         with pytest.raises(AttributeError):  # as when AIStore does not answer
             publish()
     for table in (manifest.facts_table, manifest.invalid_table, manifest.staging_table):

@@ -15,7 +15,7 @@ PAGE = (CHECKOUT / "docs" / "configuration.md").read_text()
 CODE = [
     path
     for folder in ("operators", "include/doctor", "include/storage", "include/transfer", "include/transform",
-                   "include/transformers", "include/events", "include/quality")
+                   "include/transformers", "include/events", "include/quality", "include/speech")
     for path in sorted((CHECKOUT / folder).rglob("*.py"))
 ]  # fmt: skip
 # Upper-case words that no environment has, and two of the system's own.

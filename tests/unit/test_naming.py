@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from include.speech.manifest import facts_naming, facts_url, run_prefix
 from include.stack.speech_corpus import HOSTILE_NAMES
 from include.storage.buckets import PROVIDERS, Bucket
 from include.storage.names import unfit
-from include.transfer.manifest import facts_naming, facts_url, run_prefix
 from include.transform.naming import Naming
 from include.transformers.formats import CODECS, EXTENSIONS, AudioFormat
 

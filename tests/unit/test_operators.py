@@ -15,9 +15,9 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from aistore.sdk.errors import AISError
 
+from include.speech.manifest import run_prefix
 from include.stack.settings import CHECKOUT
 from include.storage.buckets import Bucket
-from include.transfer.manifest import run_prefix
 from include.transform.bucket_job import BucketJob, Options, State
 from include.transform.errors import TransformError, TransientTransformError
 from include.transform.etl import EtlSpec

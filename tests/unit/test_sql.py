@@ -13,9 +13,9 @@ from clickhouse_connect.driver.binding import bind_query
 
 from include import sql
 from include.quality.suites import MANIFEST_COLUMNS
+from include.speech.manifest import FACTS, facts_naming
 from include.stack.settings import CHECKOUT
 from include.transfer.errors import BUSY, DENIED, PASSING
-from include.transfer.manifest import FACTS, facts_naming
 from include.transfer.source import WILD, pattern
 from include.transform.ledger import Scope
 from include.transformers.audio import AudioFacts
