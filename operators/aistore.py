@@ -94,7 +94,7 @@ class _BucketJobOperator(MovementOperator):
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
 
-    def spec(self) -> EtlSpec | None:
+    def spec(self, context: Context) -> EtlSpec | None:
         """Return the ETL to apply; None copies."""
         return None
 
@@ -113,7 +113,7 @@ class _BucketJobOperator(MovementOperator):
             source,
             Bucket.parse(self.destination),
             run_id=run_key(context),
-            spec=self.spec(),
+            spec=self.spec(context),
             naming=self.naming(context),
             options=self.options(),
             list_source=self.listing(source),
@@ -284,7 +284,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
         self.sync = sync
         self.keep_etl = keep_etl
 
-    def spec(self) -> EtlSpec:
+    def spec(self, context: Context) -> EtlSpec:
         """Return the ETL's specification."""
         return self.etl or EtlSpec(
             label=self.task_id,
@@ -374,22 +374,18 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         """Return the format of results. Raises ValueError for one that does not exist."""
         return AudioFormat.from_values({name: getattr(self, name) for name in _AUDIO_OPTIONS})
 
-    def job(self, context: Context) -> BucketJob:
-        """Say where facts go: in the tuning, as results are the same with and without them."""
-        if self.facts:
-            endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
-            url = facts_url(endpoint, Bucket.parse(self.facts), run_key(context), self.prepend)
-            self.tuning = {**self.tuning, "SIDECAR_URL": url}
-        return super().job(context)
-
     def options(self) -> Options:
         """Add the bucket of the facts."""
         return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
 
-    def spec(self) -> EtlSpec:
-        """Put the format into the ETL's environment."""
-        spec = super().spec()
-        return replace(spec, environment={**spec.environment, **self.audio().environment()})
+    def spec(self, context: Context) -> EtlSpec:
+        """Put the format into the ETL's environment, and where facts go into its tuning: results are the same."""
+        spec = super().spec(context)
+        tuning = dict(spec.tuning)
+        if self.facts:
+            endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
+            tuning["SIDECAR_URL"] = facts_url(endpoint, Bucket.parse(self.facts), run_key(context), self.prepend)
+        return replace(spec, environment={**spec.environment, **self.audio().environment()}, tuning=tuning)
 
     def naming(self, context: Context) -> Naming:
         """Give results the extension of their container."""

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from include.transfer import queries
-from include.transfer.content import Content
 from include.transfer.errors import (
     BUSY,
-    DELETED,
     OBJECT_CHANGED,
     Cancelled,
     DriftError,
@@ -30,23 +26,16 @@ from include.transfer.errors import (
     named_file,
     remedy,
 )
-from include.transfer.formats import BY_WORKER, Format, compression_by_name
-from include.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
+from include.transfer.formats import BY_WORKER, compression_by_name
+from include.transfer.loads import Batch, Loaded, Loads, Planned
 from include.transfer.lock import STAGING
-from include.transfer.push import parquet_facts, push
-from include.transfer.request import Request
+from include.transfer.push import parquet_facts
+from include.transfer.reader import USUAL, How, Reader, Work, statements
 from include.transfer.salvage import RejectedRows, salvage
 from include.transfer.samples import sample_columns, whole_columns
-from include.transfer.schema import Column, structure, wider
-from include.transfer.source import common, identifier, wild
-from include.transfer.statement import (
-    Reading,
-    parquet_reading,
-    pulled_columns,
-    pulled_version,
-    settings,
-    text_reading,
-)
+from include.transfer.schema import Column, wider
+from include.transfer.source import identifier
+from include.transfer.statement import text_reading
 from include.transfer.table import LOAD_ID, Destination, existing, publish
 
 log = logging.getLogger(__name__)
@@ -54,36 +43,6 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 5
 # Of an object that takes too long, or too much memory: each may cost minutes, and more of them help little.
 _ATTEMPTS_BY_SIZE = 2
-# Bytes from which an object has a statement of its own.
-_LARGE = 8 << 20
-# So many objects are listed once more, which also tells their ETags and sizes, instead of asked for one by one,
-# unless the listing would have this many times as many objects.
-_MANY, _LISTED = 20, 16
-# Parquet objects are opened twice, for their footers and their rows. So many bytes of small ones stay in ClickHouse's
-# page cache in between, if its server has one, in blocks that do not take much more room than the objects.
-_CACHED_BYTES = 128 << 20
-_CACHED = {"use_page_cache_for_object_storage": 1, "page_cache_block_size": 64 << 10}
-
-# How some objects are read, the objects, and the rows of each by its footer, or -1.
-_Reading = tuple[Reading, list[Planned], list[int]]
-
-
-@dataclass
-class Work:
-    """What all batches of a run share."""
-
-    request: Request
-    form: Format
-    transfer: str
-    token: str
-    run_id: str
-    client: Any
-    s3: Any
-    push_all: bool
-    stop: threading.Event = field(default_factory=threading.Event)
-    shapes: dict[str, tuple[Column, ...]] = field(default_factory=dict)
-    alters: threading.Lock = field(default_factory=threading.Lock)
-    relists: bool = True
 
 
 class BatchLoad:
@@ -95,8 +54,8 @@ class BatchLoad:
         self.request = work.request
         self.client = work.client
         self.loads = Loads(self.client, work.transfer, self.request.table, self.request.source, work.run_id)
-        self.pushed = work.push_all or batch.pushed
-        self._count = 0
+        self.reader = Reader(work, self.loads, pushed=work.push_all or batch.pushed)
+        self._tables_made = 0
         self.destination: Destination
 
     def _destination(self) -> Destination:
@@ -157,11 +116,11 @@ class BatchLoad:
                 self._wait(attempt)
         self.drop(staged.table)
 
-    def _with_retries(self, objects: Sequence[Planned], **how: Any) -> Staged:
+    def _with_retries(self, objects: Sequence[Planned], how: How = USUAL) -> Staged:
         attempt = 0
         while True:
             try:
-                return self._stage(objects, **how)
+                return self._stage(objects, how)
             except (DatabaseError, OperationalError, TransientError) as e:
                 if code_of(e) == OBJECT_CHANGED and self.work.relists:
                     self.work.relists = False  # some endpoints write ETags otherwise in listings than in answers
@@ -186,30 +145,24 @@ class BatchLoad:
         if self.work.stop.wait(min(0.5 * 2**attempt, 10)):
             raise Cancelled("the transfer was stopped")
 
-    def _stage(self, objects: Sequence[Planned], **how: Any) -> Staged:
+    def _stage(self, objects: Sequence[Planned], how: How) -> Staged:
         """Read objects into a fresh staging table and check that all of each is there, and nothing else."""
         if self.work.stop.is_set():
             raise Cancelled("the transfer was stopped")
-        readings = self._readings(objects, **how)
-        pushed = self.pushed or how.get("push", False) or any(reading.hides_virtual for reading, _, _ in readings)
-        is_one = len(readings) == 1 and len(_statements(objects)) == 1 and not pushed
-
-        def fill(table: str) -> list[Loaded]:
-            if pushed:
-                return self._push(table, readings)
-            loaded = self._pull(table, readings, **how)
-            self._check_unchanged([o for o in objects if not o.has_etag])
-            return loaded
-
-        return self._filled(fill, [o.load_id for o in objects] if is_one else [])
+        groups = self.reader.groups(objects, self.destination, how)
+        is_one = len(groups) == 1 and len(statements(objects)) == 1 and not self.reader.pushes(groups, how)
+        return self._filled(
+            lambda table: self.reader.read(table, self.destination, groups, how),
+            [o.load_id for o in objects] if is_one else [],
+        )
 
     def _filled(self, fill: Callable[[str], list[Loaded]], load_ids: Sequence[int] = ()) -> Staged:
         """Create a staging table, have it filled, and check what is in it then.
 
         With `load_ids` it is filled by one statement, which another process may adopt.
         """
-        self._count += 1
-        table = f"{self._tables}{self.work.token}_{self._count}"
+        self._tables_made += 1
+        table = f"{self._tables}{self.work.token}_{self._tables_made}"
         self.destination.stage(table, json.dumps(list(load_ids)) if load_ids else "")
         try:
             staged = Staged(table, fill(table))
@@ -238,9 +191,10 @@ class BatchLoad:
             some = [o for o in objects if o.load_id in ids]
             try:
                 queries.follow(self.client, query_id, self.work.stop)
-                self._check_unchanged([o for o in some if not o.has_etag])
-                rows = [count for _, _, counts in self._readings(some) for count in counts]
-                staged = Staged(table, [Loaded(o, count) for o, count in zip(some, rows, strict=True)])
+                self.reader.check_unchanged([o for o in some if not o.has_etag])
+                groups = self.reader.groups(some, self.destination)
+                loaded = [Loaded(o, rows) for g in groups for o, rows in zip(g.objects, g.rows, strict=True)]
+                staged = Staged(table, loaded)
                 self._check(staged)
             except (DatabaseError, OperationalError, ObjectError, TransientError) as e:
                 log.info("batch %d: that did not succeed: %s", self.batch.number, e)
@@ -261,149 +215,14 @@ class BatchLoad:
         if strange:
             raise ObjectError(f"{strange} rows came from another version: it was overwritten after it was listed")
         # Where objects are listed, one that is gone looks like one without rows.
-        self._check_unchanged([o.planned for o in staged.loaded if o.rows < 0 and o.planned.load_id not in found])
+        self.reader.check_unchanged(
+            [o.planned for o in staged.loaded if o.rows < 0 and o.planned.load_id not in found]
+        )
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
             if o.rows >= 0 and there != o.rows:
                 raise ObjectError(f"it has {o.rows} rows, but {there} arrived")
             staged.loaded[n] = Loaded(o.planned, there, o.rejected)
-
-    # reading
-
-    def _readings(self, objects: Sequence[Planned], **how: Any) -> list[_Reading]:
-        """Return how the objects are read, with the rows of each by its footer, or -1."""
-        keep_rest = self.request.on_drift == "rest"
-        if self.work.form.is_text:
-            reading = text_reading(self.work.form, self.destination, how.get("rest", ()))
-            return [(reading, list(objects), [-1] * len(objects))]
-        groups: dict[tuple[Column, ...], tuple[list[Planned], list[int]]] = {}
-        for o, (columns, rows) in zip(objects, self._footers(objects), strict=True):
-            some, counts = groups.setdefault(columns, ([], []))
-            some.append(o)
-            counts.append(rows)
-        return [
-            (parquet_reading(self.work.form, self.destination, columns, keep_rest=keep_rest), some, counts)
-            for columns, (some, counts) in groups.items()
-        ]
-
-    def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[tuple[Column, ...], int]]:
-        """Yield columns and rows of Parquet objects, from their footers."""
-        if self.pushed or len(objects) == 1:
-            for o in objects:
-                try:
-                    columns, rows_in_footer = parquet_facts(self._content(o))
-                except ObjectError as e:
-                    raise about(e, o) from e
-                yield tuple(columns), rows_in_footer
-            return
-        source, only = self._source(objects, "ParquetMetadata")
-        rows = self.client.query(
-            "SELECT _path, num_rows, toString(cityHash64(arrayMap(c -> (c.path, c.physical_type, c.logical_type,"
-            " c.max_definition_level, c.max_repetition_level), columns)))"
-            f" FROM {source}{f' WHERE {only}' if only else ''}",
-            settings={
-                "use_hive_partitioning": 0,
-                "max_query_size": LONG_STATEMENT,
-                "s3_retry_attempts": 10,
-                **_cached(objects),
-            },
-        ).result_rows
-        found = {path: (count, shape) for path, count, shape in rows}
-        for o in objects:
-            path = f"{self.request.source.bucket}/{o.key}"
-            if path not in found:
-                raise about(ObjectError(DELETED), o)
-            count, shape = found[path]
-            if shape not in self.work.shapes:
-                self.work.shapes[shape] = tuple(parquet_facts(self._content(o))[0])
-            yield self.work.shapes[shape], count
-
-    def _source(
-        self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"
-    ) -> tuple[str, str]:
-        """Return the table function of objects, and the condition that keeps others out; empty where there are none.
-
-        With the condition, objects that are gone are missing without an error.
-        """
-        source, keys = self.request.source, [o.key for o in objects]
-        prefix = common(keys)
-        if (
-            self.work.relists
-            and len(keys) >= _MANY
-            and objects[0].has_etag
-            and not source.cluster
-            and not wild(prefix)
-            # a listing that was forgotten, or is not of all objects, has too few
-            and len(keys) <= self.loads.listed_below(prefix) <= _LISTED * len(keys)
-        ):
-            return source.among(keys, form, columns, compression), source.only(keys)
-        return source.objects(keys, form, columns, compression), ""
-
-    def _pull(self, table: str, readings: Sequence[_Reading], **how: Any) -> list[Loaded]:
-        compression = how.get("compression", "auto")
-        for reading, some, _ in readings:
-            for few in _statements(some):
-                columns = structure(reading.columns)
-                source, only = self._source(few, reading.form.clickhouse, columns, compression)
-                extra = pulled_columns(
-                    self.destination.name, self.request.source.bucket, few, self.request.system_columns
-                )
-                more = {} if few[0].has_etag else {"s3_validate_etag_on_read": 0}
-                if not reading.form.is_text:
-                    more |= _cached(some)
-                statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
-                self._execute(table, statement, settings(reading.form, **more))
-        return [Loaded(o, rows) for _, some, counts in readings for o, rows in zip(some, counts, strict=True)]
-
-    def _check_unchanged(self, objects: Sequence[Planned]) -> None:
-        """Compare the versions of objects with those at the listing."""
-        if not objects:
-            return
-        source = self.request.source.objects([o.key for o in objects], "One")
-        now = dict(
-            self.client.query(
-                f"SELECT _path, {pulled_version(has_etag=objects[0].has_etag)} FROM {source}",
-                settings={"max_query_size": LONG_STATEMENT, "use_hive_partitioning": 0, "s3_skip_empty_files": 0},
-            ).result_rows
-        )
-        for o in objects:
-            if now.get(f"{self.request.source.bucket}/{o.key}") != o.version:
-                raise about(ObjectError("it was overwritten or deleted after it was listed"), o)
-
-    def _execute(self, table: str, statement: str, options: dict[str, Any]) -> None:
-        """Run an INSERT that may take longer than any connection lives."""
-        query_id = self._query_id(table)
-        try:
-            self.client.command(statement, settings={**options, "query_id": query_id})
-        except OperationalError as e:
-            if code_of(e):
-                raise
-            queries.follow(self.client, query_id, self.work.stop)
-
-    def _query_id(self, table: str) -> str:
-        self._count += 1
-        return queries.query_id(table, self._count)
-
-    def _push(self, table: str, readings: Sequence[_Reading]) -> list[Loaded]:
-        staged = []
-        for reading, some, counts in readings:
-            for o, rows in zip(some, counts, strict=True):
-                if self.work.stop.is_set():
-                    raise Cancelled("the transfer was stopped")
-                try:
-                    read = push(
-                        self.client, self._content(o), reading, o, table, self.request.system_columns,
-                        self._query_id(table),
-                    )  # fmt: skip
-                except DatabaseError as e:
-                    raise about(classify(e), o) from e
-                except ObjectError as e:
-                    raise about(e, o) from e
-                staged.append(Loaded(o, rows if rows >= 0 else read))
-        return staged
-
-    def _content(self, o: Planned) -> Content:
-        return Content(self.work.s3, self.request.source.bucket, o.key, o.size, o.version)
 
     # objects that are not as they should be
 
@@ -424,14 +243,14 @@ class BatchLoad:
 
     def _by_its_compression(self, o: Planned, error: ObjectError) -> Staged | None:
         """Read an object whose name speaks of another compression than its content has."""
-        if self.pushed or not self.work.form.is_text:
+        if self.reader.pushed or not self.work.form.is_text:
             return None
-        actual = self._content(o).compression
+        actual = self.reader.content(o).compression
         if actual in BY_WORKER:
-            return self._with_retries([o], push=True)
+            return self._with_retries([o], How(push=True))
         if actual.removeprefix("hadoop-") == compression_by_name(o.key):
             return None
-        return self._with_retries([o], compression=actual or "none")
+        return self._with_retries([o], How(compression=actual or "none"))
 
     def _by_drift(self, o: Planned, error: ObjectError) -> Staged | None:
         policy = self.request.on_drift
@@ -440,7 +259,7 @@ class BatchLoad:
         found = self._columns(o)
         missing = [c for c in found if self.destination.type_of(c.name) is None]
         if policy == "rest":
-            return self._with_retries([o], rest=missing) if missing and self.work.form.is_text else None
+            return self._with_retries([o], How(rest=tuple(missing))) if missing and self.work.form.is_text else None
         wanted = list(missing)
         try:
             if policy == "widen":
@@ -469,8 +288,8 @@ class BatchLoad:
 
         def fill(table: str) -> list[Loaded]:
             rows = salvage(
-                self.client, self._content(o), reading, o, table, self.request.system_columns, self._query_id(table),
-                rejected,
+                self.client, self.reader.content(o), reading, o, table, self.request.system_columns,
+                self.reader.query_id(table), rejected,
             )  # fmt: skip
             rejected.flush()
             return [Loaded(o, rows, rejected.count)]
@@ -482,15 +301,15 @@ class BatchLoad:
     def _columns(self, o: Planned) -> list[Column]:
         """Return the columns that an object has; ClickHouse looks at all of it where it can."""
         if not self.work.form.is_text:
-            return parquet_facts(self._content(o))[0]
-        if self.pushed or not self.work.form.is_native:
-            return sample_columns(self.client, self.request, self.work.form, [self._content(o)])
+            return parquet_facts(self.reader.content(o))[0]
+        if self.reader.pushed or not self.work.form.is_native:
+            return sample_columns(self.client, self.request, self.work.form, [self.reader.content(o)])
         return whole_columns(self.client, self.request, self.work.form, o.key)
 
     def _hint(self, o: Planned) -> str:
         """Return what the first bytes tell about an object that cannot be loaded."""
         try:
-            head = self._content(o).range(0, 10)
+            head = self.reader.content(o).range(0, 10)
         except TransferError:
             return ""
         if not head:
@@ -529,28 +348,11 @@ class Staged:
     loaded: list[Loaded]
 
 
-def _statements(objects: Sequence[Planned]) -> list[list[Planned]]:
-    """Return objects by the statement that reads them: telling many apart costs time, so large ones go alone."""
-    small = [o for o in objects if o.size < _LARGE]
-    return [[o] for o in objects if o.size >= _LARGE] + ([small] if small else [])
-
-
-def _cached(objects: Sequence[Planned]) -> dict[str, int]:
-    """Return the settings by which what is read of these objects is kept; empty where that is too much."""
-    return _CACHED if sum(o.size for o in objects) <= _CACHED_BYTES else {}
-
-
 def _divided(objects: list[Planned], error: ObjectError, bucket: str) -> list[list[Planned]]:
     """Return the objects in parts: the one that the error names alone, the others in halves."""
     cause = error.__cause__ or error
-    about = getattr(error, "key", None) or getattr(cause, "key", None) or named_file(cause).removeprefix(f"{bucket}/")
-    named = [o for o in objects if o.key == about]
-    others = [o for o in objects if o.key != about]
+    key = error.key or getattr(cause, "key", "") or named_file(cause).removeprefix(f"{bucket}/")
+    named = [o for o in objects if o.key == key]
+    others = [o for o in objects if o.key != key]
     middle = (len(others) + 1) // 2
     return [part for part in (named, others[:middle], others[middle:]) if part]
-
-
-def about(error: TransferError, o: Planned) -> TransferError:
-    """Return the error with the object that it is about."""
-    error.key = o.key  # type: ignore[attr-defined]
-    return error

@@ -18,7 +18,7 @@ from typing import Any
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from include.transfer import queries
-from include.transfer.batch import BatchLoad, Staged, Work
+from include.transfer.batch import BatchLoad, Staged
 from include.transfer.content import Content, s3_error
 from include.transfer.errors import (
     DIFFERENT_STRUCTURE,
@@ -35,6 +35,7 @@ from include.transfer.errors import (
 from include.transfer.formats import Format
 from include.transfer.loads import Batch, Loads, Planned, Totals
 from include.transfer.lock import STAGING, locked
+from include.transfer.reader import Work
 from include.transfer.request import Request
 from include.transfer.samples import columns_of, recognise
 from include.transfer.schema import Column, with_overrides

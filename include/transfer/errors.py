@@ -17,7 +17,12 @@ from typing import Any
 
 
 class TransferError(Exception):
-    """A transfer, or a part of it, cannot go on; the message names what and why."""
+    """A transfer, or a part of it, cannot go on; the message names what and why.
+
+    `key` is that of the object that it is about, when one of several is known to be.
+    """
+
+    key = ""
 
 
 class Cancelled(TransferError):
@@ -178,6 +183,12 @@ def is_transient(error: BaseException) -> bool:
     if not code:
         return isinstance(error, OperationalError) or bool(_GATEWAY.search(_text(error)))
     return code in _TRANSIENT
+
+
+def about(error: TransferError, key: str) -> TransferError:
+    """Return the error with the key of the object that it is about."""
+    error.key = key
+    return error
 
 
 def classify(error: Any) -> TransferError:

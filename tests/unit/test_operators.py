@@ -193,10 +193,10 @@ def test_transformer_command_is_one_that_the_server_takes(transform: str) -> Non
 @pytest.mark.parametrize(("container", "codec"), [(c, k) for c, codecs in CODECS.items() for k in codecs])
 def test_rendered_transcoding_is_the_written_one(container: str, codec: str) -> None:
     params = {"container": container, "codec": codec, "sample_rate": 48_000, "channels": 2}
-    spec = rendered(AISTranscodeAudioOperator, params, *AUDIO, "communication").spec()
+    spec = rendered(AISTranscodeAudioOperator, params, *AUDIO, "communication").spec(CONTEXT)
     written = AISTranscodeAudioOperator(
         task_id="transcode", source="ais://recordings", destination="ais://speech", **params
-    ).spec()  # type: ignore[arg-type]
+    ).spec(CONTEXT)  # type: ignore[arg-type]
     assert spec == written
     assert spec.name == written.name
     assert spec.effect == written.effect
@@ -224,7 +224,7 @@ def test_rendered_nonsense_is_refused(change: dict[str, Any], message: str) -> N
     params = {"container": "wav", "codec": "pcm_s16le", "sample_rate": 16_000, "channels": 1, **change}
     operator = rendered(AISTranscodeAudioOperator, params, *AUDIO, "communication")
     with pytest.raises(ValueError, match=message):
-        operator.spec()
+        operator.spec(CONTEXT)
 
 
 @pytest.mark.parametrize("container", CODECS)
@@ -243,7 +243,7 @@ def test_what_a_transcode_is_given_besides_the_format_counts() -> None:
         environment={"AUDIO_MAX_SECONDS": "86400", "AUDIO_CODEC": "no"},
         extensions={"sph": "wav"},
     )
-    assert operator.spec().environment == {**AudioFormat().environment(), "AUDIO_MAX_SECONDS": "86400"}
+    assert operator.spec(CONTEXT).environment == {**AudioFormat().environment(), "AUDIO_MAX_SECONDS": "86400"}
     assert [operator.naming(CONTEXT).destination(name) for name in ("a.sph", "a.flac")] == ["a.wav", "a.wav"]
 
 
@@ -260,7 +260,7 @@ def test_a_transform_of_ones_own_is_as_written() -> None:
         object_timeout=7,
         processes=3,
     )
-    assert operator.spec() == EtlSpec(
+    assert operator.spec(CONTEXT) == EtlSpec(
         "transcode", "mine:1", ("run",), {"GAIN": "report"}, {"NUM_WORKERS": "3"}, "hpush", object_timeout=7
     )
     assert operator.naming(CONTEXT).destination("x.a") == "report/x.b"
@@ -268,7 +268,7 @@ def test_a_transform_of_ones_own_is_as_written() -> None:
 
 def test_copy_applies_nothing() -> None:
     operator = rendered(AISCopyBucketOperator, {"prefix": "in/"})
-    assert operator.spec() is None
+    assert operator.spec(CONTEXT) is None
     assert operator.naming(CONTEXT).destination("in/a.flac") == "in/a.flac"
     assert operator.prefix == "in/"
 
@@ -280,7 +280,7 @@ def test_facts_are_named_after_the_whole_object_below_the_run(name: str) -> None
     assert re.fullmatch(r"[0-9a-f]{16}/", prefix)
     assert prefix != run_prefix("speech/manual__2")
     assert operator.naming(CONTEXT).destination(name) == f"{prefix}{name}.json"
-    assert operator.spec().command == transformer_command("audio_probe")
+    assert operator.spec(CONTEXT).command == transformer_command("audio_probe")
 
 
 @pytest.mark.parametrize("extra", [{}, {"transformer_endpoint": "http://inside:51080"}])
