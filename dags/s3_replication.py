@@ -50,7 +50,8 @@ with DAG(
    objects loaded in batches, and only then deleted; see `s3_events_to_clickhouse`.
 
 For queues that are seldom empty, where starting a run for every batch would cost more than the load. Pause
-`s3_events_to_clickhouse` when it follows the same queue: together they are as correct, and no faster.
+`s3_events_to_clickhouse` when it is about the same queue: together they are as correct, and no faster. Its watcher,
+which a pause does not end, leaves the queue to this task.
 """,
 ) as dag:
     S3EventsToClickHouseOperator(

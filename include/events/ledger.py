@@ -28,7 +28,7 @@ _EVENTS = {
     **dict.fromkeys(("receives", "failures"), "UInt32"),
     **dict.fromkeys(("state", "reason", "run_id"), "String"),
 }
-_TABLES = ("events", "event_batches", "event_leases", "queue_depths")
+_TABLES = ("events", "event_batches", "event_leases", "queue_followers", "queue_depths")
 _SYNCHRONOUS = {"async_insert": 0}
 
 

@@ -28,6 +28,7 @@ from include.transfer.source import Listed
 log = logging.getLogger(__name__)
 
 _DEPTH_SECONDS = 30.0
+_FOLLOW_SECONDS = 25.0
 # Seconds before messages that are held are tried again.
 _DELAYS = (2.0, 5.0, 10.0, 30.0)
 
@@ -38,7 +39,8 @@ class Limits:
 
     After `seconds`, so many `messages`, or messages that tell of so many `bytes` of new objects, no more is received;
     SQS gives up to ten at a time, and what was received is processed. `bytes` 0 is no limit. `idle_seconds` is how
-    long it waits for messages when there are none. A batch is what is held and loaded at once.
+    long it waits for messages when there are none; a run that waits follows the queue, and watchers leave the
+    messages to it. A batch is what is held and loaded at once.
     """
 
     messages: int = 100_000
@@ -112,7 +114,7 @@ class EventLoad:
         self.stop = threading.Event()
         self.drained = Drained()
         self._transfer: Transfer | None = None
-        self._depth_at = -_DEPTH_SECONDS
+        self._depth_at = self._followed_at = -float("inf")
         self._newest: list[Message] = []
 
     def run(self, batches: Sequence[str] = ()) -> Drained:
@@ -210,6 +212,7 @@ class EventLoad:
         while len(received) < most and size < most_bytes and not self.stop.is_set():
             if time.monotonic() >= end:
                 break
+            self._follow()
             # An empty answer of a short poll does not mean that there is nothing, one of a long poll does.
             wait = 0 if received else min(max(deadline - time.monotonic(), 1), LONG_POLL)
             messages = self.queue.receive(self.limits.lease_seconds, round(wait))
@@ -220,6 +223,17 @@ class EventLoad:
             if not some and (received or time.monotonic() >= deadline):
                 break
         return received
+
+    def _follow(self) -> None:
+        """Tell watchers of the queue, now and then, that its messages are this run's."""
+        from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+        if self.limits.idle_seconds > 0 and time.monotonic() - self._followed_at >= _FOLLOW_SECONDS:
+            try:
+                Batches(self.client, self.queue.url).follow(self.run_id)
+                self._followed_at = time.monotonic()
+            except (DatabaseError, OperationalError) as e:  # that a watcher gets some of them does no harm
+                log.info("watchers are not told that this run follows %s: %s", self.queue.name, e)
 
     def _process(self, lease: Lease, received: Sequence[Delivery]) -> None:
         """Load the objects of some messages, and settle with the queue."""

@@ -33,14 +33,16 @@ class Window:
     DAG is paused, its messages are given back, and from then on there is an event without a batch every
     `ring_seconds`, which costs the messages no receives, until a run has processed some. The messages of a run's
     batch are held for `taken_seconds`; after `failed_seconds`, and each time after twice as long, they are told of
-    once more: the next run, which waits for that one, gets them if it has failed and could not settle. Depth and age
-    of the queue are noted every `depth_seconds`.
+    once more: the next run, which waits for that one, gets them if it has failed and could not settle. While a task
+    follows the queue there are no batches, and one that no run has taken within `followed_seconds` is given back.
+    Depth and age of the queue are noted every `depth_seconds`.
     """
 
     messages: int = 1000
     seconds: float = 5.0
     repeat_seconds: float = 60.0
     untaken_seconds: float = 600.0
+    followed_seconds: float = 15.0
     ring_seconds: float = 300.0
     failed_seconds: float = 300.0
     taken_seconds: float = 21_600.0
@@ -70,14 +72,8 @@ class Watch:
         return told
 
     def _step(self) -> dict[str, Any] | None:
-        most = {"open": self.window.untaken_seconds, "taken": self.window.taken_seconds}
         every = {"open": self.window.repeat_seconds, "taken": self.window.failed_seconds}
-        unsettled = []
-        for batch, state, seconds in self.batches.unsettled():
-            if seconds <= most[state]:
-                unsettled.append((batch, state))
-            elif state == "open":
-                self._give_up(batch)
+        unsettled = self._unsettled()
         for batch in self._held.keys() - {batch for batch, _ in unsettled}:
             self.lease.let_go(self._held.pop(batch))
         for batch, state in unsettled:
@@ -85,12 +81,25 @@ class Watch:
                 self._hold(batch, self.batches.messages(batch))
             if self._is_due(f"{state} {batch}", every[state], growth=2.0 if state == "taken" else 1.0):
                 return self._told(batch)
-        if unsettled:
+        if unsettled or self.batches.is_followed():
             return None
         if self.batches.given_up_unseen():
             return self._ring()
         self._due.clear()
         return self._next()
+
+    def _unsettled(self) -> list[tuple[str, str]]:
+        """Return the batches whose messages are to be held, and their states; gives up those that nobody takes."""
+        most = {"open": self.window.untaken_seconds, "taken": self.window.taken_seconds}
+        held = []
+        for batch, state, seconds in self.batches.unsettled():
+            if state == "open" and seconds > self.window.followed_seconds and self.batches.is_followed():
+                self._give_up(batch, "a task follows the queue")
+            elif seconds <= most[state]:
+                held.append((batch, state))
+            elif state == "open":
+                self._give_up(batch, "is the DAG paused?")
+        return held
 
     def _is_due(self, what: str, interval: float, growth: float = 1.0) -> bool:
         """Tell whether an interval, which grows each time, has passed since this was done or first asked for."""
@@ -105,8 +114,8 @@ class Watch:
         self._held[batch] = messages
         self.lease.hold(messages)
 
-    def _give_up(self, batch: str) -> None:
-        log.info("no run has taken batch %s: its messages are given back; is the DAG paused?", batch)
+    def _give_up(self, batch: str, why: str) -> None:
+        log.info("no run has taken batch %s, its messages are given back: %s", batch, why)
         messages = self._held.pop(batch, None) or self.batches.messages(batch)
         self._record_depth(messages)  # the age goes on from theirs until a run has them
         self.lease.let_go(messages)

@@ -55,6 +55,17 @@ PARTITION BY batch
 ORDER BY message_id
 TTL leased_at + INTERVAL 1 DAY;
 
+-- Runs that follow a queue all the time: meanwhile its watchers receive nothing.
+CREATE TABLE IF NOT EXISTS storeside.queue_followers
+(
+    queue String COMMENT 'URL',
+    run_id String,
+    recorded_at DateTime64(6) DEFAULT now64(6) COMMENT 'when it was there last'
+)
+ENGINE = ReplacingMergeTree(recorded_at)
+ORDER BY (queue, run_id)
+TTL toDateTime(recorded_at) + INTERVAL 1 DAY;
+
 -- Depth and lag of queues over time.
 CREATE TABLE IF NOT EXISTS storeside.queue_depths
 (

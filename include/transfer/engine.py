@@ -34,7 +34,7 @@ from include.transfer.errors import (
 )
 from include.transfer.formats import Format
 from include.transfer.loads import Batch, Loads, Planned, Totals
-from include.transfer.lock import STAGING, locked
+from include.transfer.lock import BROKEN, STAGING, locked
 from include.transfer.reader import Work
 from include.transfer.request import Request
 from include.transfer.samples import columns_of, recognise
@@ -51,7 +51,8 @@ _TICK_SECONDS = 0.5
 MOST_FAILURES = 20
 # Objects that are published in one step: the ledger is asked about all of them while others wait for the lock.
 MOST_AT_ONCE = 100_000
-_STALE_DAYS = 7
+_STALE_HOURS = 7 * 24
+_BROKEN_HOURS = 1
 
 
 class Left(TransferError):
@@ -334,13 +335,14 @@ class Transfer:
     # what others left behind
 
     def _sweep(self) -> None:
-        """End what an earlier attempt of this run has left, and drop what is a week old."""
+        """End what an earlier attempt of this run has left, and drop old locks that were broken and older tables."""
         mine = queries.tables_of(self.id)
         if queries.running(self.client, mine):
             queries.kill(self.client, mine, wait=True)
         names = self.client.query(
             f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
-            f" OR metadata_modification_time < now() - INTERVAL {_STALE_DAYS} DAY)",
+            " OR metadata_modification_time < now()"
+            f" - toIntervalHour(if(startsWith(name, '{BROKEN}'), {_BROKEN_HOURS}, {_STALE_HOURS})))",
             parameters={"mine": mine},
         ).result_rows
         for (name,) in names:

@@ -22,6 +22,8 @@ from include.transfer.source import literal
 STAGING = "storeside_staging"
 # Publishing is mostly a matter of milliseconds; breaking the lock of somebody who is alive costs him a retry at most.
 STALE_SECONDS = 10.0
+# A broken lock keeps its name while somebody may be about to break it as well, and is swept after an hour.
+BROKEN = "broken_"
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.1
 
@@ -94,7 +96,7 @@ def _break(client: Any, name: str, uuid: str, staging: str) -> None:
     """Remove the lock of a holder who is gone, and first what it could still publish; of many, one succeeds."""
     client.command(f"DROP TABLE IF EXISTS {STAGING}.`{staging}` SYNC")
     try:
-        client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`broken_{uuid}`")
+        client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
     except DatabaseError as e:
         if code_of(e) not in (TABLE_EXISTS, UNKNOWN_TABLE):
             raise

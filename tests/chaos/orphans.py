@@ -10,7 +10,7 @@ from typing import Any
 from include.events.queue import Queue
 from include.stack import s3
 from include.storage.cluster import Cluster
-from include.transfer.lock import STAGING
+from include.transfer.lock import BROKEN, STAGING
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
 from tests.support import etl_servers
@@ -37,14 +37,17 @@ def left(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
     return found + _settled(rig, some, [_work_files])
 
 
-def rows_with_ttl(pipelines: Iterable[Pipeline]) -> list[str]:
-    """Return what runs that died have left in tables from which ClickHouse takes it by itself after days."""
+def until_later(pipelines: Iterable[Pipeline]) -> list[str]:
+    """Return what runs that died have left and ClickHouse takes away after days, or a load after an hour."""
     statements = [
+        f"SELECT 'broken locks', count() FROM system.tables WHERE database = '{STAGING}'"
+        f" AND startsWith(name, '{BROKEN}') HAVING count() > 0"
+    ] + [
         f"SELECT '{table}', count() FROM storeside.{table} HAVING count() > 0"
         for table in ("load_plan", "load_listings", "event_leases")
     ]
     some = list(pipelines)
-    return [f"{count} rows of {table}" for statement in statements for table, count in _query(some, statement)]
+    return [f"{count} of {table}" for statement in statements for table, count in _query(some, statement)]
 
 
 def _settled(rig: Rig, pipelines: list[Pipeline], looks: list[Look]) -> list[str]:
@@ -76,7 +79,10 @@ def _query(pipelines: list[Pipeline], statement: str) -> list[tuple[Any, ...]]:
 
 
 def _tables(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    tables = _query(pipelines, f"SELECT name FROM system.tables WHERE database = '{STAGING}'")
+    tables = _query(
+        pipelines,
+        f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND NOT startsWith(name, '{BROKEN}')",
+    )
     return [f"table {STAGING}.{name}" for (name,) in tables]
 
 

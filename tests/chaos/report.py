@@ -155,7 +155,7 @@ def summary(found: Findings, pipelines: list[Pipeline]) -> str:
     for what in ("lost", "duplicated", "truncated", "orphans", "unrecovered"):
         some = getattr(found, what)
         lines += [f"{what}: {len(some)}", *(f"  {text}" for text in some[:20])]
-    lines += [f"until its TTL: {text}" for text in found.notes]
+    lines += [f"taken away later: {text}" for text in found.notes]
     silent = sorted(kind for kind, count in found.seen.items() if not count and kind not in found.unseen)
     lines.append(f"not visible in any log, as may be: {', '.join(silent) or 'none'}")
     lines += [f"not visible in any log: {len(found.unseen)}", *(f"  {kind}" for kind in found.unseen)]

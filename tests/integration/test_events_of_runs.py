@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -125,6 +126,38 @@ def test_a_paused_dag_costs_its_messages_one_receive(mailbox: Mailbox, lease: Le
     assert run_of(mailbox, told).drained.loaded == 1  # resumed: its batch is gone, so it takes what is there
     mailbox.put({"b.jsonl": jsonl([{"n": 2}])})
     assert until(watcher.step, 5, "next batch")["messages"] == 1
+
+
+def test_a_watcher_leaves_a_queue_to_the_task_that_follows_it(
+    mailbox: Mailbox, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.create("n UInt32")
+    mailbox.put({"1.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    watcher = watch(mailbox, lease, repeat_seconds=60, followed_seconds=1)
+    assert watcher.step()  # of a paused DAG: no run takes the batch
+    told = []
+
+    def loaded(count: int) -> bool:
+        told.append(watcher.step())
+        return mailbox.rows() == [(n,) for n in range(1, count + 1)]
+
+    follower = mailbox.events_load(limits={"seconds": 40, "idle_seconds": 40})
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(follower.run)
+        try:
+            until(lambda: loaded(1), 20, "row of the batch")
+            for n in range(2, 6):
+                mailbox.put({f"{n}.jsonl": jsonl([{"n": n}])})
+                until(lambda: loaded(n), 10, "row of an object")  # noqa: B023
+        finally:
+            follower.cancel()
+        run.result(30)
+    assert not any(told)
+    monkeypatch.setattr("include.events.batches._FOLLOWS_SECONDS", 0)  # a minute later
+    mailbox.put({"6.jsonl": jsonl([{"n": 6}])})
+    mailbox.arrive(1)
+    assert until(watcher.step, 10, "next batch")["messages"] == 1
 
 
 def depths(mailbox: Mailbox) -> list[tuple[int, int, float]]:

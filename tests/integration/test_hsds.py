@@ -21,7 +21,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.hsds import client as clients
-from include.hsds.client import Client, Server
+from include.hsds.client import Client
 from include.hsds.errors import RequestError, TransientError
 from include.hsds.export import Export, Exporter
 from include.hsds.export import Report as Exported
@@ -31,15 +31,12 @@ from include.stack import cli, hsds, s3
 from include.stack.settings import CHECKOUT, Stack
 from operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
 from tests.conftest import FOLDER
+from tests.domains import put, server, write
 from tests.support import process, unique, until
 from tests.transfers import Loading
 
 HOME = "/home/storeside"
 TABLE = np.arange(600 * 70, dtype=np.int64).reshape(600, 70) * 7919 % 100_003
-
-
-def server(stack: Stack, user: str = "storeside", part: str = "hsds") -> Server:
-    return Server(*vars(hsds.login(stack, user, part)).values())
 
 
 @pytest.fixture(scope="module")
@@ -69,28 +66,6 @@ def table(client: Client) -> str:
     domain = f"{HOME}/{unique('table')}.h5"
     write(client, domain, "/t", TABLE, (100, 70), gzip=4)
     return domain
-
-
-def write(client: Client, domain: str, path: str, values: Any, chunks: tuple[int, ...], **given: Any) -> None:
-    """Create a dataset, which may grow, and fill it."""
-    filters = [{"class": "H5Z_FILTER_DEFLATE", "id": 1, "name": "deflate", "level": given["gzip"]}] if given else []
-    client.create(
-        domain,
-        path,
-        {
-            "type": "H5T_STD_I64LE",
-            "shape": values.shape,
-            "maxdims": [0, *values.shape[1:]],
-            "creationProperties": {"layout": {"class": "H5D_CHUNKED", "dims": chunks}, "filters": filters},
-        },
-    )
-    put(client, domain, path, values)
-
-
-def put(client: Client, domain: str, path: str, values: Any) -> None:
-    dataset = client.dataset(domain, path)
-    whole = Slab(tuple(map(range, values.shape)))
-    client.write(dataset, whole, values.tobytes())
 
 
 def resize(client: Client, domain: str, path: str, shape: list[int]) -> None:
@@ -209,7 +184,7 @@ def test_parts_that_the_dataset_lacks_are_deleted_and_foreign_ones_refused(
 
 KILLED = """
 import sys
-from include.hsds.client import Client, Server
+from include.hsds.client import Client
 from include.hsds.export import Export, Exporter
 from include.stack import s3
 import json

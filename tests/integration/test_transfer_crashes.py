@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -169,6 +170,28 @@ def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, mon
     assert overtaken == [3 * ROWS]
     assert report.failed == 0
     assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(3 * ROWS, 3 * ROWS)]
+
+
+def test_what_dead_runs_have_left_is_swept_when_it_is_old(loading: Loading) -> None:
+    hours = {
+        lock.BROKEN + unique("new"): 0.5,
+        lock.BROKEN + unique("old"): 1.5,
+        unique("new"): 167,
+        unique("old"): 169,
+    }
+    loading.clickhouse.command(f"CREATE DATABASE IF NOT EXISTS {lock.STAGING}")
+    for name, age in hours.items():
+        loading.clickhouse.command(f"CREATE TABLE {lock.STAGING}.`{name}` (x UInt8) ENGINE = Null")
+        path = "SELECT metadata_path FROM system.tables WHERE name = {name:String}"
+        (file,) = loading.clickhouse.query(path, parameters={"name": name}).first_row
+        os.utime(loading.stack.state / "clickhouse" / "data" / file, (time.time() - age * 3600,) * 2)
+    loading.put({"a.csv": b"n\n1\n"})
+    assert loading.load(format="csv").loaded == 1
+    left = "SELECT name FROM system.tables WHERE has({names:Array(String)}, name)"
+    found = loading.clickhouse.query(left, parameters={"names": list(hours)}).result_rows
+    assert {name for (name,) in found} == {name for name, age in hours.items() if age in (0.5, 167)}
+    for (name,) in found:
+        loading.clickhouse.command(f"DROP TABLE {lock.STAGING}.`{name}`")
 
 
 def test_who_was_overtaken_leaves_the_lock_of_the_next_alone(

@@ -105,7 +105,7 @@ class Idle(Watch):
 
 def test_a_watcher_notes_the_depth_now_and_then_and_does_not_end_when_it_cannot() -> None:
     client, queue = Client(), Queue(Sqs(3, 0, 0, dead=None), URL)  # type: ignore[arg-type]
-    client.query = lambda *_, **__: SimpleNamespace(first_row=(4, 7.0))  # type: ignore[method-assign]
+    client.query = lambda *_, **__: SimpleNamespace(first_row=(5, 7.0))  # type: ignore[method-assign]
     for seconds, rows in ((0.0, 3), (30.0, 1)):
         client.noted.clear()
         watch = Idle(queue, client, None, Window(depth_seconds=seconds))  # type: ignore[arg-type]
