@@ -168,7 +168,7 @@ class Chaos:
             runs={p.name: _states(self.rig, p) for p in self.pipelines},
             seen=seen,
             unseen=report.unseen(seen, self.done),
-            notes=orphans.until_later(self.pipelines),
+            notes=orphans.until_later(self.rig, self.pipelines),
         )
 
 

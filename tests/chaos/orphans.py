@@ -18,8 +18,9 @@ from tests.support import etl_servers
 # Who is killed leaves things to whoever comes next, and what times out does so within this.
 SETTLE_SECONDS = 240.0
 QUEUES = (f"{s3.BUCKET}-events", f"{s3.TABLES}-events")
-# Work files of AIStore, by the folder that they are in. Its own cleanup takes those of a killed target, when they are
-# a quarter of an hour old: space.dont_cleanup_time.
+# Work files of AIStore, by the folder that they are in; their names end with their target's process, in hexadecimal
+# digits (fs/content.go). Its own cleanup takes those of killed targets, when they are a quarter of an hour old:
+# space.dont_cleanup_time. What a running target forgets stays until it is started again.
 _WORK = "%wk"
 CLEANUP_SECONDS = 960.0
 Look = Callable[[Rig, list[Pipeline]], list[str]]
@@ -37,8 +38,8 @@ def left(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
     return found + _settled(rig, some, [_work_files])
 
 
-def until_later(pipelines: Iterable[Pipeline]) -> list[str]:
-    """Return what runs that died have left and ClickHouse takes away after days, or a load after an hour."""
+def until_later(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
+    """Return what somebody takes away later: ClickHouse after days, a load after an hour, AIStore after a restart."""
     statements = [
         f"SELECT 'broken locks', count() FROM system.tables WHERE database = '{STAGING}'"
         f" AND startsWith(name, '{BROKEN}') HAVING count() > 0"
@@ -47,7 +48,8 @@ def until_later(pipelines: Iterable[Pipeline]) -> list[str]:
         for table in ("load_plan", "load_listings", "event_leases")
     ]
     some = list(pipelines)
-    return [f"{count} of {table}" for statement in statements for table, count in _query(some, statement)]
+    found = [f"{count} of {table}" for statement in statements for table, count in _query(some, statement)]
+    return found + [f"{text}, of a running target" for text in _named(rig, _work(rig, of_killed=False))]
 
 
 def _settled(rig: Rig, pipelines: list[Pipeline], looks: list[Look]) -> list[str]:
@@ -139,7 +141,13 @@ def _files(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
 
 
 def _work_files(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    return _named(rig, (path for path in (rig.stack.state / "aistore" / "data").rglob("*") if _WORK in path.parts))
+    return _named(rig, _work(rig, of_killed=True))
+
+
+def _work(rig: Rig, *, of_killed: bool) -> list[Path]:
+    running = {f".{pid:x}" for name, pid in rig.pids().items() if name.startswith("ais-target")}
+    files = (rig.stack.state / "aistore" / "data").rglob("*")
+    return [path for path in files if _WORK in path.parts and (path.suffix not in running) == of_killed]
 
 
 def _named(rig: Rig, paths: Iterable[Path]) -> list[str]:
