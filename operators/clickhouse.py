@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from operators.hooks.transfer import clients, source
 from operators.movement import MovementOperator
-from operators.outcome import OnFailedObjects
+from operators.outcome import OnFailedObjects, check_policy
 from operators.shared import as_bool, ledger, record_running, run_key, transfer_errors
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
 
@@ -143,14 +143,16 @@ class S3ToClickHouseOperator(MovementOperator):
         self._loader = "pull"
 
     def request(self, aws: Connection) -> Request:
-        """Return the engine's request for the rendered arguments. Raises UsageError for arguments that make none."""
-        from include.transfer.errors import UsageError
+        """Return the engine's request for the rendered arguments.
+
+        Raises:
+            UsageError, ValueError: the arguments make none.
+        """
         from include.transfer.formats import Csv
         from include.transfer.request import Request
         from include.transfer.table import Layout
 
-        if self.on_failed_objects not in ("fail", "report"):
-            raise UsageError(f"on_failed_objects {self.on_failed_objects!r}: use 'fail' or 'report'")
+        check_policy(self.on_failed_objects)
         return Request(
             source(aws, self.bucket, self.keys),
             self.table,
