@@ -49,9 +49,8 @@ with DAG(
 1. **follow_events**: the task is deferred all the time and costs no worker. Messages are leased as they come, their
    objects loaded in batches, and only then deleted; see `s3_events_to_clickhouse`.
 
-For queues that are seldom empty, where starting a run for every batch would cost more than the load. Pause
-`s3_events_to_clickhouse` when it is about the same queue: together they are as correct, and no faster. Its watcher,
-which a pause does not end, leaves the queue to this task.
+For queues that are seldom empty, where starting a run for every batch would cost more than the load. The watcher of
+`s3_events_to_clickhouse` leaves the queue to this task while it follows it, and goes on when it has ended.
 """,
 ) as dag:
     S3EventsToClickHouseOperator(

@@ -40,7 +40,8 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
     :param max_bytes: after messages that tell of so many bytes of new objects the rest is left to the next run; 0 is
         no limit
     :param max_seconds: after so many seconds no more is received
-    :param idle_seconds: how long to wait for messages when there are none; 0 ends when the queue is empty
+    :param idle_seconds: how long to wait for messages when there are none; 0 ends when the queue is empty. A run that
+        waits follows the queue: an `AssetWatcher` of it receives nothing meanwhile
     :param batch_messages: messages that are held and loaded at once
     :param lease_seconds: how long messages stay invisible when whoever holds them is killed
     :param on_failed_objects: whether the task fails when messages went to the dead-letter queue

@@ -15,8 +15,6 @@ _LEASES = {
     "message_group": "String",
 }
 _SYNCHRONOUS = {"async_insert": 0}
-# So long a run follows a queue after it has last said so.
-_FOLLOWS_SECONDS = 60
 
 
 class Batches:
@@ -113,22 +111,6 @@ class Batches:
             parameters={"queue": self.queue},
         ).first_row
         return bool(row[1])
-
-    def follow(self, run_id: str) -> None:
-        """Note that a run takes from now on what comes into the queue; it has to say so every half a minute."""
-        self.client.insert(
-            "storeside.queue_followers", [[self.queue, run_id]], column_names=["queue", "run_id"],
-            settings=_SYNCHRONOUS,
-        )  # fmt: skip
-
-    def is_followed(self) -> bool:
-        """Tell whether a run takes what comes into the queue."""
-        row = self.client.query(
-            "SELECT count() FROM storeside.queue_followers"
-            " WHERE queue = {queue:String} AND recorded_at > now64(6) - INTERVAL {seconds:UInt32} SECOND",
-            parameters={"queue": self.queue, "seconds": _FOLLOWS_SECONDS},
-        ).first_row
-        return bool(row[0])
 
     def _close(self, batch: str, state: str, run_id: str) -> None:
         self._record(batch, state, 0, run_id)

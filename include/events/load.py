@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from include.events.batches import Batches
 from include.events.current import Found, look_at
 from include.events.deliveries import Delivery, Outcome, conclude, oldest, sort_out
+from include.events.following import Following
 from include.events.lease import Lease
 from include.events.ledger import EventLedger
 from include.events.queue import LONG_POLL, Message, Queue, backoff
@@ -28,7 +29,6 @@ from include.transfer.source import Listed
 log = logging.getLogger(__name__)
 
 _DEPTH_SECONDS = 30.0
-_FOLLOW_SECONDS = 25.0
 # Seconds before messages that are held are tried again.
 _DELAYS = (2.0, 5.0, 10.0, 30.0)
 
@@ -114,7 +114,7 @@ class EventLoad:
         self.stop = threading.Event()
         self.drained = Drained()
         self._transfer: Transfer | None = None
-        self._depth_at = self._followed_at = -float("inf")
+        self._depth_at = -_DEPTH_SECONDS
         self._newest: list[Message] = []
 
     def run(self, batches: Sequence[str] = ()) -> Drained:
@@ -136,7 +136,9 @@ class EventLoad:
         self.ledger.create()
         self._warn_of_receives()
         handed_over = Batches(self.client, self.queue.url)
-        with Lease(self.queue, self.limits.lease_seconds) as lease:
+        waits = self.limits.idle_seconds > 0
+        following = Following(self.client, self.queue.url, self.run_id) if waits else nullcontext()
+        with following, Lease(self.queue, self.limits.lease_seconds) as lease:
             try:
                 for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
                     messages = handed_over.take(batch, self.run_id)
@@ -212,7 +214,6 @@ class EventLoad:
         while len(received) < most and size < most_bytes and not self.stop.is_set():
             if time.monotonic() >= end:
                 break
-            self._follow()
             # An empty answer of a short poll does not mean that there is nothing, one of a long poll does.
             wait = 0 if received else min(max(deadline - time.monotonic(), 1), LONG_POLL)
             messages = self.queue.receive(self.limits.lease_seconds, round(wait))
@@ -223,17 +224,6 @@ class EventLoad:
             if not some and (received or time.monotonic() >= deadline):
                 break
         return received
-
-    def _follow(self) -> None:
-        """Tell watchers of the queue, now and then, that its messages are this run's."""
-        from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
-
-        if self.limits.idle_seconds > 0 and time.monotonic() - self._followed_at >= _FOLLOW_SECONDS:
-            try:
-                Batches(self.client, self.queue.url).follow(self.run_id)
-                self._followed_at = time.monotonic()
-            except (DatabaseError, OperationalError) as e:  # that a watcher gets some of them does no harm
-                log.info("watchers are not told that this run follows %s: %s", self.queue.name, e)
 
     def _process(self, lease: Lease, received: Sequence[Delivery]) -> None:
         """Load the objects of some messages, and settle with the queue."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from include.events.batches import Batches
 from include.events.deliveries import Delivery
+from include.events.following import is_followed
 from include.events.lease import Lease
 from include.events.ledger import EventLedger
 from include.events.notifications import newest
@@ -81,7 +82,7 @@ class Watch:
                 self._hold(batch, self.batches.messages(batch))
             if self._is_due(f"{state} {batch}", every[state], growth=2.0 if state == "taken" else 1.0):
                 return self._told(batch)
-        if unsettled or self.batches.is_followed():
+        if unsettled or self._is_followed():
             return None
         if self.batches.given_up_unseen():
             return self._ring()
@@ -93,12 +94,13 @@ class Watch:
         most = {"open": self.window.untaken_seconds, "taken": self.window.taken_seconds}
         held = []
         for batch, state, seconds in self.batches.unsettled():
-            if state == "open" and seconds > self.window.followed_seconds and self.batches.is_followed():
-                self._give_up(batch, "a task follows the queue")
+            if state == "open" and seconds > self.window.followed_seconds and self._is_followed():
+                if self._give_back(batch, "a task follows the queue"):
+                    self.batches.settled(batch, "")
             elif seconds <= most[state]:
                 held.append((batch, state))
-            elif state == "open":
-                self._give_up(batch, "is the DAG paused?")
+            elif state == "open" and self._give_back(batch, "is the DAG paused, or has it a long run?"):
+                self.batches.give_up(batch)
         return held
 
     def _is_due(self, what: str, interval: float, growth: float = 1.0) -> bool:
@@ -114,13 +116,19 @@ class Watch:
         self._held[batch] = messages
         self.lease.hold(messages)
 
-    def _give_up(self, batch: str, why: str) -> None:
+    def _is_followed(self) -> bool:
+        return is_followed(self.batches.client, self.queue.url)
+
+    def _give_back(self, batch: str, why: str) -> bool:
+        """Make the messages of a batch visible, unless a run has taken it meanwhile."""
+        if self.batches.state(batch)[0] != "open":
+            return False
         log.info("no run has taken batch %s, its messages are given back: %s", batch, why)
         messages = self._held.pop(batch, None) or self.batches.messages(batch)
         self._record_depth(messages)  # the age goes on from theirs until a run has them
         self.lease.let_go(messages)
-        self.batches.give_up(batch)
         self.queue.extend(messages, 0)
+        return True
 
     def _record_depth(self, messages: Sequence[Message]) -> None:
         """Note depth and age: between runs, and while the DAG is paused, nobody else does."""
@@ -130,6 +138,7 @@ class Watch:
             log.warning("the depth of %s is not noted: %s", self.queue.name, e)
 
     def _ring(self) -> dict[str, Any] | None:
+        self._due.setdefault("", (time.monotonic(), self.window.ring_seconds))  # the DAG may be back from its pause
         if not self._is_due("", self.window.ring_seconds) or not (visible := self.queue.depth().visible):
             return None
         return {"queue": self.queue.name, "batch": "", "messages": visible, "events": []}

@@ -60,6 +60,7 @@ CREATE TABLE IF NOT EXISTS storeside.queue_followers
 (
     queue String COMMENT 'URL',
     run_id String,
+    follows Bool COMMENT 'false when it has ended',
     recorded_at DateTime64(6) DEFAULT now64(6) COMMENT 'when it was there last'
 )
 ENGINE = ReplacingMergeTree(recorded_at)

@@ -342,7 +342,7 @@ class Transfer:
         names = self.client.query(
             f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
             " OR metadata_modification_time < now()"
-            f" - toIntervalHour(if(startsWith(name, '{BROKEN}'), {_BROKEN_HOURS}, {_STALE_HOURS})))",
+            f" - toIntervalHour(if(comment = '{BROKEN}', {_BROKEN_HOURS}, {_STALE_HOURS})))",
             parameters={"mine": mine},
         ).result_rows
         for (name,) in names:

@@ -22,7 +22,7 @@ from include.transfer.source import literal
 STAGING = "storeside_staging"
 # Publishing is mostly a matter of milliseconds; breaking the lock of somebody who is alive costs him a retry at most.
 STALE_SECONDS = 10.0
-# A broken lock keeps its name while somebody may be about to break it as well, and is swept after an hour.
+# A broken lock keeps its name while somebody may be about to break it as well, and is swept an hour after that.
 BROKEN = "broken_"
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.1
@@ -97,6 +97,8 @@ def _break(client: Any, name: str, uuid: str, staging: str) -> None:
     client.command(f"DROP TABLE IF EXISTS {STAGING}.`{staging}` SYNC")
     try:
         client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
+        # A table is as old as its last change: the lock may be of yesterday, the hour begins now.
+        client.command(f"ALTER TABLE {STAGING}.`{BROKEN}{uuid}` MODIFY COMMENT '{BROKEN}'")
     except DatabaseError as e:
         if code_of(e) not in (TABLE_EXISTS, UNKNOWN_TABLE):
             raise

@@ -49,7 +49,10 @@ def until_later(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
     ]
     some = list(pipelines)
     found = [f"{count} of {table}" for statement in statements for table, count in _query(some, statement)]
-    return found + [f"{text}, of a running target" for text in _named(rig, _work(rig, of_killed=False))]
+    try:
+        return found + [f"{text}, of a running target" for text in _named(rig, _work(rig, of_killed=False))]
+    except OSError as e:  # AIStore may just be removing a folder
+        return [*found, f"work files of running targets: not known, {e}"]
 
 
 def _settled(rig: Rig, pipelines: list[Pipeline], looks: list[Look]) -> list[str]:

@@ -54,8 +54,8 @@ def test_a_dataset_becomes_rows_and_only_changed_slabs_are_loaded_again(
     def run() -> tuple[dict[str, Any], dict[str, Any]]:
         conf = {"domain": domain, "dataset": "/values", "bucket": s3.TABLES, "prefix": prefix, "table": table}
         started = api.trigger(DAG, conf)
-        tasks = {task["task_id"]: task["state"] for task in api.task_instances(DAG, started)}
-        assert api.wait(DAG, started, 120)["state"] == "success", tasks
+        state = api.wait(DAG, started, 120)["state"]
+        assert state == "success", {task["task_id"]: task["state"] for task in api.task_instances(DAG, started)}
         found = (api.xcom(DAG, started, task) for task in ("export", "load"))
         exported, loaded = (json.loads(value) if isinstance(value, str) else value for value in found)
         return exported, loaded
@@ -75,6 +75,9 @@ def test_a_dataset_becomes_rows_and_only_changed_slabs_are_loaded_again(
     exported, loaded = run()
     assert (loaded["loaded"], loaded["skipped"]) == (1, exported["parts"] - 1)
     assert rows() == changed.tolist()
-    secret = airflow.secrets["s3_secret_key"]
-    for run_of in api.runs(DAG):
-        assert secret not in api.log(DAG, run_of["dag_run_id"], "export")
+    secrets = airflow.secrets["s3_secret_key"], airflow.secrets["clickhouse"], hsds.login(airflow).password
+    for started in api.runs(DAG):
+        logs = {task: api.log(DAG, started["dag_run_id"], task) for task in ("export", "load")}
+        assert domain in logs["export"]
+        assert prefix in logs["load"]
+        assert not [secret for secret in secrets for log in logs.values() if secret in log]

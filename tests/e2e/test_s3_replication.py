@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from include.events.following import is_followed
 from include.events.queue import Queue
 from include.stack import s3
 from include.stack.airflow_api import AirflowApi
@@ -20,57 +21,55 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(240)
 
 DAG = "s3_replication"
-OTHER = "s3_events_to_clickhouse"  # which follows the same queue
+WATCHED = "s3_events_to_clickhouse"  # its watcher is of the same queue
 TABLE = "storeside.trips"
 
 
-def test_rows_follow_objects_and_a_run_that_is_ended_leaves_nothing_behind(
-    airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any
-) -> None:
+@pytest.fixture
+def api(airflow: Stack) -> Iterator[AirflowApi]:
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, "DAG")
-    api.request("PATCH", f"dags/{OTHER}", json={"is_paused": True})
+    until(lambda: {DAG, WATCHED} <= {dag["dag_id"] for dag in api.get("dags")["dags"]}, 90, "DAGs")
+    api.request("PATCH", f"dags/{WATCHED}", json={"is_paused": False})
+    yield api
+    stop(api)
+
+
+def stop(api: AirflowApi) -> None:
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": True})
+    for run in api.runs(DAG, state="running"):
+        api.request("PATCH", f"dags/{DAG}/dagRuns/{run['dag_run_id']}", json={"state": "failed"})
+
+
+def test_rows_follow_objects_and_a_watcher_goes_on_when_the_run_has_ended(
+    api: AirflowApi, s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any
+) -> None:
     queue = Queue.find(sqs_client, f"{s3.TABLES}-events")
 
     def rows(word: str) -> int:
         if not int(clickhouse.query(f"EXISTS {TABLE}").first_row[0]):
             return 0
-        found = clickhouse.query(
-            f"SELECT count() FROM {TABLE} WHERE word = {{word:String}}", parameters={"word": word}
-        )
-        return int(found.first_row[0])
+        statement = f"SELECT count() FROM {TABLE} WHERE word = {{word:String}}"
+        return int(clickhouse.query(statement, parameters={"word": word}).first_row[0])
 
-    def put(word: str) -> None:
-        s3_client.put_object(Bucket=s3.TABLES, Key=f"{word}.csv", Body=f"word,n\n{word},1\n".encode())
+    def arrives(word: str, seconds: float) -> None:
+        name = unique(word)
+        s3_client.put_object(Bucket=s3.TABLES, Key=f"{name}.csv", Body=f"word,n\n{name},1\n".encode())
+        until(lambda: rows(name) == 1, seconds, f"row of the {word} object", interval=0.2)
 
-    def left() -> int:
-        depth = queue.depth()
-        return depth.visible + depth.in_flight
+    def started() -> set[str]:
+        return {run["dag_run_id"] for run in api.runs(WATCHED) if run["run_type"] == "asset_triggered"}
 
+    arrives("watched", 90)
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-    try:
-        (run,) = until(lambda: api.runs(DAG, state="running"), 60, "run")
-        first, second = unique("first"), unique("second")
-        put(first)
-        until(lambda: rows(first), 90, "row of the first object", interval=0.2)
-        assert [task["state"] for task in api.task_instances(DAG, run["dag_run_id"])] == ["deferred"]
-        began = time.monotonic()
-        put(second)
-        until(lambda: rows(second), 30, "row of the second object", interval=0.2)
-        assert time.monotonic() - began < 15  # without another run: that alone takes longer when many are busy
-        until(lambda: not left(), 30, "empty queue", interval=0.2)
-        assert (rows(first), rows(second)) == (1, 1)
-    finally:
-        api.request("PATCH", f"dags/{DAG}", json={"is_paused": True})
-        for one in api.runs(DAG, state="running"):
-            api.request("PATCH", f"dags/{DAG}/dagRuns/{one['dag_run_id']}", json={"state": "failed"})
-
-    def waits() -> bool:  # nobody holds the queue any more
-        word = unique("late")
-        put(word)
-        time.sleep(3)
-        return not rows(word) and queue.depth().visible > 0
-
-    until(waits, 60, "message that nobody takes")
-    sqs_client.purge_queue(QueueUrl=queue.url)
-    api.request("PATCH", f"dags/{OTHER}", json={"is_paused": False})
+    until(lambda: is_followed(clickhouse, queue.url), 60, "task that follows the queue")
+    arrives("first", 60)  # the watcher may have been receiving
+    before = started()
+    for _ in range(5):
+        arrives("next", 10)  # sooner than runs start
+    assert started() == before
+    (run,) = api.runs(DAG, state="running")
+    assert [task["state"] for task in api.task_instances(DAG, run["dag_run_id"])] == ["deferred"]
+    stop(api)
+    until(lambda: not is_followed(clickhouse, queue.url), 30, "end of the task")
+    arrives("last", 90)
+    assert started() > before

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from include.events.batches import Batches
+from include.events.following import Following
 from include.events.lease import Lease, take_or_receive
 from include.events.load import EventLoad
 from include.events.notifications import PROBES
@@ -128,9 +129,16 @@ def test_a_paused_dag_costs_its_messages_one_receive(mailbox: Mailbox, lease: Le
     assert until(watcher.step, 5, "next batch")["messages"] == 1
 
 
-def test_a_watcher_leaves_a_queue_to_the_task_that_follows_it(
-    mailbox: Mailbox, lease: Lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watcher_that_is_back_after_a_pause_rings_at_once(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    assert watch(mailbox, lease).step()  # Airflow ends it when the DAG is paused
+    time.sleep(1.1)
+    rung = until(watch(mailbox, lease, untaken_seconds=1, ring_seconds=300).step, 5, "event without a batch")
+    assert (rung["batch"], rung["messages"]) == ("", 1)
+
+
+def test_a_watcher_leaves_a_queue_to_the_task_that_follows_it(mailbox: Mailbox, lease: Lease) -> None:
     mailbox.create("n UInt32")
     mailbox.put({"1.jsonl": jsonl([{"n": 1}])})
     mailbox.arrive(1)
@@ -154,10 +162,45 @@ def test_a_watcher_leaves_a_queue_to_the_task_that_follows_it(
             follower.cancel()
         run.result(30)
     assert not any(told)
-    monkeypatch.setattr("include.events.batches._FOLLOWS_SECONDS", 0)  # a minute later
-    mailbox.put({"6.jsonl": jsonl([{"n": 6}])})
+    mailbox.put({"6.jsonl": jsonl([{"n": 6}])})  # nobody follows any more
     mailbox.arrive(1)
     assert until(watcher.step, 10, "next batch")["messages"] == 1
+
+
+def test_a_follower_that_was_killed_counts_for_a_while(
+    mailbox: Mailbox, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = watch(mailbox, lease)
+    with monkeypatch.context() as killed:
+        killed.setattr(Following, "__exit__", lambda following, *_: following._end.set())
+        mailbox.drain(limits={"seconds": 1, "idle_seconds": 1})
+    mailbox.put({"1.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    assert watcher.step() is None
+    assert mailbox.depth() == (1, 0)
+    monkeypatch.setattr("include.events.following._COUNTS_SECONDS", 0)  # a minute later
+    assert until(watcher.step, 10, "next batch")["messages"] == 1
+
+
+def test_a_batch_that_a_run_takes_at_the_last_moment_is_the_runs(
+    mailbox: Mailbox, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.put({"1.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    watcher = watch(mailbox, lease, untaken_seconds=0)
+    told = watcher.step()
+    assert told
+    unsettled = watcher.batches.unsettled
+
+    def take() -> Any:
+        found = unsettled()
+        assert watcher.batches.take(told["batch"], "dag/run")
+        return found
+
+    monkeypatch.setattr(watcher.batches, "unsettled", take)
+    watcher.step()
+    assert watcher.batches.state(told["batch"]) == ("taken", "dag/run")
+    assert mailbox.depth() == (0, 1)
 
 
 def depths(mailbox: Mailbox) -> list[tuple[int, int, float]]:
@@ -187,12 +230,15 @@ def test_the_age_of_the_oldest_message_goes_on_while_it_is_not_done(mailbox: Mai
         paused = watch(mailbox, lease, untaken_seconds=0, taken_seconds=60, **window)
         Batches(mailbox.client(), mailbox.url)._record(told["batch"], "open", 1, "")
         time.sleep(1)
+        assert paused.step()  # it rings
         for _ in range(2):
             assert paused.step() is None
     assert [row[:2] for row in depths(mailbox)] == [(0, 1), (0, 1), (0, 1), (1, 0), (1, 0)]
     with Lease(mailbox.queue, 30) as lease:
         time.sleep(1)
-        assert watch(mailbox, lease, **window).step() is None
+        late = watch(mailbox, lease, **window)
+        assert late.step()
+        assert late.step() is None
     ages = [age for _, _, age in depths(mailbox)]
     assert ages == sorted(ages)
     assert 2 < ages[0] < ages[2] - 1 < ages[-1] - 2

@@ -184,7 +184,7 @@ def test_parts_that_the_dataset_lacks_are_deleted_and_foreign_ones_refused(
 
 KILLED = """
 import sys
-from include.hsds.client import Client
+from include.hsds.client import Client, Server
 from include.hsds.export import Export, Exporter
 from include.stack import s3
 import json

@@ -173,25 +173,35 @@ def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, mon
 
 
 def test_what_dead_runs_have_left_is_swept_when_it_is_old(loading: Loading) -> None:
-    hours = {
-        lock.BROKEN + unique("new"): 0.5,
-        lock.BROKEN + unique("old"): 1.5,
-        unique("new"): 167,
-        unique("old"): 169,
-    }
-    loading.clickhouse.command(f"CREATE DATABASE IF NOT EXISTS {lock.STAGING}")
-    for name, age in hours.items():
-        loading.clickhouse.command(f"CREATE TABLE {lock.STAGING}.`{name}` (x UInt8) ENGINE = Null")
-        path = "SELECT metadata_path FROM system.tables WHERE name = {name:String}"
-        (file,) = loading.clickhouse.query(path, parameters={"name": name}).first_row
-        os.utime(loading.stack.state / "clickhouse" / "data" / file, (time.time() - age * 3600,) * 2)
+    client = loading.clickhouse
+    client.command(f"CREATE DATABASE IF NOT EXISTS {lock.STAGING}")
+
+    def told(name: str, what: str) -> Any:
+        return client.query(f"SELECT {what} FROM system.tables WHERE name = {{n:String}}", parameters={"n": name})
+
+    def table(label: str, hours: float, broken: bool = False) -> str:
+        """Make a table of so many hours; a lock may have been broken just now, or as long ago."""
+        name = unique(label)
+        client.command(f"CREATE TABLE {lock.STAGING}.`{name}` (x UInt8) ENGINE = Null")
+        file, uuid = told(name, "metadata_path, toString(uuid)").first_row
+        age(file, hours)
+        if broken:
+            lock._break(client, name, uuid, unique("staging"))
+            name = lock.BROKEN + uuid
+        return name
+
+    def age(file: str, hours: float) -> None:
+        os.utime(loading.stack.state / "clickhouse" / "data" / file, (time.time() - hours * 3600,) * 2)
+
+    stays = table("staging", 167), table("lock", 30, broken=True), table("lock", 30, broken=True)
+    age(told(stays[-1], "metadata_path").first_row[0], 0.9)
+    goes = table("staging", 169), table("lock", 0, broken=True)
+    age(told(goes[-1], "metadata_path").first_row[0], 1.1)
     loading.put({"a.csv": b"n\n1\n"})
     assert loading.load(format="csv").loaded == 1
-    left = "SELECT name FROM system.tables WHERE has({names:Array(String)}, name)"
-    found = loading.clickhouse.query(left, parameters={"names": list(hours)}).result_rows
-    assert {name for (name,) in found} == {name for name, age in hours.items() if age in (0.5, 167)}
-    for (name,) in found:
-        loading.clickhouse.command(f"DROP TABLE {lock.STAGING}.`{name}`")
+    assert [len(told(name, "name").result_rows) for name in (*stays, *goes)] == [1, 1, 1, 0, 0]
+    for name in stays:
+        client.command(f"DROP TABLE {lock.STAGING}.`{name}`")
 
 
 def test_who_was_overtaken_leaves_the_lock_of_the_next_alone(
