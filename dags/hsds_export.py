@@ -39,12 +39,12 @@ PARAMS = {
         description="What the elements become",
     ),
     "bucket": Param(
-        "tables",
+        "arrays",
         type="string",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         section="Where to",
         title="Bucket",
-        description="Without s3://, at the endpoint of the connection aws_default",
+        description="Without s3://, at the endpoint of the connection aws_default; no events should tell of it",
     ),
     "prefix": Param(
         "hsds/values",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 12_000, 2_200
 CHUNKS = (240, COLUMNS)
-BUCKET = "tables"
 # Each element counts by its place: an array that is shifted has another sum.
 CHECKSUM = "SELECT sum(arraySum((v, n) -> v * (n - 1), value, arrayEnumerate(value)) * (i0 % 7 + 1))"
 
@@ -66,8 +65,7 @@ def run(stack: Stack) -> list[tuple[str, ...]]:
     done("read from HSDS, one request", started, checksum(np.frombuffer(content, np.int64)) == wanted)
     del content
     storage = s3.client("s3", stack.url("s3"), *s3.keys(stack))
-    storage.create_bucket(Bucket=BUCKET)
-    export = Export(domain, "/values", BUCKET, f"hsds{domain}", layout="array")
+    export = Export(domain, "/values", s3.ARRAYS, f"hsds{domain}", layout="array")
     started = time.monotonic()
     report = Exporter(client, storage, export, domain).run()
     done(f"exported to {report.parts} Parquet objects on S3", started)
@@ -75,7 +73,10 @@ def run(stack: Stack) -> list[tuple[str, ...]]:
     clickhouse = clickhouse_client(stack)
     table = f"storeside.hsds_demo_{domain.removesuffix('.h5')[-15:].replace('-', '_')}"
     request = Request(
-        Source(BUCKET, export.keys, collection="storeside_s3"), table, format="parquet", layout=Layout(order_by="i0")
+        Source(s3.ARRAYS, export.keys, collection="storeside_s3"),
+        table,
+        format="parquet",
+        layout=Layout(order_by="i0"),
     )
     transfer = Transfer(request, clickhouse, storage, domain)
     transfer.run(transfer.prepare())

@@ -18,6 +18,8 @@ BUCKET = "recordings"
 QUEUE = f"{BUCKET}-events"
 # Of the DAGs that load tables; each bucket's queue is named like that of the recordings.
 TABLES = "tables"
+# Of exports, whose objects nobody is told of: the task that follows loads them.
+ARRAYS = "arrays"
 # A kill or a restart costs a receive as well; what fails is moved to the dead letters after three failures.
 MAX_RECEIVES = 50
 
@@ -80,13 +82,14 @@ def configure(url: str, access_key: str, secret_key: str) -> None:
     """Create the buckets, their queues with dead letters, and the notifications of new objects, where missing."""
     s3: S3Client = client("s3", url, access_key, secret_key)
     sqs: SQSClient = client("sqs", url, access_key, secret_key)
+    there = {found["Name"] for found in s3.list_buckets()["Buckets"]}
+    for bucket in {ARRAYS, TABLES, BUCKET} - there:
+        s3.create_bucket(Bucket=bucket)
     for bucket in (TABLES, BUCKET):
         _configure(s3, sqs, bucket)
 
 
 def _configure(s3: S3Client, sqs: SQSClient, bucket: str) -> None:
-    if bucket not in {found["Name"] for found in s3.list_buckets()["Buckets"]}:
-        s3.create_bucket(Bucket=bucket)
     dead_letters = _queue(sqs, f"{bucket}-events-dlq", {})
     redrive = {"deadLetterTargetArn": dead_letters, "maxReceiveCount": str(MAX_RECEIVES)}
     policy = {

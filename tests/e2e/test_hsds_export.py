@@ -52,7 +52,7 @@ def test_a_dataset_becomes_rows_and_only_changed_slabs_are_loaded_again(
     prefix, table = unique("hsds"), "storeside." + unique("hsds").replace("-", "_")
 
     def run() -> tuple[dict[str, Any], dict[str, Any]]:
-        conf = {"domain": domain, "dataset": "/values", "bucket": s3.TABLES, "prefix": prefix, "table": table}
+        conf = {"domain": domain, "dataset": "/values", "bucket": s3.ARRAYS, "prefix": prefix, "table": table}
         started = api.trigger(DAG, conf)
         state = api.wait(DAG, started, 120)["state"]
         assert state == "success", {task["task_id"]: task["state"] for task in api.task_instances(DAG, started)}

@@ -276,5 +276,5 @@ def test_the_dag_loads_what_it_exports(prefix: str) -> None:
         task.render_template_fields({"params": given})
     export, load = (dag.get_task(name) for name in ("export", "load"))
     made = Export(export.domain, export.dataset, export.bucket, export.prefix, export.selection, export.layout)
-    assert (load.bucket, load.keys) == (made.bucket, made.keys) == ("tables", "out/values/part-")
+    assert (load.bucket, load.keys) == (made.bucket, made.keys) == ("arrays", "out/values/part-")
     assert load.on_overwrite == "replace"
