@@ -19,7 +19,7 @@ from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
 from operators.hooks.aistore import AIStoreHook
 from operators.movement import MovementOperator
-from operators.outcome import OnFailedObjects, check_policy, finish
+from operators.outcome import check_policy, finish
 from operators.shared import airflow_errors, as_bool, ledger, record_running, run_key
 from operators.triggers.aistore import AISJobTrigger
 
@@ -65,7 +65,7 @@ class _BucketJobOperator(MovementOperator):
         source: str,
         destination: str,
         prefix: str = "",
-        on_failed_objects: OnFailedObjects = "fail",
+        on_failed_objects: str = "fail",
         continue_on_error: bool = True,
         retry_failed: bool | str = False,
         latest: bool | str = False,

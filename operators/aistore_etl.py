@@ -19,7 +19,7 @@ from include.transform.inspection import Inspection
 from include.transform.single import get_object, transform_object
 from operators.hooks.aistore import AIStoreHook
 from operators.links import RunPageLink
-from operators.outcome import OnFailedObjects, check_policy
+from operators.outcome import check_policy
 from operators.shared import airflow_errors, ledger, run_columns
 from operators.triggers.aistore import AISJobTrigger
 
@@ -124,7 +124,7 @@ class AISInspectBucketOperator(BaseOperator):
         source: str,
         etl: EtlSpec,
         prefix: str = "",
-        on_failed_objects: OnFailedObjects = "report",
+        on_failed_objects: str = "report",
         workers: int = 0,
         stall_seconds: float = 300,
         aistore_conn_id: str = AIStoreHook.default_conn_name,

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from operators.hooks.transfer import clients, source
 from operators.movement import MovementOperator
-from operators.outcome import OnFailedObjects, check_policy
+from operators.outcome import check_policy
 from operators.shared import as_bool, ledger, record_running, run_key, transfer_errors
 from operators.triggers.clickhouse import S3ToClickHouseTrigger
 
@@ -105,7 +105,7 @@ class S3ToClickHouseOperator(MovementOperator):
         retry_failed: bool | str = False,
         overlap_seconds: float | None = None,
         batch_bytes: int = 1 << 30,
-        on_failed_objects: OnFailedObjects = "fail",
+        on_failed_objects: str = "fail",
         deferrable: bool = True,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from include.transform.ledger import Ledger
     from operators.movement import MovementOperator
 
-OnFailedObjects = Literal["fail", "report"]
-
 
 def check_policy(value: str, name: str = "on_failed_objects") -> None:
     """Raise ValueError for a value that an argument such as `on_failed_objects` does not have."""
@@ -26,7 +24,7 @@ def check_policy(value: str, name: str = "on_failed_objects") -> None:
 
 def finish(
     operator: MovementOperator, context: Context, tables: Ledger, kind: str, summary: Summary,
-    on_failed_objects: OnFailedObjects, done: str = "done", **told: Any,
+    on_failed_objects: str, done: str = "done", **told: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Record and log what came of a bucket's objects, and return it.
 

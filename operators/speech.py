@@ -21,7 +21,7 @@ from operators.aistore import AISTransformBucketOperator, transformer_command
 from operators.hooks.aistore import AIStoreHook
 from operators.links import RunPageLink
 from operators.movement import Movement, MovementOperator
-from operators.outcome import OnFailedObjects, check_policy
+from operators.outcome import check_policy
 from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class GXValidateManifestOperator(_ManifestOperator):
         channels: int | str = 1,
         min_seconds: float | str = 0.1,
         max_seconds: float | str = 3_600,
-        on_invalid_rows: OnFailedObjects = "fail",
+        on_invalid_rows: str = "fail",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

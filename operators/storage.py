@@ -15,7 +15,7 @@ from operators.hooks.aistore import AIStoreHook
 from operators.hooks.storage import backend, connection_of, profile, store
 from operators.links import BenchmarksPageLink
 from operators.movement import MovementOperator
-from operators.outcome import OnFailedObjects, check_policy, finish
+from operators.outcome import check_policy, finish
 from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_key, task_key
 from operators.triggers.aistore import AISJobTrigger
 
@@ -79,7 +79,7 @@ class StorageCopyBucketOperator(MovementOperator):
         destination: str,
         prefix: str = "",
         prepend: str = "",
-        on_failed_objects: OnFailedObjects = "fail",
+        on_failed_objects: str = "fail",
         retry_failed: bool | str = False,
         multipart: Mapping[str, Any] | None = None,
         source_conn_id: str | None = None,
@@ -159,7 +159,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         bucket: str,
         prefix: str = "",
         latest: bool | str = False,
-        on_failed_objects: OnFailedObjects = "fail",
+        on_failed_objects: str = "fail",
         workers: int = 0,
         blob_threshold: int = 0,
         stall_seconds: float = 300,

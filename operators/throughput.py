@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, ObjectStoragePath
 from airflow.sdk.exceptions import AirflowFailException
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from include.storage.throughput.load import Load
     from include.storage.throughput.measure import Measurement
-
-OnRegression = Literal["fail", "report"]
 
 
 class AISMeasureThroughputOperator(BaseOperator):
@@ -83,7 +81,7 @@ class AISMeasureThroughputOperator(BaseOperator):
         disk_gb_per_second: float | str = 0,
         compare_runs: int | str = 5,
         tolerance: float | str = 10,
-        on_regression: OnRegression | str = "fail",
+        on_regression: str = "fail",
         chart: str = "",
         loader: str = "",
         aistore_conn_id: str = AIStoreHook.default_conn_name,
