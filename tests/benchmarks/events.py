@@ -6,7 +6,8 @@ The stack is the benchmark's own, Airflow included.
   with the DAG that starts a run for a batch of events (Airflow's scheduling is in the path), once with the DAG whose
   task follows the queue all the time.
 - **drain**: so many small objects, and their events in a queue, are loaded by one process; beside it, interleaved,
-  the same objects by the same engine from a listing.
+  the same objects by the same engine from a listing, and the queue alone: as many messages are received and deleted
+  by a client that does nothing else, which no drain of this queue can beat by much.
 - **burst**: 100,000 messages about these objects, drained by one process whose peak memory is watched. Their queue is
   `tests/benchmarks/queue_server.py`, as the embedded one takes longer for each message the more there are.
 
@@ -112,6 +113,15 @@ def _tens(keys: list[str]) -> Iterator[list[str]]:
     return (keys[n : n + 10] for n in range(0, len(keys), 10))
 
 
+def queue_alone(bench: Bench, queue: str) -> float:
+    """Receive and delete all messages of a queue; returns how many a second."""
+    started, count = time.monotonic(), 0
+    while messages := bench.sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):
+        entries = [{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(messages)]
+        count += len(bench.sqs.delete_message_batch(QueueUrl=queue, Entries=entries)["Successful"])
+    return count / (time.monotonic() - started)
+
+
 def ours(bench: Bench, module: str, bucket: str, table: str, *more: str, **variables: str) -> tuple[float, float]:
     """Run a command of ours in a process of its own; returns its seconds, without Python's start, and peak MB."""
     access_key, secret_key = s3.keys(bench.stack)
@@ -194,7 +204,7 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
     with ThreadPoolExecutor(4) as threads:
         body = "word,n\n{},1\n"
         list(threads.map(lambda k: bench.s3.put_object(Bucket=bucket, Key=k, Body=body.format(k).encode()), keys))
-    drains, listings, lost, duplicated = [], [], 0, 0
+    drains, listings, alone, lost, duplicated = [], [], [], 0, 0
 
     def check(table: str) -> None:
         nonlocal lost, duplicated
@@ -210,7 +220,10 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
         drains.append(given.objects / ours(bench, "include.events", bucket, tables[0], "--queue", queue)[0])
         listings.append(given.objects / ours(bench, "include.transfer", bucket, tables[1])[0])
         check(tables[0])
-        print(f"round {n + 1}: {drains[-1]:.0f} and {listings[-1]:.0f} objects/s", file=sys.stderr)
+        events_of(bench, bucket, keys, queue)
+        alone.append(queue_alone(bench, queue))
+        figures = f"{drains[-1]:.0f}, {listings[-1]:.0f} from a listing, {alone[-1]:.0f} the queue alone"
+        print(f"round {n + 1}, objects/s: {figures}", file=sys.stderr)
     bench.clickhouse.command("CREATE TABLE storeside.burst (word String, n UInt32) ENGINE = MergeTree ORDER BY word")
     with queue_server.serve(given.burst, given.objects, bucket) as endpoint:
         queue = f"{endpoint}/{queue_server.ACCOUNT}/{queue_server.NAME}"
@@ -230,11 +243,14 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
     print(f"| the same, a task that follows the queue | {statistics.median(by_task):.1f} / {floor:.1f} s |")
     print(f"| drain of {given.objects} events | {measure.spread(drains, 0)} objects/s |")
     print(f"| the same objects from a listing | {measure.spread(listings, 0)} objects/s |")
+    print(f"| the queue alone, messages received and deleted | {measure.spread(alone, 0)} messages/s |")
     print(f"| burst of {given.burst} messages | {given.burst / seconds:.0f} messages/s, peak {peak:.0f} MB |")
     print(f"| left in the queue | {left} |\n")
     measure.bench("events.visible_p50_seconds", statistics.median(by_run), "s")
     measure.bench("events.visible_p95_seconds", p95, "s")
     measure.bench("events.objects_per_second", statistics.median(drains), "objects/s")
+    ratio = statistics.median(drain / limit for drain, limit in zip(drains, alone, strict=True))
+    measure.bench("events.of_queue_alone", ratio, "x")
     measure.bench("events.lost", lost, "objects")
     measure.bench("events.duplicated", duplicated, "rows")
     measure.bench("events.drain_peak_mb", peak, "MB")
