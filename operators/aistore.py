@@ -181,6 +181,8 @@ class _BucketJobOperator(MovementOperator):
                         total=state.pending if state.phase in ("bucket", "objects") else 0,
                         poll_interval=self.poll_interval,
                         stall_seconds=self.stall_seconds,
+                        own=not state.waits,
+                        etl_names=job.spec.all_names if job.spec and not job.options.keep_etl else (),
                     ),
                     method_name="resume",
                     kwargs={"state": state.to_dict()},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 PROVIDERS = {"ais": "ais", "s3": "aws", "gs": "gcp", "az": "azure", "oci": "oci"}
 # Objects per page of a listing: bounds the memory of a listing of any length.
 PAGE = 1000
+# Requests at once; the SDK keeps ten connections.
+_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,23 @@ def find_aistore(client: Any, bucket: Bucket, names: Iterable[str]) -> Iterator[
             yield from (o for o in islice(list_aistore(client, bucket, name, page=1), 1) if o.name == name)
         return
     yield from (o for o in list_aistore(client, bucket, common_prefix(wanted)) if o.name in wanted)
+
+
+def delete_objects(client: Any, bucket: Bucket, names: Iterable[str]) -> None:
+    """Delete objects of a bucket, some at once, and wait for it; those that are gone already are no error.
+
+    A job of AIStore's that deletes them would go on while others of these names are written. Raises AISError.
+    """
+    from aistore.sdk.errors import ErrObjNotFound
+
+    handle = bucket.handle(client)
+
+    def delete(name: str) -> None:
+        with suppress(ErrObjNotFound):
+            handle.object(name).delete()
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
+        list(pool.map(delete, names))
 
 
 def list_s3(client: S3Client, bucket: str, prefix: str = "") -> Iterator[StoredObject]:

@@ -24,7 +24,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from include.storage.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
+from include.storage.buckets import (
+    Bucket,
+    StoredObject,
+    common_prefix,
+    delete_objects,
+    find_aistore,
+    list_aistore,
+)
 from include.storage.names import unfit
 
 from . import copies, jobs
@@ -56,7 +63,8 @@ class State:
     `phase` is ``attached`` (to a job that ran already), ``bucket`` (all at once), ``objects`` (windows of names),
     ``retry`` (what is missing), ``quarantine`` (what has failed) or ``done``. `cursor` is the last object name that
     was submitted, `retries` says how often what is missing was tried again, `not_before` is the time (seconds since
-    1970) before which nothing is to be submitted; `job_seconds` is what AIStore's jobs have taken so far.
+    1970) before which nothing is to be submitted; `job_seconds` is what AIStore's jobs have taken so far. `waits`
+    says that the job is another task's, and that there is something to submit when it is over.
     """
 
     phase: str
@@ -71,6 +79,7 @@ class State:
     retries: int = 0
     not_before: float = 0
     job_seconds: float = 0
+    waits: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a dictionary of plain values."""
@@ -183,7 +192,8 @@ class BucketJob:
         running = jobs.running_between(self.client, self.source, self.destination)
         if running:
             log.warning("job %s runs between %s and %s already: following it", running, self.source, self.destination)
-            return State("attached", time.time(), job_id=running)
+            # the plan of a try that was killed is that of the job, as others wait for it as well
+            return State("attached", time.time(), job_id=running, waits=self.ledger.planned(self.scope) is None)
         return self._resume() or self._plan()
 
     def preview(self) -> dict[str, int]:
@@ -271,17 +281,36 @@ class BucketJob:
         return State(phase, time.time(), plan.listed, plan.pending, plan.known_bad, plan.refused)
 
     def submit(self, state: State) -> State:
-        """Submit the next job; returns the state with its id, or without one when the phase has no more to do."""
+        """Submit the next job; returns the state with its id, or without one when the phase has no more to do.
+
+        While another task's job runs between the buckets nothing is submitted, and the state has that job's id.
+        """
         if state.phase in ("attached", "done"):
             return state
         jobs.wait_for_rebalance(self.client)
-        if state.phase == "quarantine":
-            return self._submit_quarantine(state)
-        jobs.end_idle(self.client, self.source, self.destination)
-        if state.phase == "bucket":
-            return self._submit_bucket(state)
-        window = self.ledger.missing(self.scope, state.cursor, WINDOW)
-        return self._submit_objects(state, window) if window else replace(state, job_id="")
+        window: list[Pending] = []
+        if state.phase != "bucket":
+            window = self.ledger.missing(self.scope, state.cursor, WINDOW, final=state.phase == "quarantine")
+            if not window:
+                return replace(state, job_id="")
+        to = self.options.quarantine if state.phase == "quarantine" else self.destination
+        assert to is not None  # noqa: S101 - advance() chose this phase
+        jobs.end_idle(self.client, self.source, to)  # an ETL is not replaced while a transform is there
+        names = self._ensure_etls(state.phase)
+        with jobs.submitting(self.client, self.source, to):
+            if running := jobs.running_between(self.client, self.source, to):
+                log.warning("job %s of another task runs between %s and %s: following it", running, self.source, to)
+                return replace(state, job_id=running, waits=True)
+            jobs.end_idle(self.client, self.source, to)
+            if state.phase == "bucket":
+                job_id = self._submit_bucket(names)
+            else:
+                job_id = self._submit_objects(state.phase, [p.object for p in window], to, names)
+        what = f"{len(window)} objects" if window else "the bucket"
+        with_etl = f" with ETL {' >> '.join(names)}" if names else ""
+        log.info("submitted %s to %s as job %s%s", what, to, job_id, with_etl)
+        cursor = window[-1].object if window else ""
+        return replace(state, job_id=job_id, etl_names=tuple(names), cursor=cursor)
 
     def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
         """Return what tells when the submitted job is over."""
@@ -289,9 +318,11 @@ class BucketJob:
 
     def advance(self, state: State, seconds: float = 0) -> State:
         """Go on after the submitted job, which took `seconds`: next window, retry of what is missing, or done."""
-        state = replace(state, job_seconds=state.job_seconds + seconds)
         if state.phase == "attached":
             return self._resume() or self._plan()
+        if state.waits:
+            return replace(state, job_id="", waits=False)
+        state = replace(state, job_seconds=state.job_seconds + seconds)
         if state.job_id:
             self._record_reasons(state)
         if state.phase != "bucket" and state.job_id:
@@ -304,12 +335,28 @@ class BucketJob:
             self._list_destination("after")
         return self._after_pass(replace(state, job_id="", cursor=""))
 
+    def _make_way(self) -> None:
+        """Delete results that are as they were before, and that nothing is known to be wrong with.
+
+        AIStore gives what it writes over ``hpush`` the version that the same content had, so that a result which was
+        made again cannot be told from one that was not. What is there after the next try was made by it.
+        """
+        after = ""
+        while window := self.ledger.unchanged(self.scope, after, WINDOW):
+            after = window[-1].object
+            delete_objects(self.client, self.destination, [p.destination_object for p in window])
+            self.ledger.accept(self.scope, window)
+        if after:
+            self._list_destination("after")
+
     def _after_pass(self, state: State) -> State:
         """Choose what comes after all pending objects have been tried: another try, the quarantine, or the end."""
         retries = RETRIES if self._may_go_on() else 0
         if state.retries < retries and self.ledger.missing(self.scope, "", 1):
             # another way to hand objects over may help at once, the same copy again only later
             wait = RETRY_DELAY if state.retries or self.spec is None else 0
+            if self.spec and state.retries == retries - 1 and not self.destination.is_remote:
+                self._make_way()
             return replace(state, phase="retry", retries=state.retries + 1, not_before=time.time() + wait)
         if self.options.quarantine and self.ledger.missing(self.scope, "", 1, final=True):
             self.options.quarantine.handle(self.client).create(exist_ok=True)
@@ -372,10 +419,14 @@ class BucketJob:
         listing = list_aistore(self.client, self.destination, prefix)
         self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version, "") for o in listing))
 
-    def _submit_bucket(self, state: State) -> State:
+    def _ensure_etls(self, phase: str) -> list[str]:
+        if self.spec is None or phase == "quarantine":
+            return []
+        return etls.ensure(self.client, self.spec.over("hpush") if phase == "retry" else self.spec, self.pods)
+
+    def _submit_bucket(self, names: list[str]) -> str:
         assert self.spec is not None  # noqa: S101 - plan() chose this phase
-        names = etls.ensure(self.client, self.spec, self.pods)
-        job_id = self.source.handle(self.client).transform(
+        job_id: str = self.source.handle(self.client).transform(
             names[0],
             self.destination.handle(self.client),
             etl_pipeline=names[1:] or None,
@@ -388,55 +439,29 @@ class BucketJob:
             num_workers=self.options.workers,
             cont_on_err=self.options.continue_on_error,
         )
-        log.info("submitted bucket transform %s with ETL %s", job_id, " >> ".join(names))
-        return replace(state, job_id=job_id, etl_names=tuple(names))
+        return job_id
 
-    def _submit_objects(self, state: State, window: list[Pending]) -> State:
-        objects = [p.object for p in window]
+    def _submit_objects(self, phase: str, objects: list[str], to: Bucket, names: list[str]) -> str:
         group = self.source.handle(self.client).objects(obj_names=objects)
-        to = self.destination.handle(self.client)
-        names: list[str] = []
-        jobs.renew_ids(self.client)
+        if phase == "quarantine":
+            return str(group.copy(to.handle(self.client), continue_on_error=True)[-1])
+        options: dict[str, Any] = {
+            "prepend": self.naming.prepend,
+            "continue_on_error": self.options.continue_on_error,
+            "latest": self.options.latest,
+            "num_workers": self.options.workers or None,
+        }
         if self.spec is None:
-            ids = group.copy(
-                to,
-                prepend=self.naming.prepend,
-                continue_on_error=self.options.continue_on_error,
-                latest=self.options.latest,
-                num_workers=self.options.workers or None,
-            )
-            job_id = ids[-1]
-        else:
-            names = etls.ensure(
-                self.client, self.spec.over("hpush") if state.phase == "retry" else self.spec, self.pods
-            )
-            job_id = group.transform(
-                to,
-                names[0],
-                etl_pipeline=names[1:] or None,
-                timeout=self.spec.request_timeout,
-                prepend=self.naming.prepend,
-                ext=dict(self.naming.extensions) or None,
-                latest=self.options.latest,
-                continue_on_error=self.options.continue_on_error,
-                num_workers=self.options.workers or None,
-            )
-        log.info("submitted %d objects as job %s", len(objects), job_id)
-        return replace(state, job_id=job_id, etl_names=tuple(names), cursor=objects[-1])
-
-    def _submit_quarantine(self, state: State) -> State:
-        """Copy the next window of what has failed out of the source."""
-        assert self.options.quarantine is not None  # noqa: S101 - advance() chose this phase
-        window = self.ledger.missing(self.scope, state.cursor, WINDOW, final=True)
-        if not window:
-            return replace(state, job_id="")
-        objects = [p.object for p in window]
-        jobs.end_idle(self.client, self.source, self.options.quarantine)
-        jobs.renew_ids(self.client)
-        group = self.source.handle(self.client).objects(obj_names=objects)
-        job_id = group.copy(self.options.quarantine.handle(self.client), continue_on_error=True)[-1]
-        log.info("%d failed objects go to %s as job %s", len(objects), self.options.quarantine, job_id)
-        return replace(state, job_id=job_id, etl_names=(), cursor=objects[-1])
+            return str(group.copy(to.handle(self.client), **options)[-1])
+        job_id: str = group.transform(
+            to.handle(self.client),
+            names[0],
+            etl_pipeline=names[1:] or None,
+            timeout=self.spec.request_timeout,
+            ext=dict(self.naming.extensions) or None,
+            **options,
+        )
+        return job_id
 
     def _record_reasons(self, state: State) -> None:
         """Keep the reasons of failures that the servers' journal and AIStore know of a finished job."""
@@ -484,12 +509,13 @@ class BucketJob:
         """Delete the empty objects that errors over WebSocket leave at the destination."""
         from aistore.sdk.errors import AISError
 
-        to = self.destination.handle(self.client)
-        for name in self.ledger.empty_results(self.scope):
+        after = ""
+        while window := self.ledger.empty_results(self.scope, after, WINDOW):
+            after = window[-1]
             try:
-                to.object(name).delete()
+                delete_objects(self.client, self.destination, window)
             except AISError as e:
-                log.warning("%s: %r is empty and cannot be removed: %s", self.destination, name, e)
+                log.warning("%s: not all empty results can be removed: %s", self.destination, said(e))
 
 
 def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from include.storage.buckets import Bucket
+from include.storage.buckets import Bucket, delete_objects
 
 from .ledger import Ledger, Pending, Scope
 
@@ -26,7 +26,6 @@ def accept(client: Any, ledger: Ledger, scope: Scope, source: Bucket, destinatio
     none. It is deleted, so that whatever is there after the next try was made by it. Nothing is deleted where that
     would depend on another storage to make it again, or be felt there.
     """
-    to = destination.handle(client)
     deleted = False
     after = ""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="head") as pool:
@@ -36,8 +35,7 @@ def accept(client: Any, ledger: Ledger, scope: Scope, source: Bucket, destinatio
                 same = pool.map(lambda p: _is_copy(client, p, source, destination), window)
                 ledger.accept(scope, [p for p, is_same in zip(window, same, strict=True) if is_same])
             else:
-                # one by one: a job that deletes them would go on while the next try writes them
-                list(pool.map(lambda p: to.object(p.destination_object).delete(), window))
+                delete_objects(client, destination, [p.destination_object for p in window])
                 ledger.accept(scope, window)
                 deleted = True
     return deleted

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from include.storage.buckets import Bucket
@@ -19,6 +23,8 @@ log = logging.getLogger(__name__)
 IDLE_POLLS = 2
 # A job that no target knows for so long was lost with the memory of its targets: what is left is to compare.
 FORGOTTEN_SECONDS = 30.0
+# Longer than looking for jobs, ending idle ones and submitting take.
+SUBMIT_SECONDS = 90.0
 MULTI_OBJECT_KINDS = frozenset({"copy-listrange", "etl-listrange"})
 BUCKET_KINDS = frozenset({"copy-bck", "etl-bck"})
 _ZERO_TIME = "0001-01-01T00:00:00Z"
@@ -132,8 +138,8 @@ def abort(client: Any, job_id: str) -> None:
 def running_between(client: Any, source: Bucket, destination: Bucket) -> str | None:
     """Return the id of a copy or transform that works between two buckets, None when there is none.
 
-    AIStore refuses a second bucket job on the same pair and lets multi-object jobs share one, so a task that
-    starts again follows what it finds here instead of submitting twice.
+    AIStore refuses a second bucket job on the same pair and lets multi-object jobs share one, so a task follows what
+    it finds here, its own or another's, and submits afterwards.
     """
     return next((job for job, idle in _jobs_between(client, source, destination) if not idle), None)
 
@@ -184,18 +190,68 @@ def _is(found: Any, wanted: Bucket) -> bool:
     )
 
 
-def renew_ids(client: Any) -> None:
-    """Make the next multi-object job have an id that no earlier one had.
+@contextmanager
+def submitting(client: Any, source: Bucket, destination: Bucket) -> Iterator[None]:
+    """Be the only one who submits jobs between two buckets; the next job has an id that none had before.
 
-    AIStore 5.0 makes these ids from the minute, the buckets and the version of the bucket metadata, and does not see
-    that an id is taken as it looks it up without its prefix (streamingF.genBEID). A job with the id of an aborted one
-    works, but cannot be followed or aborted: AIStore shows the other. Making any bucket changes the version.
+    AIStore adds a multi-object request to a job that runs on the pair, and so runs it with that job's ETL, whatever
+    ETL the request names. So whoever submits looks for such a job first, and nobody else may submit between.
+
+    AIStore 5.0 makes ids of multi-object jobs from the minute, the buckets and the version of the bucket metadata,
+    and does not see that an id is taken as it looks it up without its prefix (streamingF.genBEID). A job with the id
+    of an aborted one works, but cannot be followed or aborted: AIStore shows the other. Making the bucket of `alone`
+    changes the version.
     """
-    from uuid import uuid4
+    with alone(client, f"jobs from {source} to {destination}", SUBMIT_SECONDS):
+        yield
 
-    bucket = client.bucket(f"storeside-{uuid4().hex[:12]}")
-    bucket.create()
-    bucket.delete()
+
+@contextmanager
+def alone(client: Any, what: str, seconds: float) -> Iterator[None]:
+    """Be the only one who does something with a cluster; others wait.
+
+    AIStore has no locks for users, but making a bucket succeeds for one of many. It is removed afterwards; one that
+    is older than `seconds`, which are more than the work takes, was left by somebody who is gone. Raises
+    TransientTransformError when others do not come to an end.
+    """
+    from aistore.sdk.errors import AISError, ErrBckAlreadyExists
+    from requests import RequestException
+
+    bucket = client.bucket(f"storeside-lock-{hashlib.sha256(what.encode()).hexdigest()[:24]}")
+    deadline = time.monotonic() + 2 * seconds
+    while True:
+        try:
+            bucket.create()
+            break
+        except ErrBckAlreadyExists:
+            if time.monotonic() > deadline:
+                raise TransientTransformError(
+                    f"{what}: others have been at it for {2 * seconds:g} s: try later"
+                ) from None
+            if _age(client, bucket.name) > seconds:
+                bucket.delete(missing_ok=True)
+            else:
+                time.sleep(0.2)
+    try:
+        yield
+    finally:
+        try:
+            bucket.delete(missing_ok=True)
+        except (AISError, RequestException) as e:  # it grows old
+            log.info("bucket %s is left behind for now: %s", bucket.name, e)
+
+
+def _age(client: Any, name: str) -> float:
+    """Return for how many seconds a bucket has been there, by the cluster's clock; 0 when it is gone."""
+    from aistore.sdk.const import HEADER_BUCKET_PROPS
+    from aistore.sdk.errors import ErrBckNotFound
+
+    try:
+        head = client.bucket(name).head()
+    except ErrBckNotFound:
+        return 0.0
+    created = int(json.loads(head[HEADER_BUCKET_PROPS])["created"]) / 1e9
+    return parsedate_to_datetime(head["Date"]).timestamp() - created
 
 
 def wait_for_rebalance(client: Any, seconds: float = 120) -> None:

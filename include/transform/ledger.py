@@ -197,15 +197,17 @@ class Ledger:
         return [Pending(*row) for row in rows]
 
     def unchanged(self, scope: Scope, after: str, limit: int) -> list[Pending]:
-        """Return up to `limit` pending copies, with names greater than `after`, that are not known to be fresh.
+        """Return up to `limit` pending objects, with names greater than `after`, with results as they were before.
 
-        They are as large as their source, and as they were before.
+        Copies are as large as their source then; of transforms those are left out that have failed for good.
         """
         rows = self.client.query(
             "SELECT object, destination_object, size, version"
             " FROM storeside.results(job = {job:String}, effect = {effect:String})"
-            " WHERE NOT fresh AND result_size = size AND object > {after:String} AND destination_object IN"
+            " WHERE NOT fresh AND object > {after:String} AND destination_object IN"
             " (SELECT destination_object FROM storeside.listings WHERE job = {job:String} AND side = 'after')"
+            " AND if({effect:String} = '', result_size = size, object NOT IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
             " ORDER BY object LIMIT {limit:UInt32}",
             parameters={**scope.parameters, "after": after, "limit": limit},
         ).result_rows
@@ -264,13 +266,14 @@ class Ledger:
             ).result_rows
         ]
 
-    def empty_results(self, scope: Scope) -> list[str]:
-        """Return the names of empty objects that this job left at the destination."""
+    def empty_results(self, scope: Scope, after: str, limit: int) -> list[str]:
+        """Return up to `limit` names, greater than `after`, of empty objects that this job has left."""
         rows = self.client.query(
             "SELECT p.destination_object FROM storeside.listings AS a INNER JOIN storeside.listings AS p"
             " ON p.destination_object = a.destination_object WHERE a.job = {job:String} AND a.side = 'after'"
-            " AND a.size = 0 AND p.job = {job:String} AND p.side = 'pending'",
-            parameters={"job": scope.job},
+            " AND a.size = 0 AND p.job = {job:String} AND p.side = 'pending'"
+            " AND p.destination_object > {after:String} ORDER BY p.destination_object LIMIT {limit:UInt32}",
+            parameters={"job": scope.job, "after": after, "limit": limit},
         ).result_rows
         return [name for (name,) in rows]
 

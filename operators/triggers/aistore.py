@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.storage.cluster import cluster_of
+from include.transform.etl import release
 from include.transform.jobs import Follower, Progress, abort
 from operators.triggers.engine import SETTLE_SECONDS
 
 REPORT_SECONDS = 5.0
+ABORT_SECONDS = 10
 
 
 class AISJobTrigger(BaseTrigger):
     """Fires once when an AIStore job is over, with its error if it had one.
 
     `started` (seconds since the epoch) and `total` objects give rate and ETA in the log; a job without progress for
-    `stall_seconds` is aborted. A user who kills or clears the deferred task aborts the job; a triggerer that restarts
-    goes on following it.
+    `stall_seconds` is aborted. A user who kills or clears the deferred task aborts the job, unless it is another
+    task's (`own` is off), and ends the ETLs `etl_names`; a triggerer that restarts goes on following it.
     """
 
     def __init__(
@@ -33,6 +35,8 @@ class AISJobTrigger(BaseTrigger):
         total: int = 0,
         poll_interval: float = 1.0,
         stall_seconds: float = 300,
+        own: bool = True,
+        etl_names: Sequence[str] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.aistore_conn_id = aistore_conn_id
@@ -41,6 +45,8 @@ class AISJobTrigger(BaseTrigger):
         self.total = total
         self.poll_interval = poll_interval
         self.stall_seconds = stall_seconds
+        self.own = own
+        self.etl_names = list(etl_names)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments that make this trigger again."""
@@ -53,6 +59,8 @@ class AISJobTrigger(BaseTrigger):
                 "total": self.total,
                 "poll_interval": self.poll_interval,
                 "stall_seconds": self.stall_seconds,
+                "own": self.own,
+                "etl_names": self.etl_names,
             },
         )
 
@@ -83,12 +91,22 @@ class AISJobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Abort the job: its task was killed, cleared or marked by a user."""
-        self.log.info("aborting AIStore job %s", self.job_id)
-        await asyncio.to_thread(abort, await self._client(), self.job_id)
+        if self.own:
+            self.log.info("aborting AIStore job %s", self.job_id)
+            await asyncio.to_thread(cancel, await self._client(), self.job_id, self.etl_names)
 
     async def _client(self) -> Any:
         # The connection is read here and not handed over, so that its token is not stored with the trigger.
         return cluster_of(await BaseHook.aget_connection(self.aistore_conn_id)).client()
+
+
+def cancel(client: Any, job_id: str, etl_names: Sequence[str]) -> None:
+    """Abort a job, and end its ETLs unless others use them."""
+    abort(client, job_id)
+    for _ in range(ABORT_SECONDS):  # an aborted job is there for a moment
+        if not etl_names or release(client, etl_names):
+            return
+        time.sleep(1)
 
 
 def describe(progress: Progress, total: int, seconds: float) -> str:

@@ -279,8 +279,10 @@ def test_copies_of_a_run_that_died_within_the_cluster_are_copies(
 
 @pytest.mark.parametrize("communication", ["ws", "hpush"])
 def test_a_transform_is_complete_or_says_what_is_missing_and_why(
-    pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive, communication: str
-) -> None:
+    pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive, communication: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(bucket_job, "WINDOW", 4)
     good = first(corpus, 12)
     put(pair.client, pair.source, {**good, **bad})
     spec = transcode_spec(communication=communication)
@@ -303,6 +305,56 @@ def test_a_transform_is_complete_or_says_what_is_missing_and_why(
     summary = drive(again)
     assert (summary.done, summary.failed, summary.known_bad, summary.skipped) == (0, 0, 7, 12), summary
     assert counters(pair) == {"1"}
+
+
+def test_a_result_that_is_made_again_as_it_was_is_a_result(pair: Pair, drive: Drive) -> None:
+    put(pair.client, pair.source, {f"{n}.txt": b"object %d" % n for n in range(8)})
+    upper = small_spec("upper", communication="hpush")
+    copy_and_die(pair.job("dead", upper, naming=None))
+    found = drive(pair.job("next", upper, naming=None))
+    assert (found.done, found.failed) == (8, 0), found
+    assert read(pair.client, pair.destination, "7.txt") == b"OBJECT 7"
+
+
+def test_tasks_with_other_etls_between_the_same_buckets_do_not_share_a_job(pair: Pair, drive: Drive) -> None:
+    """AIStore would run the objects of the second with the ETL of the first, into names of the first."""
+    names = [f"{n:02}.txt" for n in range(40)]
+    put(pair.client, pair.source, {name: b"object" for name in names})
+    tasks = [
+        pair.job(transform, small_spec(transform), naming=Naming(prepend=f"{transform}/"), names=some)
+        for transform, some in (("upper", names[:20]), ("wrap", names[20:]))
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(drive, tasks))
+    assert [(summary.done, summary.failed) for summary in found] == [(20, 0), (20, 0)]
+    made = {"upper": b"OBJECT", "wrap": b'{"content": "object"}'}
+    assert set(sizes(pair.client, pair.destination)) == {f"upper/{n}" for n in names[:20]} | {
+        f"wrap/{n}" for n in names[20:]
+    }
+    for name in sizes(pair.client, pair.destination):
+        assert read(pair.client, pair.destination, name) == made[name.partition("/")[0]]
+    assert not [b.name for b in pair.client.cluster().list_buckets() if b.name.startswith("storeside-lock-")]
+
+
+def test_who_dies_while_submitting_is_waited_for_and_then_forgotten(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:  # the bucket stays, as after kill -9
+        patched.setattr("aistore.sdk.bucket.Bucket.delete", lambda *_, **__: None)
+        with jobs.submitting(pair.client, pair.source, pair.destination):
+            pass
+    monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 3.0)
+    began = time.monotonic()
+    with jobs.submitting(pair.client, pair.source, pair.destination):
+        assert 1 < time.monotonic() - began < 20
+    with jobs.submitting(pair.client, pair.source, pair.destination):
+        monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 0.2)
+        monkeypatch.setattr(jobs, "_age", lambda *_: 0.0)
+        with (
+            pytest.raises(TransientTransformError, match=r"jobs from .* others have been at it for"),
+            jobs.submitting(pair.client, pair.source, pair.destination),
+        ):
+            pass
 
 
 def test_a_transform_does_again_what_it_is_asked_to(

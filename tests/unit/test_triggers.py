@@ -378,7 +378,9 @@ def test_rebalance_is_waited_for(cluster: Cluster) -> None:
 # --- the triggers
 
 TRIGGERS: list[BaseTrigger] = [
-    AISJobTrigger("aistore_other", "etl-1", 1_700_000_000.5, 10, poll_interval=0.5, stall_seconds=7),
+    AISJobTrigger(
+        "aistore_other", "etl-1", 1_700_000_000.5, 10, poll_interval=0.5, stall_seconds=7, own=False, etl_names=["e"]
+    ),
     S3EventsTrigger("events", 7, 8.0, 9, 0.5, "aws_other", "ch_other"),
     S3EventsToClickHouseTrigger("url", {"table": "d.t"}, {"messages": 3}, ["b"], "dag/run", "aws_other", "ch_other"),
     S3ToClickHouseTrigger({"table": "d.t"}, {"planned": 3}, "dag/run", 1_700_000_000.5, "aws_other", "ch_other"),
@@ -481,6 +483,12 @@ def test_trigger_tells_an_aborted_job(cluster: Cluster, monkeypatch: pytest.Monk
 def test_killed_trigger_aborts_its_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0).on_kill())
     assert cluster.aborted() == ["etl-1"]
+
+
+def test_killed_trigger_leaves_the_job_of_another_task(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = leads_to(monkeypatch, cluster)
+    asyncio.run(AISJobTrigger(connection, "etl-1", 0, own=False, etl_names=["of-another"]).on_kill())
+    assert not cluster.aborted()
 
 
 @pytest.mark.parametrize(
