@@ -33,7 +33,8 @@ class AISInitEtlOperator(BaseOperator):
     One of the same specification that runs already is reused; one of the same name and another specification is
     replaced, unless transforms run. Returns the names.
 
-    :param etl: what to start: an image with its parameters, or a class (`EtlSpec.of_class`)
+    :param etl: what to start: an image with its parameters, or a class (`EtlSpec.of_class`); transforms with `latest`
+        or `sync` use its `EtlSpec.without_files`
     """
 
     ui_color = "#d7e9f7"

@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ MARK = "STORESIDE_SPEC"
 # Names of ETLs: 6 to 32 characters of lower-case letters, digits and hyphens (AIStore, k8s.ValidateEtlName).
 _PREFIX_LENGTH = 20
 _ATTEMPTS = 3
+# Seconds between looks at an ETL that does not answer.
+_HEALTH_WAITS = (1.0, 3.0)
 # AIStore's own time-out of an object counts the time that it waits for a worker too; the server's comes first, as it
 # says why.
 _QUEUE_SECONDS = 60
@@ -94,7 +96,8 @@ class EtlSpec:
             if by_value:
                 cloudpickle.unregister_pickle_by_value(module)
         packages = {"PACKAGES": ",".join(dependencies), "OS_PACKAGES": ",".join(os_packages)}
-        source = hashlib.sha256(inspect.getsource(server).encode()).hexdigest()
+        # what goes along with the class may change what it does
+        source = hashlib.sha256(inspect.getsource(module if by_value else server).encode()).hexdigest()
         return cls(
             label or server.__name__,
             CLASS_IMAGE,
@@ -129,8 +132,12 @@ class EtlSpec:
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """The names of all ETLs that a job of this chain may start: what failed is tried again over ``hpush``."""
-        return tuple(dict.fromkeys((*self.names, *self.over("hpush").names)))
+        """The names of all ETLs that a job of this chain may start.
+
+        What failed is tried again over ``hpush``, and jobs with ``latest`` or ``sync`` are handed contents.
+        """
+        specs = (self, self.over("hpush"), self.without_files(), self.without_files().over("hpush"))
+        return tuple(dict.fromkeys(name for spec in specs for name in spec.names))
 
     @property
     def request_timeout(self) -> str:
@@ -201,33 +208,41 @@ def ensure(client: Any, spec: EtlSpec, pods: PodWatch | None = None) -> list[str
 
 
 def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
-    from aistore.sdk.errors import AISError
-
     attempt = 0
     while True:
         attempt += 1
-        if _running(client, spec):
-            return spec.name
-        started = time.monotonic()
-        try:
-            with pods.watching(spec.name) if pods else nullcontext(Watched()) as watched:
-                client.cluster().client.request(
-                    "put", path="etl", timeout=spec.init_timeout + 30, json=spec.message()
-                )
-        except AISError as e:
-            if _running(client, spec):  # another task was faster
+        with _alone(client, spec.name, spec.init_timeout):
+            if _running(client, spec):
                 return spec.name
-            discard(client, spec.name)  # a failed init leaves an entry that blocks the next one
-            reason = watched.reason or said(e)
-            final = watched.is_final or is_final(said(e))
-            if attempt == _ATTEMPTS or final:
-                kind = TransformError if final else TransientTransformError  # killed, or nobody saw why
-                raise kind(f"ETL {spec.name} (image {spec.image}) does not start: {reason}") from e
-            log.warning("ETL %s: start %d of %d failed, trying again: %s", spec.name, attempt, _ATTEMPTS, reason)
-            time.sleep(2)  # AIStore still cancels what it began; an immediate init fails with "context canceled"
-        else:
-            log.info("ETL %s runs after %.1f s", spec.name, time.monotonic() - started)
+            failure = _start(client, spec, pods)
+        if failure is None:
             return spec.name
+        reason, final = failure
+        if attempt == _ATTEMPTS or final:
+            kind = TransformError if final else TransientTransformError  # killed, or nobody saw why
+            raise kind(f"ETL {spec.name} (image {spec.image}) does not start: {reason}")
+        log.warning("ETL %s: start %d of %d failed, trying again: %s", spec.name, attempt, _ATTEMPTS, reason)
+        time.sleep(2)  # AIStore still cancels what it began; an immediate init fails with "context canceled"
+
+
+def _start(client: Any, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, bool] | None:
+    """Start an ETL; returns why it does not start, and whether trying again is no use, or None when it runs."""
+    from aistore.sdk.errors import AISError
+
+    started = time.monotonic()
+    try:
+        with pods.watching(spec.name) if pods else nullcontext(Watched()) as watched:
+            client.cluster().client.request("put", path="etl", timeout=spec.init_timeout + 30, json=spec.message())
+    except AISError as e:
+        discard(client, spec.name)  # a failed init leaves an entry that blocks the next one
+        return watched.reason or said(e), watched.is_final or is_final(said(e))
+    log.info("ETL %s runs after %.1f s", spec.name, time.monotonic() - started)
+    return None
+
+
+def _alone(client: Any, name: str, seconds: float = 0) -> AbstractContextManager[None]:
+    """Be the only one who starts or ends an ETL, which takes so many seconds and some more."""
+    return jobs.alone(client, f"ETL {name}", seconds + 60)
 
 
 def _running(client: Any, spec: EtlSpec) -> bool:
@@ -238,7 +253,7 @@ def _running(client: Any, spec: EtlSpec) -> bool:
     from aistore.sdk.errors import AISError
 
     name = spec.name
-    if not any(etl.id == name for etl in client.cluster().list_etls()):
+    if not are_there(client, [name]):
         return False
     try:
         if spec.etl_name and mark_of(client, name) != spec.mark:
@@ -250,12 +265,32 @@ def _running(client: Any, spec: EtlSpec) -> bool:
             log.info("ETL %s runs with another specification: replacing it", name)
             discard(client, name)
             return False
-        client.cluster().client.request("get", path=f"etl/{name}/health")
+        _check_health(client, name)
     except AISError as e:
+        if any(job.startswith("etl-bck[") for job in jobs.running_transforms(client)):
+            raise TransientTransformError(
+                f"ETL {name} does not run beside every target ({said(e)}), and starting it again would abort bucket"
+                " transforms that run: try later"
+            ) from e
         log.warning("ETL %s does not run beside every target, starting it again: %s", name, said(e))
         discard(client, name)
         return False
     return True
+
+
+def _check_health(client: Any, name: str) -> None:
+    """Raise AISError when the ETL does not run beside every target, also when asked again after some seconds."""
+    from aistore.sdk.errors import AISError
+
+    for wait in (*_HEALTH_WAITS, None):
+        try:
+            client.cluster().client.request("get", path=f"etl/{name}/health")
+        except AISError:
+            if wait is None:
+                raise
+            time.sleep(wait)
+        else:
+            return
 
 
 def mark_of(client: Any, name: str) -> str:
@@ -263,6 +298,11 @@ def mark_of(client: Any, name: str) -> str:
     runtime = client.etl(name).view().init_msg.runtime
     environment = getattr(runtime, "env", None) or []
     return next((variable.value for variable in environment if variable.name == MARK), "")
+
+
+def are_there(client: Any, names: Collection[str]) -> bool:
+    """Tell whether AIStore has all of these ETLs."""
+    return set(names) <= {etl.id for etl in client.cluster().list_etls()}
 
 
 def ours(client: Any) -> list[str]:
@@ -279,8 +319,13 @@ def release(client: Any, names: Collection[str]) -> bool:
     if names and jobs.running_transforms(client):
         log.info("other transforms run: ETLs are left for them to end")
         return False
-    for name in names:
-        discard(client, name)
+    try:
+        for name in names:
+            with _alone(client, name):
+                discard(client, name)
+    except TransientTransformError as e:
+        log.info("ETLs are left to others: %s", e)
+        return False
     return True
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +15,52 @@ from .errors import TransformError, TransientTransformError, is_passing_refusal,
 from .etl import EtlSpec
 from .pods import PodWatch
 
+log = logging.getLogger(__name__)
+
 Arguments = str | Mapping[str, Any]
 _PIECE = 1 << 20
+_ATTEMPTS = 5
 
 
-@contextmanager
-def _started(
-    client: Any, spec: EtlSpec | None, arguments: Arguments, keep_etl: bool, pods: PodWatch | None
-) -> Iterator[Any]:
-    """Give the SDK's configuration of the ETLs while they run; over ``hpush``, where failures are told."""
+def _through(
+    client: Any, spec: EtlSpec | None, arguments: Arguments, keep_etl: bool, pods: PodWatch | None, what: str,
+    do: Callable[[Any], int],
+) -> int:  # fmt: skip
+    """Return what `do` returns for the SDK's configuration of the ETLs, which run meanwhile.
+
+    Over ``hpush``, where failures are told. An ETL that ran already is left to whoever started it, who may end it
+    meanwhile, as requests of objects are no jobs: it is started again then. Raises TransformError that begins with
+    `what`.
+    """
+    from aistore.sdk.errors import AISError
     from aistore.sdk.etl import ETLConfig
 
     if spec is None:
-        yield None
-        return
-    names = etls.ensure(client, spec.over("hpush"), pods)
-    chain = client.etl(names[0])
-    for name in names[1:]:
-        chain = chain >> client.etl(name)
+        try:
+            return do(None)
+        except AISError as e:
+            raise _failure(what, e) from e
+    spec = spec.over("hpush")
+    given = arguments if isinstance(arguments, str) else dict(arguments)
+    attempt = 0
+    is_ours = False
     try:
-        yield ETLConfig(
-            chain if len(names) > 1 else names[0], arguments if isinstance(arguments, str) else dict(arguments)
-        )
+        while True:
+            attempt += 1
+            is_ours = is_ours or not etls.are_there(client, spec.names)
+            names = etls.ensure(client, spec, pods)
+            chain = client.etl(names[0])
+            for name in names[1:]:
+                chain = chain >> client.etl(name)
+            try:
+                return do(ETLConfig(chain if len(names) > 1 else names[0], given))
+            except AISError as e:
+                if attempt == _ATTEMPTS or etls.are_there(client, names):
+                    raise _failure(what, e) from e
+                log.info("%s: another task has ended the ETL, starting it again: %s", what, said(e))
     finally:
-        if not keep_etl:
-            etls.release(client, names)
+        if is_ours and not keep_etl:
+            etls.release(client, spec.names)
 
 
 def _failure(what: str, error: Any) -> TransformError:
@@ -57,22 +78,21 @@ def transform_object(
 
     Raises TransformError with the reason when it fails; an empty result is removed and counts as failed.
     """
-    from aistore.sdk.errors import AISError
-
     if reason := unfit(result):
         raise TransformError(f"the result of {source}/{name} cannot be named {result!r}: {reason}")
     if not destination.is_remote:
         destination.handle(client).create(exist_ok=True)
     to = destination.handle(client).object(result)
-    with _started(client, spec.without_files() if latest else spec, arguments, keep_etl, pods) as config:
-        try:
-            source.handle(client).object(name).copy(to, etl=config, latest=latest)
-            size = int(to.props.size)
-        except AISError as e:
-            raise _failure(f"{source}/{name} cannot be transformed", e) from e
+
+    def copy(config: Any) -> int:
+        source.handle(client).object(name).copy(to, etl=config, latest=latest)
+        return int(to.props.size)
+
+    what = f"{source}/{name} cannot be transformed"
+    size = _through(client, spec.without_files() if latest else spec, arguments, keep_etl, pods, what, copy)
     if not size:
         to.delete()
-        raise TransformError(f"{source}/{name} cannot be transformed: its result was empty")
+        raise TransformError(f"{what}: its result was empty")
     return size
 
 
@@ -84,17 +104,16 @@ def get_object(
 
     The file appears when it is whole. Raises TransformError with the reason when the object cannot be had.
     """
-    from aistore.sdk.errors import AISError
-
     part = path.with_name(f".{path.name}.part")
-    with _started(client, spec, arguments, keep_etl, pods) as config:
-        try:
-            reader = source.handle(client).object(name).get_reader(etl=config, chunk_size=_PIECE)
-            with part.open("wb") as file:
-                size = sum(file.write(piece) for piece in reader)
-            part.replace(path)
-        except AISError as e:
-            raise _failure(f"{source}/{name} cannot be had", e) from e
-        finally:
-            part.unlink(missing_ok=True)
+
+    def read(config: Any) -> int:
+        reader = source.handle(client).object(name).get_reader(etl=config, chunk_size=_PIECE)
+        with part.open("wb") as file:
+            return sum(file.write(piece) for piece in reader)
+
+    try:
+        size = _through(client, spec, arguments, keep_etl, pods, f"{source}/{name} cannot be had", read)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     return size

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,9 @@ def test_the_same_specification_is_one_etl_and_another_replaces_it(aistore: Any)
     assert etls.mark_of(aistore, "named-etl") == replace(upper, environment={"SUFFIX": "!"}).mark
 
 
-def test_nothing_is_stopped_while_a_transform_runs(aistore: Any, clickhouse: Any, source: Bucket) -> None:
+def test_nothing_is_stopped_while_a_transform_runs(
+    aistore: Any, clickhouse: Any, source: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow = spec("slow", etl_name="slow-etl", environment={"SECONDS": "1.5"})
     running = job(aistore, clickhouse, source, slow)
     state = running.submit(running.begin())
@@ -82,6 +85,14 @@ def test_nothing_is_stopped_while_a_transform_runs(aistore: Any, clickhouse: Any
     with pytest.raises(TransientTransformError, match="another specification"):
         etls.ensure(aistore, replace(slow, environment={"SECONDS": "0"}))
     assert not etls.release(aistore, ["slow-etl"])
+
+    def down(*_: Any) -> None:
+        raise AISError(503, "the API of Kubernetes is away", "", None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(etls, "_check_health", down)
+        with pytest.raises(TransientTransformError, match=r"does not run beside every target .* would abort"):
+            etls.ensure(aistore, slow)
     assert "slow-etl" in etls.ours(aistore)
     follower = running.follower(state, 60)
     progress = until(lambda: (seen := follower.poll()).finished and seen, 40, "end of the job")
@@ -244,6 +255,16 @@ def test_one_object(aistore: Any, source: Bucket, tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"content": "OBJECT 2"}
     assert [p.name for p in tmp_path.iterdir()] == ["got.txt"]
     assert not set(chain.over("hpush").names) & set(etls.ours(aistore))
+
+
+def test_tasks_that_end_the_etl_of_others_cost_them_a_start(aistore: Any, source: Bucket) -> None:
+    to, wrap = Bucket("ais", unique("out")), spec("wrap")
+    names = [f"a/{n}.txt" for n in range(6)]
+    with ThreadPoolExecutor(3) as tasks:
+        made = tasks.map(lambda name: transform_object(aistore, source, name, to, name, wrap), names)
+        assert all(made)
+    assert json.loads(read(aistore, to, "a/3.txt")) == {"content": "object 3"}
+    assert len(sizes(aistore, to)) == 6
 
 
 def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> None:

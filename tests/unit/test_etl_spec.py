@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,7 +138,8 @@ def test_a_chain_is_its_stages_in_order() -> None:
     assert {s.communication for s in chain.over("hpush").stages} == {"hpush"}
     assert chain.over("hpush").effect == chain.effect
     assert chain.names == (a.name, b.name, c.name)
-    assert chain.all_names == (*chain.names, *chain.over("hpush").names)
+    specs = [chain, chain.over("hpush"), chain.without_files(), chain.without_files().over("hpush")]
+    assert chain.all_names == tuple(name for spec in specs for name in spec.names)
     assert replace(a, etl_name="my-etl").all_names == ("my-etl",)
     assert not any(s.file_access for s in chain.without_files().stages)
 
@@ -192,6 +195,27 @@ def test_a_class_is_named_by_its_source_and_sent_by_value() -> None:
         check=True,
     )
     assert ran.stdout.strip() == "Server"
+
+
+def test_what_a_class_uses_of_its_module_makes_another_etl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for gain in (1, 2):
+        folder = tmp_path / str(gain)
+        folder.mkdir()
+        (folder / "gains.py").write_text(
+            "from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer\n"
+            f"GAIN = {gain}\n"
+            "class Louder(FastAPIServer):\n"
+            "    def transform(self, data, _path, _etl_args):\n"
+            "        return data * GAIN\n"
+        )
+        with monkeypatch.context() as patched:
+            patched.syspath_prepend(str(folder))
+            patched.delitem(sys.modules, "gains", raising=False)
+            made.append(EtlSpec.of_class(importlib.import_module("gains").Louder))
+            patched.delitem(sys.modules, "gains")
+    assert made[0].name != made[1].name
+    assert made[0].effect != made[1].effect
 
 
 def test_something_else_than_a_server_is_refused() -> None:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -376,7 +377,7 @@ def test_a_running_job_says_whose_connection_leads_to_its_cluster() -> None:
     state = State("bucket", 0, pending=1, retries=2, job_id="etl-1")
     job: Any = SimpleNamespace(
         submit=lambda _: state, ledger=SimpleNamespace(record_run=recorded.append), source="ais://a",
-        destination="ais://b",
+        destination="ais://b", spec=None,
     )  # fmt: skip
     operator = AISCopyBucketOperator(
         task_id="t", source="ais://a", destination="ais://b", aistore_conn_id="aistore_other"
@@ -418,6 +419,7 @@ def test_deleting_etls_says_whether_they_are_gone(
     monkeypatch.setattr(AIStoreHook, "get_conn", lambda _: None)
     monkeypatch.setattr("include.transform.etl.ours", lambda _: ["my-etl"])
     monkeypatch.setattr("include.transform.jobs.running_transforms", lambda _: running)
+    monkeypatch.setattr("include.transform.jobs.alone", lambda *_: nullcontext())
     monkeypatch.setattr("include.transform.etl.discard", lambda _, name: discarded.append(name))
     assert AISDeleteEtlOperator(task_id="t", etl=etl).execute(CONTEXT) is not bool(running)
     assert discarded == ([] if running else ["my-etl"])
