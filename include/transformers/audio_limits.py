@@ -16,7 +16,8 @@ class Limits:
 
     `seconds` holds for what is declared and for what is decoded. The default, 12 hours, is beyond a day's
     conference or a night's observation in one file; the decompression of a small hostile object ends there.
-    `result_bytes` is 2 GiB by default, which a result has to fit into a process' memory. Raises ValueError.
+    `result_bytes` is 2 GiB by default, which a result has to fit into a process' memory. The ffmpeg command keeps to
+    that one alone, and to its CPU time. Raises ValueError.
     """
 
     seconds: int = 12 * 3600
