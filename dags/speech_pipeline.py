@@ -8,12 +8,13 @@ from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
 from operators.aistore import AISCopyBucketOperator, AISTranscodeAudioOperator
-from operators.s3_events import SqsLeaseS3EventsOperator, SqsSettleS3EventsOperator
+from operators.s3_events import SqsLeaseS3EventsOperator
 from operators.speech import (
     AISProbeAudioOperator,
     ClickHousePublishManifestOperator,
     ClickHouseStageManifestOperator,
     GXValidateManifestOperator,
+    SqsSettleSpeechEventsOperator,
 )
 from operators.triggers.s3_events import S3EventsTrigger
 
@@ -22,13 +23,13 @@ RECORDINGS = "ais://recordings"
 SPEECH = "ais://speech"
 FACTS = "ais://speech-facts"
 
+# Called as their URIs are, as Asset("ais://speech") of another DAG is: Airflow has one active asset per URI.
 recordings = Asset(
-    name="recordings",
-    uri="s3://recordings",
+    "s3://recordings",
     watchers=[AssetWatcher(name="recordings-events", trigger=S3EventsTrigger(queue=QUEUE))],
 )
-speech = Asset(name="speech", uri="ais://speech")
-manifest = Asset(name="speech-manifest", uri="clickhouse://storeside/speech")
+speech = Asset("ais://speech")
+manifest = Asset("clickhouse://storeside/speech")
 
 PARAMS = {
     "source": Param(
@@ -177,7 +178,7 @@ or changed is processed. What failed, and why:
         effect="{{ ti.xcom_pull('probe')['effect'] }}",
         outlets=[manifest],
     )
-    settle_events = SqsSettleS3EventsOperator(
+    settle_events = SqsSettleSpeechEventsOperator(
         task_id="settle_events",
         sqs_queue=QUEUE,
         source="{{ params.source }}",

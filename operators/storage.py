@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,13 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.storage.buckets import Bucket
+from operators.charts import chart_at
 from operators.hooks.aistore import AIStoreHook
 from operators.hooks.storage import backend, connection_of, profile, store
 from operators.links import BenchmarksPageLink
 from operators.movement import MovementOperator
 from operators.outcome import check_policy, finish
-from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_key, task_key
+from operators.shared import airflow_errors, as_bool, as_list, as_number, clickhouse, ledger, run_key, task_key
 from operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -30,11 +32,6 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 # Jobs of one try of a prefetch, as long as each leaves less than the one before.
 ROUNDS = 3
-
-
-def _list(texts: Sequence[str] | str) -> Sequence[str]:
-    """Return a list of texts, as it is or as a template has rendered it: with spaces between."""
-    return texts.split() if isinstance(texts, str) else texts
 
 
 class StorageCopyBucketOperator(MovementOperator):
@@ -117,7 +114,7 @@ class StorageCopyBucketOperator(MovementOperator):
             profile=profile(client, destination, connection, self.multipart),
             prefix=self.prefix,
             prepend=self.prepend,
-            retry_failed=as_bool(self.retry_failed),
+            retry_failed=as_bool(self.retry_failed, "retry_failed"),
             report=lambda progress: self.log.info("%s", progress),
         )
 
@@ -193,7 +190,7 @@ class AISPrefetchBucketOperator(MovementOperator):
             prefetch = self.prefetch()
             missing = prefetch.missing()
             self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
-            if not missing.objects and not as_bool(self.latest):
+            if not missing.objects and not as_bool(self.latest, "latest"):
                 return self._finish(context, missing, missing, time.time())
         self._submit(prefetch, {"objects": missing.objects, "size": missing.bytes, "started": time.time()}, missing)
 
@@ -201,7 +198,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         """Submit a job for what is missing, and defer."""
         with airflow_errors():
             job_id = prefetch.submit(
-                latest=as_bool(self.latest), workers=self.workers, blob_threshold=self.blob_threshold
+                latest=as_bool(self.latest, "latest"), workers=self.workers, blob_threshold=self.blob_threshold
             )
         self.defer(
             trigger=AISJobTrigger(
@@ -248,7 +245,7 @@ class AISPrefetchBucketOperator(MovementOperator):
     def _may_come(self, error: str, left: Missing) -> bool:
         """Tell whether another job may fetch what this one, which ended with `error`, has not."""
         unasked = left.objects > len(left.examples)
-        return left.passing > 0 or (bool(error) and (unasked or as_bool(self.latest)))
+        return left.passing > 0 or (bool(error) and (unasked or as_bool(self.latest, "latest")))
 
     def _told(self, error: str, left: Missing) -> str:
         what = "what has changed there may not be fetched"
@@ -321,12 +318,12 @@ class StorageTuneOperator(BaseOperator):
         with airflow_errors():
             recommendations = Recommendations(clickhouse(self.clickhouse_conn_id))
             recommendations.create()
-            for there in [backend(text) for text in _list(self.backends)]:
+            for there in [backend(text) for text in as_list(self.backends)]:
                 for direction in DIRECTIONS:
                     tuner = Tuner(
                         there,
-                        seconds=float(self.seconds),
-                        most_bytes=int(self.megabytes) * MIB,
+                        seconds=as_number(self.seconds, "seconds", float),
+                        most_bytes=as_number(self.megabytes, "megabytes", int) * MIB,
                         scope=task_key(context),
                         stop=self._stop,
                     )
@@ -352,7 +349,8 @@ class StorageBenchmarkOperator(BaseOperator):
     :param backends: ``<bucket URI>`` or ``<bucket URI>@<connection id>`` each, such as ``s3://data@oci_s3``
     :param rounds: measurements of each; the backends take turns
     :param megabytes: of the object that is written
-    :param chart: file that a chart is written to (PNG); empty for none
+    :param chart: URL in object storage of a PNG file with a chart, such as ``s3://aws_default@reports/backends.png``;
+        empty for none
     """
 
     template_fields: Sequence[str] = ("backends", "rounds", "megabytes", "chart")
@@ -383,21 +381,24 @@ class StorageBenchmarkOperator(BaseOperator):
 
         self._stop = threading.Event()
         with airflow_errors():
-            if self.chart:
+            chart = chart_at(self.chart, "png") if self.chart else None
+            if chart:
                 require_charts()
-            stores = [backend(text) for text in _list(self.backends)]
+            stores = [backend(text) for text in as_list(self.backends)]
             benchmark = Benchmark(
                 stores,
-                rounds=int(self.rounds),
-                put_bytes=int(self.megabytes) * 1_000_000,
+                rounds=as_number(self.rounds, "rounds", int),
+                put_bytes=as_number(self.megabytes, "megabytes", int) * 1_000_000,
                 scope=task_key(context),
                 stop=self._stop,
             )
             results = benchmark.run()
             record(clickhouse(self.clickhouse_conn_id), run_key(context), results)
             self.log.info("medians of %s rounds, seconds:\n%s", self.rounds, table(results))
-            if self.chart:
-                draw(self.chart, results)
+            if chart:
+                with tempfile.NamedTemporaryFile(suffix=".png") as file:
+                    draw(file.name, results)
+                    chart.write_bytes(file.read())
         return [result.to_dict() for result in results]
 
     def on_kill(self) -> None:
