@@ -10,6 +10,7 @@ from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from include.storage.buckets import common_prefix
 from include.transfer import queries
 from include.transfer.content import Content
 from include.transfer.errors import DELETED, Cancelled, ObjectError, about, classify, code_of
@@ -18,7 +19,7 @@ from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned
 from include.transfer.push import parquet_facts, push
 from include.transfer.request import Request
 from include.transfer.schema import Column, structure
-from include.transfer.source import common, wild
+from include.transfer.source import wild
 from include.transfer.statement import (
     Reading,
     parquet_reading,
@@ -186,7 +187,7 @@ class Reader:
         With the condition, objects that are gone are missing without an error.
         """
         keys = [o.key for o in objects]
-        prefix = common(keys)
+        prefix = common_prefix(keys)
         if (
             self.work.relists
             and len(keys) >= _MANY
