@@ -16,7 +16,7 @@ from include.quality.suites import MANIFEST_COLUMNS
 from include.speech.manifest import FACTS, facts_naming
 from include.stack.settings import CHECKOUT
 from include.transfer.errors import BUSY, DENIED, PASSING
-from include.transfer.source import WILD, pattern
+from include.transfer.source import WILD, Source, pattern
 from include.transform.ledger import Scope
 from include.transformers.audio import AudioFacts
 
@@ -433,6 +433,25 @@ def test_listings_begin_before_what_was_planned_and_not_loaded(engine: Engine) -
     assert after() == "in/5"
     load(engine, "in/3", "failed", f"{BUSY}: 5 times: SlowDown")
     assert after() == "in/2"
+
+
+def test_listings_begin_after_what_was_loaded_of_their_own_keys(engine: Engine) -> None:
+    """Tasks with keys of their own may share a table and a bucket."""
+
+    def after(keys: str) -> str:
+        source = Source("bucket", keys)
+        own = {"overlap": 0, "prefix": source.prefix, "regex": source.regex}
+        return engine.run(sql.query("start_after"), {**PARAMETERS, **own})[0][0]
+
+    for key in ("a/1.csv", "b/1.csv", "b/1.json"):
+        load(engine, key)
+    assert [after(keys) for keys in ("a/", "b/", "b/*.csv", "c/", "")] == [
+        "a/1.csv", "b/1.json", "b/1.csv", "", "b/1.json",
+    ]  # fmt: skip
+    load(engine, "b/2.csv")
+    plan(engine, [("a/2.csv", "e", 1)], regex=pattern(""))
+    load(engine, "b/0.json", "failed", BUSY)  # not to be listed again for "*.csv", nor for "a/"
+    assert [after(keys) for keys in ("a/", "b/", "b/*.csv")] == ["a/1.csv", "", "b/2.csv"]
 
 
 def load(engine: Engine, key: str, state: str = "loaded", reason: str = "") -> None:
