@@ -9,7 +9,7 @@ import lzma
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from include.storage.errors import EXPIRED
+from include.storage.errors import passes
 from include.transfer.errors import DELETED, DENIED, ObjectError, TransferError, TransientError, UsageError
 from include.transfer.formats import compression_of, is_hadoop_snappy
 
@@ -21,13 +21,6 @@ CHUNK = 1 << 20
 _SIP = 1 << 6
 # Of what is compressed in blocks nothing can be had before the first one is there; lz4's are up to 4 MB.
 _LONGEST_BLOCK = 4 * CHUNK + CHUNK
-_BUSY = frozenset(
-    {
-        *("SlowDown", "500", "502", "503", "504", "InternalError", "RequestTimeout", "Throttling"),
-        *("ServiceUnavailable", *EXPIRED),
-    }
-)
-
 _REASONS = {
     **dict.fromkeys(("PreconditionFailed", "412"), "it was overwritten after it was listed; the next run loads that"),
     **dict.fromkeys(("NoSuchKey", "404"), DELETED),
@@ -42,7 +35,7 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
     if not isinstance(error, ClientError):
         return TransientError(f"s3://{bucket}/{key}: {error}")
     code = str(error.response.get("Error", {}).get("Code", ""))
-    if code in _BUSY:
+    if passes(error):
         return TransientError(f"s3://{bucket}/{key}: {code}")
     if code == "NoSuchBucket":
         return UsageError(f"there is no bucket {bucket!r} at this endpoint")
