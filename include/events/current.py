@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from include.storage.errors import NO_REASON
 from include.transfer.content import s3_error
-from include.transfer.errors import ObjectError, TransferError, UsageError, classify
+from include.transfer.errors import ObjectError, TransferError, classify
 from include.transfer.loads import LONG_STATEMENT
 from include.transfer.source import Listed, Source, wild
 
@@ -49,8 +49,7 @@ def _require_bucket(s3: S3Client, bucket: str) -> None:
     try:
         s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
     except (BotoCoreError, ClientError) as e:
-        error = s3_error(e, bucket, "")
-        raise UsageError(str(error)) if isinstance(error, ObjectError) else error from e
+        raise s3_error(e, bucket, "") from e
 
 
 def _by_clickhouse(source: Source, keys: Sequence[str], client: Any) -> dict[str, Listed] | None:

@@ -29,7 +29,7 @@ _REASONS = {
 
 
 def s3_error(error: Any, bucket: str, key: str) -> TransferError:
-    """Return the error of ours for one of botocore's about an object."""
+    """Return the error of ours for one of botocore's about an object, or a listing of what begins with `key`."""
     from botocore.exceptions import ClientError
 
     if not isinstance(error, ClientError):
@@ -39,6 +39,9 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
         return TransientError(f"s3://{bucket}/{key}: {code}")
     if code == "NoSuchBucket":
         return UsageError(f"there is no bucket {bucket!r} at this endpoint")
+    if error.operation_name == "ListObjectsV2":
+        remedy = f": allow s3:ListBucket on s3://{bucket}" if code in ("AccessDenied", "403") else ""
+        return UsageError(f"s3://{bucket} cannot be listed: {error}{remedy}")
     return ObjectError(_REASONS.get(code, f"S3 says {code}: {error}"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,20 @@ def test_errors_of_s3(status: int, code: str, kind: type[TransferError]) -> None
     error = s3_error(refusal(status, code), "bucket", "key")
     assert type(error) is kind
     assert may_pass(str(error)) == (code == "AccessDenied")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "says"),
+    [
+        (403, "AccessDenied", "s3://bucket cannot be listed: .*: allow s3:ListBucket on s3://bucket$"),
+        (400, "InvalidArgument", "s3://bucket cannot be listed: .*it says$"),
+        (404, "NoSuchBucket", "there is no bucket 'bucket'"),
+    ],
+)
+def test_refused_listings_name_the_bucket(status: int, code: str, says: str) -> None:
+    error = s3_error(refusal(status, code, "ListObjectsV2"), "bucket", "some/prefix")
+    assert type(error) is UsageError
+    assert re.match(says, str(error))
 
 
 def refusal(status: int, code: str, operation: str = "GetObject") -> ClientError:
