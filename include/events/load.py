@@ -10,7 +10,6 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from include.events.batches import Batches
@@ -285,7 +284,7 @@ class EventLoad:
             self.drained.bytes += report.bytes
             states = transfer.loads.outcomes([o.key for o in objects])
             for o in objects:
-                outcomes[o.key] = self._after_loading(o, *states.get((o.key, version(o)), ("", "")))
+                outcomes[o.key] = self._after_loading(o, *states.get((o.key, o.etag), ("", "")))
         return outcomes
 
     def _new_transfer(self) -> Transfer:
@@ -301,7 +300,7 @@ class EventLoad:
         now = look_at(self.request.source, [o.key], self.client, self.s3, pull=False)[o.key]
         if now is None:
             return Outcome("skipped", "it was deleted before it could be loaded")
-        if isinstance(now, Listed) and version(now) != version(o):
+        if isinstance(now, Listed) and now.etag != o.etag:
             return Outcome("undone", f"it was overwritten while it was loaded: {reason}")
         return _failed(reason)
 
@@ -314,8 +313,3 @@ def _before_loading(found: Found) -> Outcome:
 
 def _failed(reason: str) -> Outcome:
     return Outcome("undone" if may_pass(reason) else "failed", reason)
-
-
-def version(o: Listed) -> str:
-    """Return what the ledger of loads calls the version of an object."""
-    return o.etag or f"{o.size}@{datetime.fromisoformat(o.modified).timestamp():.0f}"

@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from include import sql
 from include.quality.suites import MANIFEST_COLUMNS
 from include.speech.manifest import FACTS, facts_naming
 from include.stack.settings import CHECKOUT
-from include.transfer.errors import BUSY, DENIED, PASSING
+from include.transfer.errors import BUSY, DENIED, PASSING, UsageError
+from include.transfer.loads import Loads
 from include.transfer.source import WILD, Source, pattern
 from include.transform.ledger import Scope
 from include.transformers.audio import AudioFacts
@@ -492,8 +494,26 @@ def test_what_clickhouse_cannot_address_has_batches_of_its_own(engine: Engine) -
     assert all(pushed for _, pushed, _ in plan(engine, [(key, "e", 1) for key in keys], push=True).values())
 
 
-def test_objects_without_an_etag_have_size_and_time_as_version(engine: Engine) -> None:
-    assert plan(engine, [("in/a", "", 12)])["in/a"][2] == "12@1656676800"
+def test_objects_without_an_etag_are_refused(engine: Engine) -> None:
+    """AIStore gives the time of the last access for that of the last change: nothing else tells versions apart."""
+
+    class Client:
+        def command(self, text: str, parameters: Any = None) -> None:
+            if text.startswith("--"):  # the plan; a transfer's id is part of another statement's text
+                engine.run(text, {**PARAMETERS, **parameters})
+
+        def query(self, text: str, parameters: Any) -> Any:
+            return SimpleNamespace(first_row=engine.run(text, parameters)[0])
+
+    loads = Loads(Client(), "t", "db.table", Source("bucket", "in/"), "run")
+    limits = {"batch_bytes": 100, "batch_objects": 4, "push": False, "retry_failed": False}
+    plan(engine, [("in/a", "e", 12), ("out/b", "", 1)])
+    engine.run("TRUNCATE TABLE storeside.load_plan")
+    assert loads.plan(**limits) == (2, 1, 12)
+    plan(engine, [("in/a", "e", 12), ("in/b", "", 1)])
+    engine.run("TRUNCATE TABLE storeside.load_plan")
+    with pytest.raises(UsageError, match=r"s3://bucket/in/b .* ETag.* ais://bucket checksum.type=md5"):
+        loads.plan(**limits)
 
 
 def test_a_plan_has_what_the_keys_choose_and_no_folders(engine: Engine) -> None:
