@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from botocore.response import StreamingBody
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,23 +87,46 @@ def test_any_bytes_are_content_or_an_error(kind: str, content: bytes) -> None:
 
 
 class Stored:
-    """A store of one object, for as much of boto3's client as content needs."""
+    """A store of one object, for as much of boto3's client as content needs. It does not look at conditions."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
 
     def get_object(self, Range: str = "", **_: Any) -> dict[str, Any]:
+        return {"ETag": '"e2"', "Body": self._body(Range)}
+
+    def _body(self, Range: str) -> Any:
         if not Range:
-            return {"Body": io.BytesIO(self.content)}
+            return StreamingBody(io.BytesIO(self.content), len(self.content))
         bounds = re.fullmatch(r"bytes=(\d+)-(\d+)", Range)
         assert bounds
         start, end = map(int, bounds.groups())
         assert start <= end < len(self.content), "S3 refuses a range without content"
-        return {"Body": io.BytesIO(self.content[start : end + 1])}
+        return io.BytesIO(self.content[start : end + 1])
 
 
-def stored(content: bytes, key: str = "k") -> Content:
-    return Content(Stored(content), "b", key, len(content))  # type: ignore[arg-type]
+def stored(content: bytes, etag: str = "") -> Content:
+    return Content(Stored(content), "b", "k", len(content), etag)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda c: c.range(0, 3), lambda c: c.read(3), lambda c: next(c.stream()), lambda c: c.plain().read(3)],
+    ids=["range", "file", "stream", "plain"],
+)
+def test_content_is_of_the_version_that_was_listed(read: Callable[[Content], bytes]) -> None:
+    """AIStore does not look at If-Match."""
+    assert read(stored(b"abc")) == read(stored(b"abc", "e2")) == b"abc"
+    with pytest.raises(ObjectError, match="overwritten after it was listed"):
+        read(stored(b"abc", "e1"))
+
+
+def test_a_stream_of_another_version_than_its_beginning_is_refused() -> None:
+    content = stored(b"abc", "e2")
+    assert content.compression == ""
+    content.etag = "e1"
+    with pytest.raises(ObjectError, match="overwritten after it was listed"):
+        content.plain()
 
 
 LINES = b"".join(b"%d,%d\n" % (n, n * 7919 % 10007) for n in range(5000))
