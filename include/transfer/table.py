@@ -172,8 +172,11 @@ class Destination:
     def take(self, staging: str) -> None:
         """Make the rows of `staging` visible, all at once."""
         source = f"{STAGING}.{identifier(staging)}"
+        query_id = queries.query_id(staging, time.time_ns())
         if not self.has_views:
-            self.client.command(f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {source}")
+            self.client.command(
+                f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {source}", settings={"query_id": query_id}
+            )
             return
         # Parts that are attached are not seen by materialized views.
         names = ", ".join(identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
@@ -185,7 +188,7 @@ class Destination:
                 "insert_deduplicate": 0,
                 "max_partitions_per_insert_block": 0,
                 "throw_on_max_partitions_per_insert_block": 0,
-                "query_id": queries.query_id(staging, time.time_ns()),
+                "query_id": query_id,
             },
         )
 
@@ -274,8 +277,8 @@ def publish(
     has broken our lock, so that the objects have to be read again.
     """
     with locked(destination.client, destination.name, owner, staging):
-        # An INSERT whose connection was lost may still be at work; the lock was kept for that.
-        while destination.has_views and queries.running(destination.client, staging):
+        # A statement whose connection was lost may still be at work; the lock was kept for that.
+        while queries.running(destination.client, staging):
             time.sleep(_POLL_SECONDS)
         objects = [o.planned for o in staged]
         states = loads.states(objects)
