@@ -65,6 +65,25 @@ def destination(client: Client) -> Destination:
     return found
 
 
+@pytest.mark.parametrize(
+    ("engine", "has_views", "attaches"),
+    [
+        ("MergeTree", False, True),
+        ("ReplacingMergeTree", False, True),
+        ("MergeTree", True, False),
+        ("ReplicatedMergeTree", False, False),
+        ("SharedReplacingMergeTree", False, False),
+    ],
+)
+def test_parts_are_attached_where_none_is_left_out(engine: str, has_views: bool, attaches: bool) -> None:
+    """A replicated table leaves out a part with the content of an earlier one: rows of a load that were removed."""
+    client = Client(engine, has_views=has_views)
+    destination(client).take(STAGING)
+    ((statement, settings),) = client.done
+    assert statement.startswith("ALTER TABLE" if attaches else "INSERT INTO")
+    assert settings.get("insert_deduplicate") == (None if attaches else 0)
+
+
 def test_what_an_earlier_try_still_publishes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer may have been lost: who does not wait finds no rows, publishes again, and has them twice."""
     monkeypatch.setattr(table, "_POLL_SECONDS", 0.0)
