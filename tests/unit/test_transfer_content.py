@@ -9,18 +9,23 @@ import lzma
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from botocore.response import StreamingBody
+from clickhouse_connect.driver.exceptions import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from include.transfer.content import Content, opened
-from include.transfer.errors import ObjectError, UsageError
+from include.transfer.errors import ObjectError, TransientError, UsageError
 from include.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
-from include.transfer.salvage import _blocks, _records
+from include.transfer.loads import Planned
+from include.transfer.salvage import _blocks, _records, salvage
+from include.transfer.schema import Column
+from include.transfer.statement import Reading
 
 
 def by_arrow(kind: str) -> Callable[[bytes], bytes]:
@@ -251,6 +256,34 @@ def test_a_quote_within_a_field_is_a_letter() -> None:
     lines = [b'1,5" pipe\n', b'"2",x\n', b'3, "a\n""b"\n', b'4,"5"" pipe"\n', b'5,"";"\n']
     records = list(_records(Body(b"".join(lines)), Format("csv")))
     assert [raw for _, raw in records] == lines
+
+
+class Resetting:
+    """ClickHouse whose connection breaks once after the rows have arrived, behind clickhouse-connect.
+
+    That sends a body again that it still has.
+    """
+
+    def __init__(self) -> None:
+        self.arrived: list[bytes] = []
+
+    def raw_insert(self, *_: Any, insert_block: Any, **__: Any) -> Any:
+        for _ in range(2 if isinstance(insert_block, (bytes, str)) else 1):
+            self.arrived.append(b"".join([insert_block] if isinstance(insert_block, bytes) else insert_block))
+        if len(self.arrived) == 1:
+            raise OperationalError("Connection reset by peer")
+        return SimpleNamespace(summary={})
+
+
+def test_rows_that_may_have_arrived_are_not_sent_again_into_the_same_table() -> None:
+    client, rejected = Resetting(), list[Any]()
+    content = stored(b"n\n1\n2\n")
+    planned = Planned("k", "e", content.size, 0.0, 7)
+    reading = Reading(Format("csv"), (Column("n", "Int64"),), (("n", "n"),))
+    with pytest.raises(TransientError, match="Connection reset"):
+        salvage(client, content, reading, planned, "staging", (), "id", rejected.append)
+    assert client.arrived == [b"n\n1\n2\n"]
+    assert rejected == []
 
 
 def test_rows_before_the_header_are_no_records() -> None:
