@@ -63,7 +63,11 @@ class Limits:
 
 @dataclass
 class Drained:
-    """What a run did: messages, their events by what became of them, and rows; `oldest_seconds` is the worst lag."""
+    """What a run did: messages, their events by what became of them, and rows; `oldest_seconds` is the worst lag.
+
+    What earlier tries of the run loaded or skipped counts as well; of all else only what this one did. A message
+    whose deletion was cut off counts twice.
+    """
 
     messages: int = 0
     events: int = 0
@@ -133,6 +137,8 @@ class EventLoad:
     def _run(self, batches: Sequence[str]) -> Drained:
         started = time.monotonic()
         self.ledger.create()
+        self._new_transfer().loads.create()
+        self.drained = Drained(**self.ledger.so_far(self.request.table, self.request.source.bucket))
         self._warn_of_receives()
         handed_over = Batches(self.client, self.queue.url)
         waits = self.limits.idle_seconds > 0

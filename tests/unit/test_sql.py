@@ -13,6 +13,8 @@ import pytest
 from clickhouse_connect.driver.binding import bind_query
 
 from include import sql
+from include.events.ledger import EventLedger
+from include.events.load import Drained
 from include.quality.suites import MANIFEST_COLUMNS
 from include.speech.manifest import FACTS, facts_naming
 from include.stack.settings import CHECKOUT
@@ -23,7 +25,7 @@ from include.transform.ledger import Scope
 from include.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent
-SCHEMAS = ("storeside", "throughput", "transfer")
+SCHEMAS = ("events", "storeside", "throughput", "transfer")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 OURS = [name for name in NAMES if not name.startswith("pages_")]  # test_pages_queries runs those
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
@@ -49,6 +51,7 @@ PARAMETERS: dict[str, Any] = {
     "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
     "transfer": "t",
     "destination": "db.table",
+    "queue": "url",
     "batch_bytes": 100,
     "batch_objects": 4,
     "push": False,
@@ -71,6 +74,7 @@ PARAMETERS: dict[str, Any] = {
 }
 # What queries answer about nothing that do not answer with no rows.
 NOTHING: dict[str, Any] = {
+    "events_so_far": [[0] * 8],
     "start_after": [[""]],
     "totals": [[0, 0, 0, 0]],
     "throughput_baseline": [[0, None]],
@@ -96,7 +100,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def loaded_engine() -> Iterator[Engine]:
     engine = Engine()
-    for statement in (*sql.schema(), *sql.schema("throughput"), *sql.schema("transfer")):
+    for statement in (s for name in reversed(SCHEMAS) for s in sql.schema(name)):
         engine.run(statement)
     columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
     engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
@@ -110,7 +114,7 @@ def loaded_engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(loaded_engine: Engine) -> Engine:
-    for table in ("objects", "listings", "speech", "loads", "load_listings", "load_plan"):
+    for table in ("events", "objects", "listings", "speech", "loads", "load_listings", "load_plan"):
         loaded_engine.run(f"TRUNCATE TABLE storeside.{table}")
     for table in ("facts_1", "invalid_1", "speech_1"):
         loaded_engine.run(f"TRUNCATE TABLE storeside_staging.{table}")
@@ -464,6 +468,45 @@ def load(engine: Engine, key: str, state: str = "loaded", reason: str = "") -> N
         " {s:String}, {r:String})",
         {"d": "db.table", "b": PARAMETERS["bucket"], "k": key, "s": state, "r": reason},
     )
+
+
+def test_what_a_run_of_events_has_done_is_known_to_its_next_try(engine: Engine) -> None:
+    def settle(message: str, *states: str, run: str = "dag/run", event: str = "ObjectCreated:Put") -> None:
+        for n, state in enumerate(states):
+            engine.run(
+                "INSERT INTO storeside.events (queue, message_id, record, event, state, run_id)"
+                " VALUES ('url', {m:String}, {n:UInt32}, {e:String}, {s:String}, {r:String})",
+                {"m": message, "n": n, "e": event, "s": state, "r": run},
+            )
+
+    def publish(key: str, state: str, run: str) -> None:
+        engine.run(
+            "INSERT INTO storeside.loads (destination, bucket, key, version, state, rows, rejected, bytes, run_id)"
+            " VALUES ('db.table', 'b', {k:String}, 'e', {s:String}, 10, 1, 100, {r:String})",
+            {"k": key, "s": state, "r": run},
+        )
+
+    settle("loaded", "loaded", "skipped")
+    settle("given back", "loaded", "released")
+    settle("given back before", "released")
+    settle("given back before", "loaded")
+    settle("dead", "loaded", "dead")
+    settle("test event", "skipped", event="")
+    settle("of another run", "loaded", run="dag/other")
+    for key in ("a", "b"):
+        publish(key, "publishing", "dag/run/0123")
+        publish(key, "loaded", "dag/run/0123")
+    publish("a", "loaded", "dag/run/4567")  # as a crash in between leaves it
+    publish("c", "loaded", "dag/run2/0123")
+    publish("d", "failed", "dag/run/0123")
+    client = SimpleNamespace(
+        query=lambda text, parameters: SimpleNamespace(
+            column_names=[row[0] for row in engine.run(f"DESCRIBE ({text})", parameters)],
+            first_row=engine.run(text, parameters)[0],
+        )
+    )
+    found = Drained(**EventLedger(client, "url", "dag/run").so_far("db.table", "b"))
+    assert found == Drained(messages=3, events=3, loaded=2, skipped=1, deleted=3, rows=20, rejected=2, bytes=200)
 
 
 def test_the_latest_state_of_a_load_counts(engine: Engine) -> None:
