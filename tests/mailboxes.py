@@ -96,7 +96,7 @@ class Mailbox(Loading):
         s3 = request.pop("s3", None) or self.s3
         source = Source(self.bucket, keys, collection="storeside_s3")
         request = {"format": "jsonl", **request}
-        run_id = f"run-{uuid.uuid4().hex[:8]}"
+        run_id = request.pop("run_id", None) or f"run-{uuid.uuid4().hex[:8]}"
         return EventLoad(
             queue, Request(source, self.table, **request), self.client(), s3, run_id, Limits(**limits or {})
         )

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from include.storage.errors import NO_REASON
 from include.transfer.content import s3_error
-from include.transfer.errors import ObjectError, TransferError, UsageError, classify
+from include.transfer.errors import ObjectError, TransferError, classify
 from include.transfer.loads import LONG_STATEMENT
 from include.transfer.source import Listed, Source, wild
 
@@ -48,8 +49,7 @@ def _require_bucket(s3: S3Client, bucket: str) -> None:
     try:
         s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
     except (BotoCoreError, ClientError) as e:
-        error = s3_error(e, bucket, "")
-        raise UsageError(str(error)) if isinstance(error, ObjectError) else error from e
+        raise s3_error(e, bucket, "") from e
 
 
 def _by_clickhouse(source: Source, keys: Sequence[str], client: Any) -> dict[str, Listed] | None:
@@ -80,9 +80,14 @@ def _head(s3: S3Client, bucket: str, key: str) -> Found:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        head = s3.head_object(Bucket=bucket, Key=key)
+        try:
+            head = s3.head_object(Bucket=bucket, Key=key)
+        except ClientError as e:
+            if e.response["Error"]["Code"] in NO_REASON:  # a GET is told why
+                s3.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
+            raise
     except ClientError as e:
-        if e.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == HTTPStatus.NOT_FOUND:
+        if e.response["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
             return None
         return _object_error(s3_error(e, bucket, key))
     except BotoCoreError as e:

@@ -51,6 +51,12 @@ class EventLedger:
             for statement in sql.schema("events"):
                 self.client.command(statement)
 
+    def so_far(self, destination: str, bucket: str) -> dict[str, int]:
+        """Return what earlier tries of this run, whose reports are lost, have done; by fields of `Drained`."""
+        parameters = {"queue": self.queue, "run_id": self.run_id, "destination": destination, "bucket": bucket}
+        found = self.client.query(sql.query("events_so_far"), parameters=parameters)
+        return dict(zip(found.column_names, found.first_row, strict=True))
+
     def known(self, messages: Sequence[Message]) -> dict[str, tuple[bool, int]]:
         """Return of messages that were received before whether they are done with, and how often they failed."""
         again = [message.id for message in messages if message.receives > 1]

@@ -10,7 +10,6 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from include.events.batches import Batches
@@ -64,7 +63,11 @@ class Limits:
 
 @dataclass
 class Drained:
-    """What a run did: messages, their events by what became of them, and rows; `oldest_seconds` is the worst lag."""
+    """What a run did: messages, their events by what became of them, and rows; `oldest_seconds` is the worst lag.
+
+    What earlier tries of the run loaded or skipped counts as well; of all else only what this one did. A message
+    whose deletion was cut off counts twice.
+    """
 
     messages: int = 0
     events: int = 0
@@ -134,6 +137,8 @@ class EventLoad:
     def _run(self, batches: Sequence[str]) -> Drained:
         started = time.monotonic()
         self.ledger.create()
+        self._new_transfer().loads.create()
+        self.drained = Drained(**self.ledger.so_far(self.request.table, self.request.source.bucket))
         self._warn_of_receives()
         handed_over = Batches(self.client, self.queue.url)
         waits = self.limits.idle_seconds > 0
@@ -285,7 +290,7 @@ class EventLoad:
             self.drained.bytes += report.bytes
             states = transfer.loads.outcomes([o.key for o in objects])
             for o in objects:
-                outcomes[o.key] = self._after_loading(o, *states.get((o.key, version(o)), ("", "")))
+                outcomes[o.key] = self._after_loading(o, *states.get((o.key, o.etag), ("", "")))
         return outcomes
 
     def _new_transfer(self) -> Transfer:
@@ -301,7 +306,7 @@ class EventLoad:
         now = look_at(self.request.source, [o.key], self.client, self.s3, pull=False)[o.key]
         if now is None:
             return Outcome("skipped", "it was deleted before it could be loaded")
-        if isinstance(now, Listed) and version(now) != version(o):
+        if isinstance(now, Listed) and now.etag != o.etag:
             return Outcome("undone", f"it was overwritten while it was loaded: {reason}")
         return _failed(reason)
 
@@ -314,8 +319,3 @@ def _before_loading(found: Found) -> Outcome:
 
 def _failed(reason: str) -> Outcome:
     return Outcome("undone" if may_pass(reason) else "failed", reason)
-
-
-def version(o: Listed) -> str:
-    """Return what the ledger of loads calls the version of an object."""
-    return o.etag or f"{o.size}@{datetime.fromisoformat(o.modified).timestamp():.0f}"

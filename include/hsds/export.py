@@ -25,7 +25,7 @@ from include.hsds.mapping import LAYOUTS
 from include.hsds.mapping import Mapping as Columns
 from include.hsds.plan import Plan, Slab, plan
 from include.hsds.selection import parse
-from include.storage.errors import EXPIRED, passing_errors
+from include.storage.errors import passes, passing_errors
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -319,7 +319,7 @@ def s3_call(call: Callable[[], Any], what: str) -> Any:
     except boto.ClientError as e:
         status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = e.response.get("Error", {}).get("Code", "")
-        if status in _REFUSED and code not in EXPIRED | {"RequestTimeout"}:
+        if status in _REFUSED and not passes(e):
             raise RequestError(f"{what}: S3 refuses it ({code}): see that the bucket is there and allowed") from e
         raise TransientError(f"{what}: S3 failed ({code})") from e
     except passing_errors() as e:

@@ -12,7 +12,7 @@ FROM
     SELECT
         key, size,
         parseDateTime64BestEffortOrZero(l.modified, 3) AS modified,
-        if(etag != '', etag, format('{}@{}', toString(size), toString(toUnixTimestamp(modified)))) AS version,
+        etag AS version,
         {push:Bool} OR match(key, {wild:String}) AS pushed,
         greatest(size, intDiv({batch_bytes:UInt64}, {batch_objects:UInt64})) AS weight
     FROM storeside.load_listings AS l

@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS storeside.loads
     destination String COMMENT 'database.table',
     bucket String,
     key String,
-    version String COMMENT 'ETag; size and time where the endpoint has none',
+    version String COMMENT 'ETag',
     load_id UInt64 COMMENT 'the rows have it in their hidden column _storeside_load',
     state Enum8('publishing' = 1, 'loaded' = 2, 'failed' = 3, 'replaced' = 4),
     rows UInt64,

@@ -10,8 +10,25 @@ StorageError
 
 from __future__ import annotations
 
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
+
 # What S3 answers, as 403 or 400, while keys are being renewed or a clock is wrong: the same again may succeed.
 EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
+# What else it answers with such a status, and which passes: a connection was slow or broke, or there was too much.
+_PASSING = EXPIRED | {"RequestTimeout", "BadDigest", "Throttling"}
+# The answer to a HEAD has no body: botocore gives its status as the code, and the reason may be one that passes.
+NO_REASON = frozenset({"400", "403"})
+
+
+def passes(error: ClientError) -> bool:
+    """Tell whether the same request may succeed later: by the status, as servers have codes of their own."""
+    code = error.response.get("Error", {}).get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return code in _PASSING or status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def passing_errors() -> tuple[type[Exception], ...]:

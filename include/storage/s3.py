@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 
 from include.storage.buckets import Bucket, StoredObject, list_aistore, list_s3
 from include.storage.errors import (
-    EXPIRED,
+    NO_REASON,
     DeniedError,
     ObjectError,
     StorageError,
     TransientError,
     UsageError,
     changed,
+    passes,
     passing_errors,
 )
 from include.storage.multipart import S3_LIMITS, Limits
@@ -41,8 +42,6 @@ _REGION = frozenset(
 )
 _GONE = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
 _CHANGED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
-# The answer to a HEAD has no body: botocore gives its status as the code, and the reason may be one that passes.
-_NO_REASON = frozenset({"400", "403"})
 # request -> what allows it, where that is called otherwise
 _PERMISSIONS = {
     "HeadObject": "GetObject",
@@ -52,9 +51,6 @@ _PERMISSIONS = {
     "UploadPart": "PutObject",
     "CompleteMultipartUpload": "PutObject",
 }
-_BUSY = frozenset(
-    {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "BadDigest", *EXPIRED}
-)
 
 
 def client_config(connections: int, given: Mapping[str, Any] | None = None) -> Any:
@@ -121,7 +117,7 @@ class S3Store:
             try:
                 answer = self.client.head_object(Bucket=self.bucket, Key=key)
             except ClientError as e:
-                if e.response["Error"]["Code"] in _NO_REASON:
+                if e.response["Error"]["Code"] in NO_REASON:
                     self.client.get_object(Bucket=self.bucket, Key=key, Range="bytes=0-0")["Body"].close()
                 raise
             return self._head(answer)
@@ -354,11 +350,11 @@ def _refusal(client: S3Client, name: str, key: str, error: Any) -> StorageError:
         (code == "NoSuchBucket", UsageError(f"{text}: create it at {client.meta.endpoint_url}, or correct its name")),
         (code in _REGION, UsageError(f"{text}: set the connection's region_name to {_region(error)}")),
         (code in _KEYS or status == 401, UsageError(f"{text}: correct the connection's keys")),
-        (code in _BUSY or status == 429 or status >= 500, TransientError(text)),
+        (passes(error), TransientError(text)),
         (status == 307, UsageError(f"{text}: turn on AIStore's features S3-API-via-Root and S3-Reverse-Proxy")),
         (code == "EntityTooSmall", UsageError(f"{text}: raise part_size")),
         (code in _CHANGED or bool(key and code in _GONE), changed(where)),
-        (error.operation_name == "HeadObject" and code in _NO_REASON, TransientError(text)),
+        (error.operation_name == "HeadObject" and code in NO_REASON, TransientError(text)),
         (
             code == "AccessDenied" or status == 403,
             (DeniedError if key else UsageError)(f"{text}: give the connection's keys the permission {permission}"),

@@ -191,7 +191,6 @@ class BatchLoad:
             some = [o for o in objects if o.load_id in ids]
             try:
                 queries.follow(self.client, query_id, self.work.stop)
-                self.reader.check_unchanged([o for o in some if not o.has_etag])
                 groups = self.reader.groups(some, self.destination)
                 loaded = [Loaded(o, rows) for g in groups for o, rows in zip(g.objects, g.rows, strict=True)]
                 staged = Staged(table, loaded)

@@ -9,7 +9,7 @@ import lzma
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from include.storage.errors import EXPIRED
+from include.storage.errors import passes
 from include.transfer.errors import DELETED, DENIED, ObjectError, TransferError, TransientError, UsageError
 from include.transfer.formats import compression_of, is_hadoop_snappy
 
@@ -21,40 +21,39 @@ CHUNK = 1 << 20
 _SIP = 1 << 6
 # Of what is compressed in blocks nothing can be had before the first one is there; lz4's are up to 4 MB.
 _LONGEST_BLOCK = 4 * CHUNK + CHUNK
-_BUSY = frozenset(
-    {
-        *("SlowDown", "500", "502", "503", "504", "InternalError", "RequestTimeout", "Throttling"),
-        *("ServiceUnavailable", *EXPIRED),
-    }
-)
-
+_OVERWRITTEN = "it was overwritten after it was listed; the next run loads that"
 _REASONS = {
-    **dict.fromkeys(("PreconditionFailed", "412"), "it was overwritten after it was listed; the next run loads that"),
+    **dict.fromkeys(("PreconditionFailed", "412"), _OVERWRITTEN),
     **dict.fromkeys(("NoSuchKey", "404"), DELETED),
     **dict.fromkeys(("AccessDenied", "403"), DENIED),
 }
 
 
 def s3_error(error: Any, bucket: str, key: str) -> TransferError:
-    """Return the error of ours for one of botocore's about an object."""
+    """Return the error of ours for one of botocore's about an object, or a listing of what begins with `key`."""
     from botocore.exceptions import ClientError
 
     if not isinstance(error, ClientError):
         return TransientError(f"s3://{bucket}/{key}: {error}")
     code = str(error.response.get("Error", {}).get("Code", ""))
-    if code in _BUSY:
+    if passes(error):
         return TransientError(f"s3://{bucket}/{key}: {code}")
     if code == "NoSuchBucket":
         return UsageError(f"there is no bucket {bucket!r} at this endpoint")
+    if error.operation_name == "ListObjectsV2":
+        remedy = f": allow s3:ListBucket on s3://{bucket}" if code in ("AccessDenied", "403") else ""
+        return UsageError(f"s3://{bucket} cannot be listed: {error}{remedy}")
     return ObjectError(_REASONS.get(code, f"S3 says {code}: {error}"))
 
 
 class Content(io.RawIOBase):
-    """An object as a seekable file; every read is one request of just these bytes."""
+    """An object as a seekable file; every read is one request of just these bytes.
+
+    With its `etag` it is that version of the object; reading another one raises ObjectError.
+    """
 
     def __init__(self, client: S3Client, bucket: str, key: str, size: int, etag: str = "") -> None:
-        self.client, self.bucket, self.key, self.size = client, bucket, key, size
-        self._condition: dict[str, Any] = {"IfMatch": f'"{etag}"'} if etag and "@" not in etag else {}
+        self.client, self.bucket, self.key, self.size, self.etag = client, bucket, key, size, etag
         self._position = 0
 
     def readable(self) -> bool:
@@ -84,18 +83,30 @@ class Content(io.RawIOBase):
 
     def range(self, start: int, length: int) -> bytes:
         """Return bytes of the object. Raises ObjectError or TransientError."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError
 
         length = min(length, self.size - start)
         if length <= 0:  # S3 refuses an empty range
             return b""
+        body = self._get(Range=f"bytes={start}-{start + length - 1}")
         try:
-            answer = self.client.get_object(
-                Bucket=self.bucket, Key=self.key, Range=f"bytes={start}-{start + length - 1}", **self._condition
-            )
-            return bytes(answer["Body"].read())
+            return bytes(body.read())
+        except BotoCoreError as e:
+            raise s3_error(e, self.bucket, self.key) from e
+
+    def _get(self, **what: Any) -> Any:
+        """Return the body of an answer. The ETag is compared as well, as AIStore does not look at the condition."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        condition: Any = {"IfMatch": f'"{self.etag}"'} if self.etag else {}
+        try:
+            answer = self.client.get_object(Bucket=self.bucket, Key=self.key, **condition, **what)
         except (BotoCoreError, ClientError) as e:
             raise s3_error(e, self.bucket, self.key) from e
+        if self.etag and answer.get("ETag", "").strip('"') != self.etag:
+            answer["Body"].close()
+            raise ObjectError(_OVERWRITTEN)
+        return answer["Body"]
 
     @functools.cached_property
     def compression(self) -> str:
@@ -105,24 +116,18 @@ class Content(io.RawIOBase):
 
     def stream(self) -> Iterator[bytes]:
         """Yield the whole content in pieces of a megabyte."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError
 
+        body = self._get()
         try:
-            body = self.client.get_object(Bucket=self.bucket, Key=self.key, **self._condition)["Body"]
             yield from body.iter_chunks(CHUNK)
-        except (BotoCoreError, ClientError) as e:
+        except BotoCoreError as e:
             raise s3_error(e, self.bucket, self.key) from e
 
     def plain(self) -> Any:
         """Return the content as a file that is read once, decompressed by what it is compressed with."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
         kind = self.compression
-        try:
-            body = self.client.get_object(Bucket=self.bucket, Key=self.key, **self._condition)["Body"]
-        except (BotoCoreError, ClientError) as e:
-            raise s3_error(e, self.bucket, self.key) from e
-        return opened(_Body(body, self), kind)
+        return opened(_Body(self._get(), self), kind)
 
     def sample(self, most: int) -> bytes:
         """Return the first bytes, decompressed; of text, up to the last whole line where there is more."""

@@ -187,7 +187,7 @@ class Transfer:
         try:
             self.loads.record_listing(list_objects(self.s3, source.bucket, source.prefix, after))
         except (BotoCoreError, ClientError) as e:
-            raise _usage(s3_error(e, source.bucket, source.prefix)) from e
+            raise s3_error(e, source.bucket, source.prefix) from e
         return not after
 
     def _look(self, with_columns: bool, *, given: bool) -> tuple[Format, list[Column]] | None:

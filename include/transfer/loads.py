@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from include import sql
-from include.transfer.errors import PASSING, TransientError
+from include.transfer.errors import PASSING, TransientError, UsageError
 from include.transfer.source import WILD, Listed, Source, literal
 
 _SYNCHRONOUS = {"async_insert": 0}
@@ -53,11 +53,6 @@ class Planned:
     size: int
     modified: float
     load_id: int
-
-    @property
-    def has_etag(self) -> bool:
-        """Whether the version is the object's ETag; else it is ``size@time``."""
-        return "@" not in self.version
 
 
 @dataclass(frozen=True)
@@ -162,7 +157,8 @@ class Loads:
     def plan(self, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool) -> tuple[int, int, int]:
         """Plan what of the listing is not in the ledger; returns listed objects, planned ones, and their bytes.
 
-        What other runs have failed at for good is left out, unless `retry_failed`.
+        What other runs have failed at for good is left out, unless `retry_failed`. Raises UsageError where an object
+        has no ETag.
         """
         self.forget("load_plan")
         self.client.command(
@@ -179,9 +175,17 @@ class Loads:
         )
         row = self.client.query(
             "SELECT (SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}),"
-            " count(), sum(size) FROM storeside.load_plan WHERE transfer = {transfer:String}",
+            " count(), sum(size), anyIf(key, version = '') FROM storeside.load_plan"
+            " WHERE transfer = {transfer:String}",
             parameters=self._parameters,
         ).first_row
+        if row[3]:
+            bucket = self.source.bucket
+            raise UsageError(
+                f"s3://{bucket}/{row[3]} is listed without an ETag, so its versions cannot be told apart: AIStore has"
+                " ETags of what is written into its own buckets while their checksum is MD5; set that (ais bucket"
+                f" props set ais://{bucket} checksum.type=md5) and write the objects again"
+            )
         return int(row[0]), int(row[1]), int(row[2])
 
     def batches(self) -> list[Batch]:

@@ -61,10 +61,14 @@ def push(
 
 
 def insert(
-    client: Any, body: Any, kind: str, reading: Reading, planned: Planned, staging: str, system: Sequence[str],
-    query_id: str, *, encoding: str | None = None, first_row: int = 0,
+    client: Any, body: Iterator[bytes], kind: str, reading: Reading, planned: Planned, staging: str,
+    system: Sequence[str], query_id: str, *, encoding: str | None = None, first_row: int = 0,
 ) -> int:  # fmt: skip
-    """Send a body of ClickHouse's format `kind` through the reading's expressions; returns the rows read."""
+    """Send a body of ClickHouse's format `kind` through the reading's expressions; returns the rows read.
+
+    The body comes once: one that can be read again the client would send again, when the connection breaks after
+    its rows have arrived.
+    """
     source = f"input({literal(structure(reading.columns))})"
     more: dict[str, Any] = {"query_id": query_id}
     if "_row_number" in system:  # rows are numbered as they come, so one stream has to bring them
@@ -73,7 +77,7 @@ def insert(
     try:
         summary = client.raw_insert(
             reading.insert(staging, pushed_columns(planned, system, first_row), source),
-            insert_block=body if isinstance(body, bytes) else _watched(body, faults),
+            insert_block=_watched(body, faults),
             fmt=kind,
             compression=encoding,
             settings=settings(reading.form, **more),

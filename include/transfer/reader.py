@@ -10,6 +10,7 @@ from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from include.storage.buckets import common_prefix
 from include.transfer import queries
 from include.transfer.content import Content
 from include.transfer.errors import DELETED, Cancelled, ObjectError, about, classify, code_of
@@ -18,12 +19,12 @@ from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned
 from include.transfer.push import parquet_facts, push
 from include.transfer.request import Request
 from include.transfer.schema import Column, structure
-from include.transfer.source import common, wild
+from include.transfer.source import wild
 from include.transfer.statement import (
+    PULLED_VERSION,
     Reading,
     parquet_reading,
     pulled_columns,
-    pulled_version,
     settings,
     text_reading,
 )
@@ -103,9 +104,7 @@ class Reader:
         """Fill a staging table. Raises ObjectError, and what ClickHouse does."""
         if self.pushes(groups, how):
             return self._push(table, groups)
-        loaded = self._pull(table, destination, groups, how)
-        self.check_unchanged([o for group in groups for o in group.objects if not o.has_etag])
-        return loaded
+        return self._pull(table, destination, groups, how)
 
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         """Return how the objects are read."""
@@ -130,7 +129,7 @@ class Reader:
         source = self.source.objects([o.key for o in objects], "One")
         now = dict(
             self.client.query(
-                f"SELECT _path, {pulled_version(has_etag=objects[0].has_etag)} FROM {source}",
+                f"SELECT _path, {PULLED_VERSION} FROM {source}",
                 settings={"max_query_size": LONG_STATEMENT, "use_hive_partitioning": 0, "s3_skip_empty_files": 0},
             ).result_rows
         )
@@ -186,11 +185,10 @@ class Reader:
         With the condition, objects that are gone are missing without an error.
         """
         keys = [o.key for o in objects]
-        prefix = common(keys)
+        prefix = common_prefix(keys)
         if (
             self.work.relists
             and len(keys) >= _MANY
-            and objects[0].has_etag
             and not self.source.cluster
             and not wild(prefix)
             # a listing that was forgotten, or is not of all objects, has too few
@@ -207,9 +205,7 @@ class Reader:
                 columns = structure(reading.columns)
                 source, only = self._source(few, reading.form.clickhouse, columns, how.compression)
                 extra = pulled_columns(destination.name, self.source.bucket, few, self.request.system_columns)
-                more = {} if few[0].has_etag else {"s3_validate_etag_on_read": 0}
-                if not reading.form.is_text:
-                    more |= _cached(group.objects)
+                more = {} if reading.form.is_text else _cached(group.objects)
                 statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
                 self._execute(table, statement, settings(reading.form, **more))
             loaded += [Loaded(o, rows) for o, rows in zip(group.objects, group.rows, strict=True)]

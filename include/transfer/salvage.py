@@ -62,7 +62,7 @@ def salvage(
         count += 1
         try:
             insert(
-                client, body, reading.form.clickhouse, reading, planned, staging, system,
+                client, iter((body,)), reading.form.clickhouse, reading, planned, staging, system,
                 f"{query_id}-{count}", first_row=first,
             )  # fmt: skip
         except DatabaseError as e:

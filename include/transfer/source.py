@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
 
+from include.storage.buckets import common_prefix
 from include.transfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Source:
 
     def among(self, keys: Sequence[str], form: str, structure: str = "", compression: str = "auto") -> str:
         """Return the table function of all objects below what these keys have in common; see `only`."""
-        return self._function(f"{quote(common(keys), safe='/')}**", form, structure, compression)
+        return self._function(f"{quote(common_prefix(keys), safe='/')}**", form, structure, compression)
 
     def only(self, keys: Sequence[str]) -> str:
         """Return the condition by which of all objects these are read, and the others are not even opened.
@@ -103,11 +103,6 @@ class Source:
 
     def _call(self, arguments: str) -> str:
         return f"s3Cluster({literal(self.cluster)}, {arguments})" if self.cluster else f"s3({arguments})"
-
-
-def common(keys: Sequence[str]) -> str:
-    """Return what all keys begin with."""
-    return os.path.commonprefix(list(keys))  # noqa: RUF071 - letters, not folders, are meant
 
 
 def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:

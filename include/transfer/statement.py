@@ -16,6 +16,8 @@ from include.transfer.table import LOAD_ID, REST, SYSTEM_COLUMNS, Destination
 
 # Columns of s3() that say which object, and which version of it, a row is of.
 _VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
+# The version of the object that ClickHouse reads, as the plan has it.
+PULLED_VERSION = "trim(BOTH '\"' FROM _etag)"
 
 
 @dataclass(frozen=True)
@@ -128,14 +130,14 @@ def pulled_columns(
     Rows of another object, or of another version, than was asked for have a load id that is none of theirs.
     """
     key = f"substring(_path, {len(bucket.encode()) + 2})"
-    if len(objects) == 1 and objects[0].has_etag:  # some endpoints quote it
+    if len(objects) == 1:  # some endpoints quote it
         version = literal(objects[0].version)
         path, quoted = literal(f"{bucket}/{objects[0].key}"), literal(f'"{objects[0].version}"')
         load_id = (
             f"if(_path = {path} AND _etag IN ({version}, {quoted}), toUInt64({objects[0].load_id}), toUInt64(0))"
         )
     else:  # as the plan computes it
-        version = pulled_version(has_etag=objects[0].has_etag)
+        version = PULLED_VERSION
         load_id = f"sipHash64({literal(destination)}, {literal(bucket)}, {key}, {version})"
     values = {
         "_object": key,
@@ -144,13 +146,6 @@ def pulled_columns(
         "_loaded_at": "now64(3)",
     }
     return [(LOAD_ID, load_id), *((name, values[name]) for name in system)]
-
-
-def pulled_version(*, has_etag: bool) -> str:
-    """Return the version of the object that ClickHouse reads, as the plan has it."""
-    if has_etag:
-        return "trim(BOTH '\"' FROM _etag)"
-    return "format('{}@{}', toString(_size), toString(toUnixTimestamp(_time)))"
 
 
 def pushed_columns(planned: Planned, system: Sequence[str], first_row: int = 0) -> list[tuple[str, str]]:

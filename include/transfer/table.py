@@ -47,6 +47,8 @@ _NO_MERGES = (
 _POLL_SECONDS = 0.5
 # The others change rows when they merge, and with them which load a row came with.
 _ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
+# Of these, the ones that leave a part out, without an error, whose content they have had before.
+_REPLICATED = ("Replicated", "Shared")
 _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
 
 
@@ -95,7 +97,7 @@ class Destination:
     sorting_key: str
     primary_key: str
     storage_policy: str
-    has_views: bool
+    takes_parts: bool
     defaults: Mapping[str, str]
 
     @property
@@ -170,12 +172,14 @@ class Destination:
                 self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=_SYNCHRONOUS)
 
     def take(self, staging: str) -> None:
-        """Make the rows of `staging` visible, all at once."""
+        """Make the rows of `staging` visible; all at once where the table takes parts."""
         source = f"{STAGING}.{identifier(staging)}"
-        if not self.has_views:
-            self.client.command(f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {source}")
+        query_id = queries.query_id(staging, time.time_ns())
+        if self.takes_parts:
+            self.client.command(
+                f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {source}", settings={"query_id": query_id}
+            )
             return
-        # Parts that are attached are not seen by materialized views.
         names = ", ".join(identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
         self.client.command(
             f"INSERT INTO {self.quoted} ({names}) SELECT {names} FROM {source}",
@@ -185,7 +189,7 @@ class Destination:
                 "insert_deduplicate": 0,
                 "max_partitions_per_insert_block": 0,
                 "throw_on_max_partitions_per_insert_block": 0,
-                "query_id": queries.query_id(staging, time.time_ns()),
+                "query_id": query_id,
             },
         )
 
@@ -208,10 +212,12 @@ def look_up(client: Any, name: str) -> Destination | None:
         return None
     engine, partition_key, sorting_key, primary_key, policy, has_views, columns = rows[0]
     _require_engine(engine, name)
+    # Parts that are attached are not seen by materialized views.
+    takes_parts = not has_views and not engine.startswith(_REPLICATED)
     found = Destination(
         client, database, table,
         tuple(Column(n, t) for n, t, kind, _ in columns if kind in ("", "DEFAULT")),
-        partition_key, sorting_key, primary_key, policy, bool(has_views),
+        partition_key, sorting_key, primary_key, policy, takes_parts,
         {n: default for n, _, kind, default in columns if kind == "DEFAULT"},
     )  # fmt: skip
     if LOAD_ID not in {n for n, *_ in columns}:
@@ -274,8 +280,8 @@ def publish(
     has broken our lock, so that the objects have to be read again.
     """
     with locked(destination.client, destination.name, owner, staging):
-        # An INSERT whose connection was lost may still be at work; the lock was kept for that.
-        while destination.has_views and queries.running(destination.client, staging):
+        # A statement whose connection was lost may still be at work; the lock was kept for that.
+        while queries.running(destination.client, staging):
             time.sleep(_POLL_SECONDS)
         objects = [o.planned for o in staged]
         states = loads.states(objects)

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from botocore.awsrequest import AWSResponse
 
 import include.events.load as event_load
 from include.events.dead_letters import DeadLetters
+from include.events.load import Drained
 from include.events.queue import Message, Queue, backoff
 from include.transfer.engine import Transfer
 from include.transfer.errors import TransientError, TriedOutError, UsageError
@@ -305,6 +307,24 @@ def test_the_next_batch_is_received_meanwhile_and_given_back_when_this_one_canno
     with pytest.raises(TransientError):
         mailbox.drain(limits={"batch_messages": 10})
     assert mailbox.depth() == (25, 0)
+
+
+def test_the_next_try_of_a_run_reports_what_the_first_one_did(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.put({"poison.jsonl": b"no json\n", **{f"{n}.jsonl": rows_of(n) for n in range(9)}})
+    mailbox.arrive(10)
+    first = mailbox.events_load(run_id="dag/run")
+    # all is settled when it dies, so the next try finds an empty queue
+    monkeypatch.setattr(first.ledger, "record_depth", lambda *_: first.drained.messages and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        first.run()
+    done = first.drained
+    assert (done.messages, done.loaded, done.deleted, done.dead, done.rows) == (10, 9, 9, 1, 9)
+    again = mailbox.drain(run_id="dag/run")
+    assert (again.messages, again.loaded, again.deleted, again.dead, again.rows) == (9, 9, 9, 0, 9)
+    assert again.bytes == done.bytes
+    assert mailbox.drain(run_id="dag/run2") == Drained(seconds=ANY)
 
 
 def test_two_at_once_share_the_queue(mailbox: Mailbox) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import requests
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.hsds import client as clients
@@ -29,6 +30,7 @@ from include.hsds.imports import Import, Importer
 from include.hsds.plan import Slab, plan
 from include.stack import cli, hsds, s3
 from include.stack.settings import CHECKOUT, Stack
+from include.transfer.errors import UsageError
 from operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
 from tests.conftest import FOLDER
 from tests.domains import put, server, write
@@ -572,5 +574,28 @@ def test_parts_can_lie_in_aistore(client: Client, loading: Loading, with_hsds: S
     exports.run("one")
     with pytest.raises(RequestError, match="is not of this export"):  # AIStore's own buckets keep no metadata
         exports.run("one")
-    assert loading.transfer("out/part-", collection="storeside_aistore", format="parquet").prepare().planned == 3
     assert (np.array(exports.read()["value"].to_pylist()) == TABLE).all()
+
+
+def test_parts_in_aistore_are_loaded_once_where_it_has_etags(
+    client: Client, loading: Loading, with_hsds: Stack, table: str
+) -> None:
+    loading.s3 = s3.client("s3", with_hsds.url("ais_proxy"), "storeside", "storeside")
+    loading.s3.create_bucket(Bucket=loading.bucket)
+    exports = Exports(client, loading, table)
+    exports.run("one")
+    parts = {"collection": "storeside_aistore", "format": "parquet"}
+    with pytest.raises(UsageError, match=rf"ais://{loading.bucket} checksum.type=md5"):
+        loading.load("out/part-", **parts)
+    for key in exports.objects():
+        loading.s3.delete_object(Bucket=loading.bucket, Key=f"out/{key}")
+    requests.patch(
+        f"{with_hsds.url('ais_proxy')}/v1/buckets/{loading.bucket}?provider=ais",
+        json={"action": "set-bprops", "value": {"checksum": {"type": "md5"}}},
+        timeout=10,
+    ).raise_for_status()
+    exports.run("two")
+    assert loading.load("out/part-", **parts).loaded == 3
+    exports.read()  # which changes the times that AIStore lists
+    assert loading.load("out/part-", **parts).skipped == 3
+    assert loading.query(f"SELECT count() FROM {loading.table}") == [(len(TABLE),)]

@@ -25,6 +25,7 @@ from include.transform.errors import TransformError, TransientTransformError
         (400, "ExpiredToken", hsds.TransientError),
         (400, "RequestTimeout", hsds.TransientError),
         (403, "RequestTimeTooSkewed", hsds.TransientError),
+        (400, "Throttling", hsds.TransientError),
         (503, "SlowDown", hsds.TransientError),
         (403, "AccessDenied", hsds.RequestError),
         (404, "NoSuchBucket", hsds.RequestError),

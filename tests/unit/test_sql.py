@@ -6,22 +6,26 @@ import ast
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from clickhouse_connect.driver.binding import bind_query
 
 from include import sql
+from include.events.ledger import EventLedger
+from include.events.load import Drained
 from include.quality.suites import MANIFEST_COLUMNS
 from include.speech.manifest import FACTS, facts_naming
 from include.stack.settings import CHECKOUT
-from include.transfer.errors import BUSY, DENIED, PASSING
-from include.transfer.source import WILD, pattern
+from include.transfer.errors import BUSY, DENIED, PASSING, UsageError
+from include.transfer.loads import Loads
+from include.transfer.source import WILD, Source, pattern
 from include.transform.ledger import Scope
 from include.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent
-SCHEMAS = ("storeside", "throughput", "transfer")
+SCHEMAS = ("events", "storeside", "throughput", "transfer")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 OURS = [name for name in NAMES if not name.startswith("pages_")]  # test_pages_queries runs those
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
@@ -47,6 +51,7 @@ PARAMETERS: dict[str, Any] = {
     "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
     "transfer": "t",
     "destination": "db.table",
+    "queue": "url",
     "batch_bytes": 100,
     "batch_objects": 4,
     "push": False,
@@ -69,6 +74,7 @@ PARAMETERS: dict[str, Any] = {
 }
 # What queries answer about nothing that do not answer with no rows.
 NOTHING: dict[str, Any] = {
+    "events_so_far": [[0] * 8],
     "start_after": [[""]],
     "totals": [[0, 0, 0, 0]],
     "throughput_baseline": [[0, None]],
@@ -94,7 +100,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def loaded_engine() -> Iterator[Engine]:
     engine = Engine()
-    for statement in (*sql.schema(), *sql.schema("throughput"), *sql.schema("transfer")):
+    for statement in (s for name in reversed(SCHEMAS) for s in sql.schema(name)):
         engine.run(statement)
     columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
     engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
@@ -108,7 +114,7 @@ def loaded_engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(loaded_engine: Engine) -> Engine:
-    for table in ("objects", "listings", "speech", "loads", "load_listings", "load_plan"):
+    for table in ("events", "objects", "listings", "speech", "loads", "load_listings", "load_plan"):
         loaded_engine.run(f"TRUNCATE TABLE storeside.{table}")
     for table in ("facts_1", "invalid_1", "speech_1"):
         loaded_engine.run(f"TRUNCATE TABLE storeside_staging.{table}")
@@ -435,6 +441,25 @@ def test_listings_begin_before_what_was_planned_and_not_loaded(engine: Engine) -
     assert after() == "in/2"
 
 
+def test_listings_begin_after_what_was_loaded_of_their_own_keys(engine: Engine) -> None:
+    """Tasks with keys of their own may share a table and a bucket."""
+
+    def after(keys: str) -> str:
+        source = Source("bucket", keys)
+        own = {"overlap": 0, "prefix": source.prefix, "regex": source.regex}
+        return engine.run(sql.query("start_after"), {**PARAMETERS, **own})[0][0]
+
+    for key in ("a/1.csv", "b/1.csv", "b/1.json"):
+        load(engine, key)
+    assert [after(keys) for keys in ("a/", "b/", "b/*.csv", "c/", "")] == [
+        "a/1.csv", "b/1.json", "b/1.csv", "", "b/1.json",
+    ]  # fmt: skip
+    load(engine, "b/2.csv")
+    plan(engine, [("a/2.csv", "e", 1)], regex=pattern(""))
+    load(engine, "b/0.json", "failed", BUSY)  # not to be listed again for "*.csv", nor for "a/"
+    assert [after(keys) for keys in ("a/", "b/", "b/*.csv")] == ["a/1.csv", "", "b/2.csv"]
+
+
 def load(engine: Engine, key: str, state: str = "loaded", reason: str = "") -> None:
     """Record the outcome of an object of `plan`."""
     engine.run(
@@ -443,6 +468,45 @@ def load(engine: Engine, key: str, state: str = "loaded", reason: str = "") -> N
         " {s:String}, {r:String})",
         {"d": "db.table", "b": PARAMETERS["bucket"], "k": key, "s": state, "r": reason},
     )
+
+
+def test_what_a_run_of_events_has_done_is_known_to_its_next_try(engine: Engine) -> None:
+    def settle(message: str, *states: str, run: str = "dag/run", event: str = "ObjectCreated:Put") -> None:
+        for n, state in enumerate(states):
+            engine.run(
+                "INSERT INTO storeside.events (queue, message_id, record, event, state, run_id)"
+                " VALUES ('url', {m:String}, {n:UInt32}, {e:String}, {s:String}, {r:String})",
+                {"m": message, "n": n, "e": event, "s": state, "r": run},
+            )
+
+    def publish(key: str, state: str, run: str) -> None:
+        engine.run(
+            "INSERT INTO storeside.loads (destination, bucket, key, version, state, rows, rejected, bytes, run_id)"
+            " VALUES ('db.table', 'b', {k:String}, 'e', {s:String}, 10, 1, 100, {r:String})",
+            {"k": key, "s": state, "r": run},
+        )
+
+    settle("loaded", "loaded", "skipped")
+    settle("given back", "loaded", "released")
+    settle("given back before", "released")
+    settle("given back before", "loaded")
+    settle("dead", "loaded", "dead")
+    settle("test event", "skipped", event="")
+    settle("of another run", "loaded", run="dag/other")
+    for key in ("a", "b"):
+        publish(key, "publishing", "dag/run/0123")
+        publish(key, "loaded", "dag/run/0123")
+    publish("a", "loaded", "dag/run/4567")  # as a crash in between leaves it
+    publish("c", "loaded", "dag/run2/0123")
+    publish("d", "failed", "dag/run/0123")
+    client = SimpleNamespace(
+        query=lambda text, parameters: SimpleNamespace(
+            column_names=[row[0] for row in engine.run(f"DESCRIBE ({text})", parameters)],
+            first_row=engine.run(text, parameters)[0],
+        )
+    )
+    found = Drained(**EventLedger(client, "url", "dag/run").so_far("db.table", "b"))
+    assert found == Drained(messages=3, events=3, loaded=2, skipped=1, deleted=3, rows=20, rejected=2, bytes=200)
 
 
 def test_the_latest_state_of_a_load_counts(engine: Engine) -> None:
@@ -473,8 +537,26 @@ def test_what_clickhouse_cannot_address_has_batches_of_its_own(engine: Engine) -
     assert all(pushed for _, pushed, _ in plan(engine, [(key, "e", 1) for key in keys], push=True).values())
 
 
-def test_objects_without_an_etag_have_size_and_time_as_version(engine: Engine) -> None:
-    assert plan(engine, [("in/a", "", 12)])["in/a"][2] == "12@1656676800"
+def test_objects_without_an_etag_are_refused(engine: Engine) -> None:
+    """AIStore gives the time of the last access for that of the last change: nothing else tells versions apart."""
+
+    class Client:
+        def command(self, text: str, parameters: Any = None) -> None:
+            if text.startswith("--"):  # the plan; a transfer's id is part of another statement's text
+                engine.run(text, {**PARAMETERS, **parameters})
+
+        def query(self, text: str, parameters: Any) -> Any:
+            return SimpleNamespace(first_row=engine.run(text, parameters)[0])
+
+    loads = Loads(Client(), "t", "db.table", Source("bucket", "in/"), "run")
+    limits = {"batch_bytes": 100, "batch_objects": 4, "push": False, "retry_failed": False}
+    plan(engine, [("in/a", "e", 12), ("out/b", "", 1)])
+    engine.run("TRUNCATE TABLE storeside.load_plan")
+    assert loads.plan(**limits) == (2, 1, 12)
+    plan(engine, [("in/a", "e", 12), ("in/b", "", 1)])
+    engine.run("TRUNCATE TABLE storeside.load_plan")
+    with pytest.raises(UsageError, match=r"s3://bucket/in/b .* ETag.* ais://bucket checksum.type=md5"):
+        loads.plan(**limits)
 
 
 def test_a_plan_has_what_the_keys_choose_and_no_folders(engine: Engine) -> None:

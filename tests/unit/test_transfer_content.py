@@ -9,17 +9,23 @@ import lzma
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from botocore.response import StreamingBody
+from clickhouse_connect.driver.exceptions import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from include.transfer.content import Content, opened
-from include.transfer.errors import ObjectError, UsageError
+from include.transfer.errors import ObjectError, TransientError, UsageError
 from include.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
-from include.transfer.salvage import _blocks, _records
+from include.transfer.loads import Planned
+from include.transfer.salvage import _blocks, _records, salvage
+from include.transfer.schema import Column
+from include.transfer.statement import Reading
 
 
 def by_arrow(kind: str) -> Callable[[bytes], bytes]:
@@ -86,23 +92,46 @@ def test_any_bytes_are_content_or_an_error(kind: str, content: bytes) -> None:
 
 
 class Stored:
-    """A store of one object, for as much of boto3's client as content needs."""
+    """A store of one object, for as much of boto3's client as content needs. It does not look at conditions."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
 
     def get_object(self, Range: str = "", **_: Any) -> dict[str, Any]:
+        return {"ETag": '"e2"', "Body": self._body(Range)}
+
+    def _body(self, Range: str) -> Any:
         if not Range:
-            return {"Body": io.BytesIO(self.content)}
+            return StreamingBody(io.BytesIO(self.content), len(self.content))
         bounds = re.fullmatch(r"bytes=(\d+)-(\d+)", Range)
         assert bounds
         start, end = map(int, bounds.groups())
         assert start <= end < len(self.content), "S3 refuses a range without content"
-        return {"Body": io.BytesIO(self.content[start : end + 1])}
+        return io.BytesIO(self.content[start : end + 1])
 
 
-def stored(content: bytes, key: str = "k") -> Content:
-    return Content(Stored(content), "b", key, len(content))  # type: ignore[arg-type]
+def stored(content: bytes, etag: str = "") -> Content:
+    return Content(Stored(content), "b", "k", len(content), etag)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda c: c.range(0, 3), lambda c: c.read(3), lambda c: next(c.stream()), lambda c: c.plain().read(3)],
+    ids=["range", "file", "stream", "plain"],
+)
+def test_content_is_of_the_version_that_was_listed(read: Callable[[Content], bytes]) -> None:
+    """AIStore does not look at If-Match."""
+    assert read(stored(b"abc")) == read(stored(b"abc", "e2")) == b"abc"
+    with pytest.raises(ObjectError, match="overwritten after it was listed"):
+        read(stored(b"abc", "e1"))
+
+
+def test_a_stream_of_another_version_than_its_beginning_is_refused() -> None:
+    content = stored(b"abc", "e2")
+    assert content.compression == ""
+    content.etag = "e1"
+    with pytest.raises(ObjectError, match="overwritten after it was listed"):
+        content.plain()
 
 
 LINES = b"".join(b"%d,%d\n" % (n, n * 7919 % 10007) for n in range(5000))
@@ -227,6 +256,34 @@ def test_a_quote_within_a_field_is_a_letter() -> None:
     lines = [b'1,5" pipe\n', b'"2",x\n', b'3, "a\n""b"\n', b'4,"5"" pipe"\n', b'5,"";"\n']
     records = list(_records(Body(b"".join(lines)), Format("csv")))
     assert [raw for _, raw in records] == lines
+
+
+class Resetting:
+    """ClickHouse whose connection breaks once after the rows have arrived, behind clickhouse-connect.
+
+    That sends a body again that it still has.
+    """
+
+    def __init__(self) -> None:
+        self.arrived: list[bytes] = []
+
+    def raw_insert(self, *_: Any, insert_block: Any, **__: Any) -> Any:
+        for _ in range(2 if isinstance(insert_block, (bytes, str)) else 1):
+            self.arrived.append(b"".join([insert_block] if isinstance(insert_block, bytes) else insert_block))
+        if len(self.arrived) == 1:
+            raise OperationalError("Connection reset by peer")
+        return SimpleNamespace(summary={})
+
+
+def test_rows_that_may_have_arrived_are_not_sent_again_into_the_same_table() -> None:
+    client, rejected = Resetting(), list[Any]()
+    content = stored(b"n\n1\n2\n")
+    planned = Planned("k", "e", content.size, 0.0, 7)
+    reading = Reading(Format("csv"), (Column("n", "Int64"),), (("n", "n"),))
+    with pytest.raises(TransientError, match="Connection reset"):
+        salvage(client, content, reading, planned, "staging", (), "id", rejected.append)
+    assert client.arrived == [b"n\n1\n2\n"]
+    assert rejected == []
 
 
 def test_rows_before_the_header_are_no_records() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from botocore.exceptions import ClientError
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from include.events.current import look_at
 from include.transfer.content import s3_error
 from include.transfer.errors import (
     DriftError,
@@ -18,6 +22,7 @@ from include.transfer.errors import (
     may_pass,
     named_file,
 )
+from include.transfer.source import Source
 
 S3_ERROR = 499
 MEMORY = 241
@@ -47,20 +52,80 @@ def test_errors_of_clickhouse(error: Exception, kind: type[TransferError]) -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
+    ("status", "code", "kind"),
     [
-        ("ExpiredToken", TransientError),
-        ("RequestTimeTooSkewed", TransientError),
-        ("SlowDown", TransientError),
-        ("AccessDenied", ObjectError),
-        ("NoSuchKey", ObjectError),
-        ("NoSuchBucket", UsageError),
+        (400, "ExpiredToken", TransientError),
+        (403, "RequestTimeTooSkewed", TransientError),
+        (400, "RequestTimeout", TransientError),
+        (503, "SlowDown", TransientError),
+        (503, "SlowDownRead", TransientError),  # MinIO's
+        (429, "TooManyRequests", TransientError),
+        (502, "502", TransientError),  # of what stands before S3
+        (403, "AccessDenied", ObjectError),
+        (404, "NoSuchKey", ObjectError),
+        (404, "NoSuchBucket", UsageError),
     ],
 )
-def test_errors_of_s3(code: str, kind: type[TransferError]) -> None:
-    error = s3_error(ClientError({"Error": {"Code": code, "Message": "it says"}}, "GetObject"), "bucket", "key")
+def test_errors_of_s3(status: int, code: str, kind: type[TransferError]) -> None:
+    error = s3_error(refusal(status, code), "bucket", "key")
     assert type(error) is kind
     assert may_pass(str(error)) == (code == "AccessDenied")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "says"),
+    [
+        (403, "AccessDenied", "s3://bucket cannot be listed: .*: allow s3:ListBucket on s3://bucket$"),
+        (400, "InvalidArgument", "s3://bucket cannot be listed: .*it says$"),
+        (404, "NoSuchBucket", "there is no bucket 'bucket'"),
+    ],
+)
+def test_refused_listings_name_the_bucket(status: int, code: str, says: str) -> None:
+    error = s3_error(refusal(status, code, "ListObjectsV2"), "bucket", "some/prefix")
+    assert type(error) is UsageError
+    assert re.match(says, str(error))
+
+
+def refusal(status: int, code: str, operation: str = "GetObject") -> ClientError:
+    answer: Any = {"Error": {"Code": code, "Message": "it says"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, operation)
+
+
+class Refusing:
+    """S3 that answers HEAD with a status alone, and GET with the reason."""
+
+    def __init__(self, status: int, code: str) -> None:
+        self.status, self.code = status, code
+
+    def head_object(self, **_: Any) -> Any:
+        raise refusal(self.status, str(self.status), "HeadObject")
+
+    def get_object(self, **_: Any) -> Any:
+        raise refusal(self.status, self.code)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "passes"),
+    [
+        (400, "ExpiredToken", True),
+        (403, "RequestTimeTooSkewed", True),
+        (429, "TooManyRequests", True),
+        (503, "SlowDownRead", True),
+        (400, "InvalidRequest", False),
+        (403, "AccessDenied", False),
+    ],
+)
+def test_what_s3_refuses_to_say_of_an_events_object(status: int, code: str, passes: bool) -> None:
+    s3: Any = Refusing(status, code)
+
+    def look() -> Any:
+        return look_at(Source("bucket"), ["key"], None, s3, pull=False)["key"]
+
+    if passes:
+        with pytest.raises(TransientError, match=str(status) if status in (429, 503) else code):
+            look()
+    else:
+        assert type(look()) is ObjectError
 
 
 @pytest.mark.parametrize(

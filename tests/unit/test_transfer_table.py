@@ -1,0 +1,97 @@
+"""How rows become visible in a table: by which statement, and what of an earlier try is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.transfer import table
+from include.transfer.loads import Loaded, Planned
+from include.transfer.table import LOAD_ID, Destination, look_up, publish
+
+STAGING = "load_0_1_token_1"
+
+
+class Client:
+    """ClickHouse with one table, where statements of an earlier try are still at work when it is first asked."""
+
+    def __init__(self, engine: str = "MergeTree", *, has_views: bool = False, at_work: Sequence[str] = ()) -> None:
+        self.table = (
+            engine,
+            "",
+            "n",
+            "n",
+            "default",
+            has_views,
+            [("n", "Int64", "", ""), (LOAD_ID, "UInt64", "", "")],
+        )
+        self.at_work = list(at_work)
+        self.done: list[tuple[str, dict[str, Any]]] = []
+
+    def query(self, statement: str, parameters: Any = None, **_: Any) -> Any:
+        if "system.processes" in statement:
+            prefix = parameters["prefix"]
+            rows = [(query, 0) for query in self.at_work[:1] if query.startswith(prefix)]
+            del self.at_work[:1]
+            return SimpleNamespace(result_rows=rows)
+        return SimpleNamespace(result_rows=[self.table] if "partition_key" in statement else [])
+
+    def command(self, statement: str, settings: Any = None, **_: Any) -> None:
+        self.done.append((statement, settings or {}))
+
+
+class Ledger:
+    """Records states, and when it was asked for them."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.at_work: list[str] = []
+        self.states_of: list[str] = []
+
+    def states(self, objects: Sequence[Planned]) -> dict[int, str]:
+        self.at_work += self.client.at_work
+        return {}
+
+    def record(self, loaded: Sequence[Loaded], state: str) -> None:
+        self.states_of.append(state)
+
+
+def destination(client: Client) -> Destination:
+    found = look_up(client, "db.table")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("engine", "has_views", "attaches"),
+    [
+        ("MergeTree", False, True),
+        ("ReplacingMergeTree", False, True),
+        ("MergeTree", True, False),
+        ("ReplicatedMergeTree", False, False),
+        ("SharedReplacingMergeTree", False, False),
+    ],
+)
+def test_parts_are_attached_where_none_is_left_out(engine: str, has_views: bool, attaches: bool) -> None:
+    """A replicated table leaves out a part with the content of an earlier one: rows of a load that were removed."""
+    client = Client(engine, has_views=has_views)
+    destination(client).take(STAGING)
+    ((statement, settings),) = client.done
+    assert statement.startswith("ALTER TABLE" if attaches else "INSERT INTO")
+    assert settings.get("insert_deduplicate") == (None if attaches else 0)
+
+
+def test_what_an_earlier_try_still_publishes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer may have been lost: who does not wait finds no rows, publishes again, and has them twice."""
+    monkeypatch.setattr(table, "_POLL_SECONDS", 0.0)
+    client = Client(at_work=[f"storeside-{STAGING}-1"] * 3)
+    ledger: Any = Ledger(client)
+    o = Planned("key", "etag", 10, 0.0, 7)
+    publish(destination(client), ledger, "token", STAGING, [Loaded(o, 1)], replace_older=False)
+    assert ledger.at_work == []
+    assert ledger.states_of == ["publishing", "loaded"]
+    (settings,) = [settings for statement, settings in client.done if "ATTACH PARTITION ALL" in statement]
+    assert settings["query_id"].startswith(f"storeside-{STAGING}-")
