@@ -156,7 +156,11 @@ class AISInspectBucketOperator(DeferringOperator):
             job_id = self.inspection().submit()
         self.defer(
             trigger=AISJobTrigger(
-                self.aistore_conn_id, job_id, started=time.time(), stall_seconds=self.stall_seconds
+                self.aistore_conn_id,
+                job_id,
+                started=time.time(),
+                stall_seconds=self.stall_seconds,
+                etl_names=self.etl.over("hpush").names,
             ),
             method_name="report",
         )

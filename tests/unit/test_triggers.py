@@ -485,6 +485,19 @@ def test_killed_trigger_aborts_its_job(cluster: Cluster, monkeypatch: pytest.Mon
     assert cluster.aborted() == ["etl-1"]
 
 
+def test_killed_trigger_ends_the_etls_when_its_job_is_gone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], list[str]]] = []
+
+    def release(_: Any, names: list[str]) -> bool:
+        asked.append((cluster.aborted(), names))
+        return len(asked) == 2  # the aborted job is there for a moment
+
+    monkeypatch.setattr("operators.triggers.aistore.release", release)
+    monkeypatch.setattr("operators.triggers.aistore.time.sleep", lambda _: None)
+    asyncio.run(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0, etl_names=["e"]).on_kill())
+    assert asked == [(["etl-1"], ["e"])] * 2
+
+
 def test_killed_trigger_leaves_the_job_of_another_task(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = leads_to(monkeypatch, cluster)
     asyncio.run(AISJobTrigger(connection, "etl-1", 0, own=False, etl_names=["of-another"]).on_kill())
