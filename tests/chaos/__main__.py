@@ -99,7 +99,9 @@ class Chaos:
 
     def _faults(self) -> None:
         known = faults.kinds(self.rig)
-        waiting = faults.sequence(known, self.options.faults, self.chance, self.options.only)
+        # some kinds more than are asked for: the last of a run may find nobody to meet
+        count = self.options.faults + len(known) // 2
+        waiting = faults.sequence(known, count, self.chance, self.options.only)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             while len(self.done) < self.options.faults and time.monotonic() < self.deadline:
                 time.sleep(self.chance.expovariate(1 / self.options.gap))
