@@ -16,7 +16,9 @@ HEAD = """\
 # Reference
 
 Made by `make docs` from the docstrings in `operators`. Operators also take Airflow's own arguments (`task_id`,
-`retries`, `outlets`, …). Their connections are described in [configuration](configuration.md).
+`retries`, `outlets`, …). Their `execution_timeout` holds while they are deferred, too, each time anew: then AIStore's
+job or ClickHouse's queries are ended, and the task fails or is retried. Their connections are described in
+[configuration](configuration.md).
 """
 # Arguments that mean the same everywhere, and are not described where they stand.
 COMMON = {

@@ -17,6 +17,7 @@ from include.transform.errors import TransientTransformError
 from include.transform.etl import EtlSpec
 from include.transform.inspection import Inspection
 from include.transform.single import get_object, transform_object
+from operators.deferring import DeferringOperator
 from operators.hooks.aistore import AIStoreHook
 from operators.links import RunPageLink
 from operators.outcome import check_policy
@@ -100,7 +101,7 @@ class AISDeleteEtlOperator(BaseOperator):
         return gone
 
 
-class AISInspectBucketOperator(BaseOperator):
+class AISInspectBucketOperator(DeferringOperator):
     """Has AIStore transform every object of a bucket and throw the results away, to find those that cannot be.
 
     Deferred while AIStore works. Returns how many objects were read and failed, with examples; all failures are in

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from include.doctor.findings import Finding
 from include.transfer.errors import TransferError
+from operators.deferring import DeferringOperator
 from operators.hooks.aistore import AIStoreHook
 from operators.hooks.doctor import lines, look
 from operators.shared import as_bool
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class CheckConnectionsOperator(BaseOperator):
+class CheckConnectionsOperator(DeferringOperator):
     """Tries every connection as the pipelines use it, and fails with what has to be mended.
 
     It logs in, makes and drops tables in ClickHouse, puts, reads and deletes an object in S3 and in AIStore, has

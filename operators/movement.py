@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
+from airflow.sdk import Asset, AssetAlias, BaseOperatorLink
 
 from include.transform.ledger import Ledger
+from operators.deferring import DeferringOperator
 from operators.links import RunPageLink
 from operators.shared import run_columns
 
@@ -38,7 +39,7 @@ class Movement:
     rejected: int | None = None
 
 
-class MovementOperator(BaseOperator):
+class MovementOperator(DeferringOperator):
     """Moves data. How much is in ``storeside.runs``, Airflow's metrics, asset events and OpenLineage events.
 
     A task without `outlets` of its own gives an asset event when it has changed its destination, named like that:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -11,19 +12,26 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk.exceptions import TaskDeferralTimeout, TaskDeferred
 from clickhouse_connect.driver.exceptions import OperationalError
 
 from include import sql
+from include.stack import airflow
 from include.stack.settings import CHECKOUT, Stack
 from include.transfer import lock
 from include.transfer.engine import Left, Transfer
 from include.transfer.errors import TransferError, TransientError
 from include.transfer.request import Request
 from include.transfer.source import Source
+from operators import deferring
+from operators.clickhouse import S3ToClickHouseOperator
 from tests.support import unique, until
 from tests.transfers import Loading, environment, kill_clickhouse
 
@@ -327,6 +335,45 @@ def test_a_cancelled_transfer_kills_its_queries_and_leaves_nothing(loading: Load
     threading.Thread(target=cancel).start()
     with pytest.raises(TransferError):
         transfer.run(prepared)
+    until(lambda: not _reading(loading, transfer), 20, "end of the query")
+    assert loading.query(f"SELECT count() FROM {loading.table}") == [(0,)]
+
+
+def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The triggerer is told nothing but to end when the time is over: the task that wakes up ends the queries."""
+    for name, value in airflow.environment(loading.stack).items():
+        if name.startswith("AIRFLOW_CONN_"):
+            monkeypatch.setenv(name, value)
+    loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(2_000_000)) + b"\n"})
+    loading.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.000001)")
+    told: dict[str, Any] = {}
+    instance = SimpleNamespace(
+        dag_id="d", task_id="load", map_index=-1, xcom_push=told.__setitem__, xcom_pull=lambda key: told[key]
+    )
+    context: Any = {"dag_run": SimpleNamespace(dag_id="d", run_id=unique("run")), "ti": instance}
+    monkeypatch.setattr(deferring, "get_current_context", lambda: context)
+    monkeypatch.setattr(deferring, "TRIGGERER_SECONDS", 0.0)  # here it has let go
+    task = S3ToClickHouseOperator(
+        task_id="load", bucket=loading.bucket, table=loading.table, format="csv", loader="pull",
+        execution_timeout=timedelta(minutes=1),
+    )  # fmt: skip
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context)
+    trigger: Any = deferred.value.trigger
+    transfer = asyncio.run(trigger.engine())
+
+    def pull() -> None:
+        with suppress(Left):
+            trigger.work(transfer)
+
+    triggerer = threading.Thread(target=pull)
+    triggerer.start()
+    until(lambda: _reading(loading, transfer), 20, "query of the load")
+    transfer.leave()
+    triggerer.join(20)
+    assert _reading(loading, transfer), "the query ends by itself"
+    with pytest.raises(TaskDeferralTimeout):
+        task.resume_execution("__fail__", {"error": "Trigger timeout"}, context)
     until(lambda: not _reading(loading, transfer), 20, "end of the query")
     assert loading.query(f"SELECT count() FROM {loading.table}") == [(0,)]
 

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import Any
+
+import pytest
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout, TaskDeferred
+from airflow.sdk.serde import deserialize, serialize
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from include.stack.settings import CHECKOUT
+from operators import deferring
+from operators.deferring import DeferringOperator
+
+TIMED_OUT = {"error": "Trigger timeout"}  # as the scheduler writes it (check_trigger_timeouts)
+KILLED: list[Any] = []
+SLEPT: list[float] = []
+
+
+class Waiting(BaseTrigger):
+    """A trigger that notes that it was told to stop."""
+
+    def __init__(self, job: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.job = job
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"job": self.job}
+
+    async def run(self) -> Any:
+        yield TriggerEvent("never")
+
+    async def on_kill(self) -> None:
+        if self.job == "broken":
+            raise ConnectionError("nobody answers")
+        KILLED.append(self.job)
+
+
+class Instance:
+    """What the operator uses of a task instance; its XComs go through Airflow's own serialization."""
+
+    def __init__(self) -> None:
+        self.xcoms: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = serialize(value)
+
+    def xcom_pull(self, key: str) -> Any:
+        return deserialize(self.xcoms[key]) if key in self.xcoms else None
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found: Any = {"ti": Instance()}
+    monkeypatch.setattr(deferring, "get_current_context", lambda: found)
+    monkeypatch.setattr(deferring.time, "sleep", SLEPT.append)
+    for noted in (KILLED, SLEPT):
+        noted.clear()
+    return found
+
+
+def operator(minutes: float | None) -> DeferringOperator:
+    limit = timedelta(minutes=minutes) if minutes else None
+    return DeferringOperator(task_id="t", execution_timeout=limit)
+
+
+def deferred(by: DeferringOperator, trigger: BaseTrigger) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as found:
+        by.defer(trigger=trigger, method_name="finish", kwargs={"a": 1})
+    assert (found.value.trigger, found.value.method_name, found.value.kwargs) == (trigger, "finish", {"a": 1})
+    return found.value
+
+
+def test_the_time_that_a_task_may_take_is_that_of_its_trigger(context: Any) -> None:
+    assert deferred(operator(5), Waiting("j")).timeout == timedelta(minutes=5)
+
+
+def test_a_task_that_may_take_any_time_leaves_no_note(context: Any) -> None:
+    assert deferred(operator(None), Waiting("j")).timeout is None
+    assert context["ti"].xcoms == {}
+
+
+@pytest.mark.parametrize("job", ["etl-1", {"planned": 3, "columns": ("a", "b"), "since": 1.5, "owner": None}])
+def test_what_a_task_waited_for_is_stopped_when_its_time_is_over(context: Any, job: Any) -> None:
+    deferred(operator(5), Waiting(job))
+    with pytest.raises(TaskDeferralTimeout, match=r"longer than its execution_timeout.*give it more time"):
+        operator(5).resume_execution("__fail__", TIMED_OUT, context)
+    assert [job] == KILLED
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(5, 10), (0.1, 3)])
+def test_the_triggerer_has_let_go_before_anything_is_stopped(context: Any, minutes: float, seconds: float) -> None:
+    """It would do again what is stopped. The task has as much time for both as for anything else."""
+    deferred(operator(minutes), Waiting("j"))
+    assert SLEPT == []
+    with pytest.raises(TaskDeferralTimeout):
+        operator(minutes).resume_execution("__fail__", TIMED_OUT, context)
+    assert pytest.approx([seconds]) == SLEPT
+
+
+def test_waiting_for_a_moment_has_nothing_to_stop(context: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    deferred(operator(5), DateTimeTrigger(datetime(2030, 1, 1, tzinfo=UTC)))
+    with pytest.raises(TaskDeferralTimeout):
+        operator(5).resume_execution("__fail__", TIMED_OUT, context)
+    assert "may go on" not in capsys.readouterr().out
+
+
+def test_a_task_whose_time_is_over_fails_for_that_whatever_does_not_answer(
+    context: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deferred(operator(5), Waiting("broken"))
+    with pytest.raises(TaskDeferralTimeout):
+        operator(5).resume_execution("__fail__", TIMED_OUT, context)
+    assert "may go on: nobody answers" in capsys.readouterr().out
+
+
+def test_nothing_is_stopped_by_an_error_or_an_event(context: Any) -> None:
+    task: Any = operator(5)
+    task.finish = lambda context, event: event
+    deferred(task, Waiting("j"))
+    assert task.resume_execution("finish", {"event": 7}, context) == 7
+    with pytest.raises(TaskDeferralError):
+        task.resume_execution("__fail__", {"error": "Trigger failure"}, context)
+    assert KILLED == []
+
+
+def test_every_operator_that_defers_holds_its_time() -> None:
+    modules = [import_module(f"operators.{path.stem}") for path in (CHECKOUT / "operators").glob("*.py")]
+    ours = {
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if inspect.isclass(kind) and issubclass(kind, BaseOperator) and kind.__module__ == module.__name__
+    }
+    deferring_ones = {kind for kind in ours if "self.defer(" in inspect.getsource(kind)}
+    assert len(deferring_ones) >= 6
+    assert {kind.__name__ for kind in deferring_ones if not issubclass(kind, DeferringOperator)} == set()
