@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
+from operators.charts import pattern
 from operators.storage import StorageBenchmarkOperator, StorageTuneOperator
 
 PARAMS = {
@@ -26,8 +27,10 @@ PARAMS = {
     "chart": Param(
         None,
         type=["null", "string"],
+        pattern=pattern("png"),
         section="Comparison",
-        description="File on the worker that a chart is written to (PNG); empty for none",
+        description="Where a PNG with the medians goes, such as s3://aws_default@reports/backends.png;"
+        " empty for none",
     ),
     "tune_seconds": Param(
         60,

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
+from operators.charts import pattern
 from operators.throughput import AISMeasureThroughputOperator
 
 SIZE = r"^[1-9][0-9]* ?(KiB|MiB|GiB|TiB)$"
@@ -93,8 +94,10 @@ PARAMS = {
     "chart": Param(
         None,
         type=["null", "string"],
+        pattern=pattern("svg"),
         section="Verdict",
-        description="Where an SVG with a line per target goes, such as s3://aws_default@reports/throughput.svg",
+        description="Where an SVG with a line per target goes, such as s3://aws_default@reports/throughput.svg;"
+        " empty for none",
     ),
 }
 

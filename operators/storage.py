@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.storage.buckets import Bucket
+from operators.charts import chart_at
 from operators.hooks.aistore import AIStoreHook
 from operators.hooks.storage import backend, connection_of, profile, store
 from operators.links import BenchmarksPageLink
@@ -352,7 +354,8 @@ class StorageBenchmarkOperator(BaseOperator):
     :param backends: ``<bucket URI>`` or ``<bucket URI>@<connection id>`` each, such as ``s3://data@oci_s3``
     :param rounds: measurements of each; the backends take turns
     :param megabytes: of the object that is written
-    :param chart: file that a chart is written to (PNG); empty for none
+    :param chart: URL in object storage of a PNG file with a chart, such as ``s3://aws_default@reports/backends.png``;
+        empty for none
     """
 
     template_fields: Sequence[str] = ("backends", "rounds", "megabytes", "chart")
@@ -383,7 +386,8 @@ class StorageBenchmarkOperator(BaseOperator):
 
         self._stop = threading.Event()
         with airflow_errors():
-            if self.chart:
+            chart = chart_at(self.chart, "png") if self.chart else None
+            if chart:
                 require_charts()
             stores = [backend(text) for text in _list(self.backends)]
             benchmark = Benchmark(
@@ -396,8 +400,10 @@ class StorageBenchmarkOperator(BaseOperator):
             results = benchmark.run()
             record(clickhouse(self.clickhouse_conn_id), run_key(context), results)
             self.log.info("medians of %s rounds, seconds:\n%s", self.rounds, table(results))
-            if self.chart:
-                draw(self.chart, results)
+            if chart:
+                with tempfile.NamedTemporaryFile(suffix=".png") as file:
+                    draw(file.name, results)
+                    chart.write_bytes(file.read())
         return [result.to_dict() for result in results]
 
     def on_kill(self) -> None:

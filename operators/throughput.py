@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, ObjectStoragePath
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from operators.charts import chart_at
 from operators.hooks.aistore import AIStoreHook
 from operators.links import BenchmarksPageLink, RunPageLink
 from operators.outcome import check_policy
 from operators.shared import airflow_errors, clickhouse, ledger, run_columns, task_key
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, ObjectStoragePath
 
     from include.storage.throughput.load import Load
     from include.storage.throughput.measure import Measurement
@@ -43,7 +44,8 @@ class AISMeasureThroughputOperator(BaseOperator):
     :param compare_runs: with how many earlier runs the mean is compared; 0 begins a new row of runs
     :param tolerance: by how many percent the mean may be less than their median
     :param on_regression: whether the task fails when it is less
-    :param chart: URL of an SVG file with a line per target, such as ``s3://aws_default@reports/throughput.svg``
+    :param chart: URL in object storage of an SVG file with a line per target, such as
+        ``s3://aws_default@reports/throughput.svg``; empty for none
     :param loader: path of ``aisloader``; the AIStore connection's extra ``aisloader`` otherwise, or the PATH's
     """
 
@@ -147,12 +149,13 @@ class AISMeasureThroughputOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Measure, draw, record and judge."""
         with airflow_errors():
+            chart = chart_at(self.chart, "svg") if self.chart else None
             self._measurement = self.measurement(context)
             report = self._measurement.run()
         for line in report.lines(self._measurement.load):
             self.log.info(line)
-        if self.chart:
-            self._draw(report.bound and report.bound / report.nodes)
+        if chart:
+            self._draw(chart, report.bound and report.bound / report.nodes)
         self._record(context, report)
         verdict, mean = report.verdict, report.figures.mean
         if verdict.name == "regression" and verdict.baseline is not None:
@@ -171,14 +174,14 @@ class AISMeasureThroughputOperator(BaseOperator):
         if self._measurement is not None:
             self._measurement.cancel()
 
-    def _draw(self, bound: float | None) -> None:
+    def _draw(self, chart: ObjectStoragePath, bound: float | None) -> None:
         from include.storage.throughput.chart import draw
 
         assert self._measurement is not None  # noqa: S101 - it was run
         title = f"{self.workload}, {self.object_size} objects, {self.concurrency} workers, {self.bucket}"
         rates = self._measurement.tables.rates(self._measurement.name)
-        ObjectStoragePath(self.chart).write_text(draw(title, rates, bound))
-        self.log.info("chart: %s", self.chart)
+        chart.write_text(draw(title, rates, bound))
+        self.log.info("chart: %s", chart)
 
     def _record(self, context: Context, report: Any) -> None:
         tables = ledger(self.clickhouse_conn_id)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -16,6 +15,9 @@ from include.stack.airflow_api import AirflowApi
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket
 from tests.support import sizes, unique, until
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
@@ -46,11 +48,12 @@ def loaders(stack: Stack) -> list[psutil.Process]:
 
 
 def test_a_run_from_the_form_is_measured_and_drawn(
-    api: AirflowApi, airflow: Stack, aistore: Any, bucket: Bucket, tmp_path: Path
+    api: AirflowApi, airflow: Stack, aistore: Any, s3_client: S3Client, bucket: Bucket
 ) -> None:
-    chart = tmp_path / "chart.svg"
+    reports = unique("reports")
+    s3_client.create_bucket(Bucket=reports)
     conf = {"bucket": str(bucket), "object_size": "256KiB", "dataset_size": "8MiB", "concurrency": 4, "seconds": 6}
-    run = api.trigger(DAG, {**conf, "nic_gbit": 10, "chart": f"file://{chart}"})
+    run = api.trigger(DAG, {**conf, "nic_gbit": 10, "chart": f"s3://aws_default@{reports}/chart.svg"})
     assert api.wait(DAG, run, 90)["state"] == "success", api.log(DAG, run, "measure")
     value = api.xcom(DAG, run, "measure")
     report = json.loads(value) if isinstance(value, str) else value
@@ -59,7 +62,8 @@ def test_a_run_from_the_form_is_measured_and_drawn(
     log = api.log(DAG, run, "measure")
     assert "% of the limit" in log
     assert "time variance" in log
-    assert chart.read_text().count("<polyline") == airflow.targets
+    chart = s3_client.get_object(Bucket=reports, Key="chart.svg")["Body"].read().decode()
+    assert chart.count("<polyline") == airflow.targets
     assert sizes(aistore, bucket) == {}
 
 

@@ -41,8 +41,11 @@ def test_objects_come_in_through_the_worker_and_by_prefetch(
     s3_client.put_object(Bucket=source, Key="in/bad//name", Body=b"x")
     measured = api.trigger(
         BENCHMARK,
-        {"backends": [f"ais://{to}-bench"], "rounds": 1, "megabytes": 2, "tune_seconds": 1, "tune_megabytes": 40},
-    )
+        {
+            "backends": [f"ais://{to}-bench"], "rounds": 1, "megabytes": 2, "tune_seconds": 1, "tune_megabytes": 40,
+            "chart": f"s3://aws_default@{source}/chart.png",
+        },
+    )  # fmt: skip
     prefetched = api.trigger(INGEST, {"source": f"s3://{source}", "way": "prefetch", "prefix": "in/l"})
     worker = api.trigger(
         INGEST, {"source": f"s3://{source}", "destination": f"ais://{to}", "way": "worker", "prefix": "in/"}
@@ -66,6 +69,7 @@ def test_objects_come_in_through_the_worker_and_by_prefetch(
     assert [tuple(row) for row in rows] == [
         ("get cold", 1), ("put few parts", 1), ("put many parts", 1), ("put single", 1),
     ]  # fmt: skip
+    assert s3_client.get_object(Bucket=source, Key="chart.png")["Body"].read().startswith(b"\x89PNG")
     tuned = clickhouse.query(
         "SELECT DISTINCT direction FROM storeside.multipart_settings WHERE endpoint = {e:String} ORDER BY 1",
         parameters={"e": f"ais {airflow.url('ais_proxy')}/s3"},

@@ -14,6 +14,9 @@ from typing import Any
 import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.io import attach
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from include.stack.settings import CHECKOUT
 from include.storage.buckets import Bucket
@@ -301,8 +304,10 @@ def test_a_regression_is_reported_if_so_wanted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_chart_goes_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run(monkeypatch, Verdict("first"), chart=f"file://{tmp_path}/chart.svg")
-    assert "<polyline" in (tmp_path / "chart.svg").read_text()
+    (tmp_path / "reports").mkdir()
+    attach("s3", "disk", fs=DirFileSystem(str(tmp_path), LocalFileSystem()))
+    run(monkeypatch, Verdict("first"), chart="s3://disk@reports/chart.svg")
+    assert "<polyline" in (tmp_path / "reports" / "chart.svg").read_text()
 
 
 def test_lines_say_what_was_measured() -> None:

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+
+from include.stack.settings import CHECKOUT
+from operators import storage, throughput
+from operators.charts import chart_at
+from operators.storage import StorageBenchmarkOperator
+from operators.throughput import AISMeasureThroughputOperator
+
+# {} is the ending of the chart
+REFUSED = (
+    "/opt/airflow/dags/mine.{}", "chart.{}", "reports@chart.{}", "file:///tmp/a.{}", "file:/tmp/a.{}",
+    "FILE:///tmp/a.{}", "local:///tmp/a.{}", "simplecache::file:///tmp/a.{}", "s3://reports/plugin.py",
+    "s3://reports/a.{}.py", "s3://.{}",
+)  # fmt: skip
+TAKEN = ("s3://reports/a.{}", "s3://aws_default@reports/2026/a.{}", "gs://reports/a.{}", "abfs://reports/a.{}")
+FORMS = (("cluster_throughput", "svg"), ("backend_benchmark", "png"))
+
+
+@pytest.fixture(scope="module")
+def bag() -> DagBag:
+    return DagBag(CHECKOUT / "dags")
+
+
+@pytest.mark.parametrize("url", REFUSED)
+@pytest.mark.parametrize(
+    ("operator", "ending"),
+    [
+        (AISMeasureThroughputOperator(task_id="measure", bucket="ais://bench"), "svg"),
+        (StorageBenchmarkOperator(task_id="measure", backends=["ais://bench"]), "png"),
+    ],
+)
+def test_a_chart_is_no_file_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, operator: Any, ending: str, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module in (storage, throughput):
+        monkeypatch.setattr(module, "clickhouse", lambda conn_id: pytest.fail("it has begun"))
+    operator.chart = url.format(ending)
+    with pytest.raises(AirflowFailException, match=rf"chart .*go to object storage and end in \.{ending}.*such as"):
+        operator.execute({})
+
+
+@pytest.mark.parametrize("url", TAKEN[:2])
+def test_a_chart_goes_to_object_storage(url: str) -> None:
+    assert str(chart_at(url.format("svg"), "svg")) == url.format("svg")
+
+
+@pytest.mark.parametrize(("dag", "ending"), FORMS)
+def test_forms_say_so_before_a_run_is_started(bag: DagBag, dag: str, ending: str) -> None:
+    field: Any = bag.dags[dag].params.get_param("chart")
+    for url in (None, *TAKEN):
+        assert field.resolve(url and url.format(ending)) == (url and url.format(ending))
+    for url in REFUSED:
+        with pytest.raises(ParamValidationError):
+            field.resolve(url.format(ending))
