@@ -21,6 +21,11 @@ def url(measured: list[dict[str, Any]], queue: str) -> str:
     return next((one for one in urls if queue in (one, one.rpartition("/")[2])), "")
 
 
+def dags(tables: Tables, queue: str) -> list[str]:
+    """Return the DAGs that take messages of a queue, of those that the visitor may read."""
+    return [row["dag"] for row in tables.rows(sql.query("pages_queue_dags"), queue=queue)]
+
+
 def history(tables: Tables, queue: str, hours: int = 24) -> list[dict[str, Any]]:
     """Return depth and age of a queue over the last hours."""
     return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=hours, slice=max(hours * 3600 // 96, 15))

@@ -51,12 +51,6 @@ def _details(dag: str | None) -> DagDetails | None:
     return DagDetails(id=dag, team_name=DagModel.get_team_name(dag)) if dag else None
 
 
-def require_run(user: GetUserDep) -> None:
-    """Let in who may start runs."""
-    if not may_run(user):
-        raise HTTPException(403, "this starts work: you need the permission to run DAGs")
-
-
 def require_same_origin(request: Request) -> None:
     """Turn away what another site had the visitor's browser send. A token in a header no other site can send."""
     if "authorization" in request.headers:

@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from include.pages import charts, queues
 from include.pages.tables import Tables
 from include.transfer.errors import TransferError
-from plugins.pages.access import TablesDep, may_run, require_run, require_same_origin
+from plugins.pages.access import TablesDep, may_run, require_same_origin
 from plugins.pages.connections import sqs
 from plugins.pages.render import query, render
 
@@ -36,26 +36,27 @@ def overview(request: Request, tables: TablesDep, queue: str = "", state: str = 
     )  # fmt: skip
 
 
-@router.get("/dead-letters", dependencies=[Depends(require_run)])
+@router.get("/dead-letters")
 def dead_letters(
     request: Request, tables: TablesDep, user: GetUserDep, queue: str, sent: int | None = None
 ) -> Response:
     """Show dead letters, to those who may send them back: reading hides them from others for a while."""
     try:
-        dead = _dead_letters(tables, queue)
+        dead = _dead_letters(tables, user, queue)
         letters = dead.listed(_MOST_LETTERS)
     except TransferError as e:
         raise HTTPException(502, str(e)) from e
     return render(
         request, "dead_letters.html", title="Dead letters", queue=dead.queue.url, letters=letters, sent=sent,
-        most=_MOST_LETTERS, may_run=may_run(user),
+        most=_MOST_LETTERS,
     )  # fmt: skip
 
 
-@router.post("/redrive", dependencies=[Depends(require_run), Depends(require_same_origin)])
+@router.post("/redrive", dependencies=[Depends(require_same_origin)])
 def redrive(
     request: Request,
     tables: TablesDep,
+    user: GetUserDep,
     queue: Annotated[str, Form()],
     message: Annotated[list[str] | None, Form()] = None,
 ) -> Response:
@@ -63,17 +64,25 @@ def redrive(
     if not message:
         raise HTTPException(400, "no dead letter was chosen: tick those that are to be sent back")
     try:
-        count = _dead_letters(tables, queue).redrive(set(message))
+        count = _dead_letters(tables, user, queue).redrive(set(message))
     except TransferError as e:
         raise HTTPException(502, str(e)) from e
     return RedirectResponse(f"{request.scope['root_path']}/dead-letters?{query(queue=queue, sent=str(count))}", 303)
 
 
-def _dead_letters(tables: Tables, queue: str) -> Any:
-    """Return the dead letters of a queue that Storeside measures; our credentials are for no others."""
+def _dead_letters(tables: Tables, user: Any, queue: str) -> Any:
+    """Return the dead letters of a queue that Storeside measures; our credentials are for no others.
+
+    They are for those who may run a DAG that takes messages of this queue; where no DAG has, for those who may run
+    all.
+    """
     from include.events.dead_letters import DeadLetters
     from include.events.queue import Queue
 
     if not (url := queues.url(queues.queues(tables), queue)):
         raise HTTPException(404, "no such queue among those that Storeside reads")
+    dags = queues.dags(tables, url)
+    of_no_dag = not dags and tables.dags is None
+    if not (may_run(user) if of_no_dag else any(may_run(user, dag) for dag in dags)):
+        raise HTTPException(403, "dead letters are for those who may run a DAG that takes messages of this queue")
     return DeadLetters(Queue(sqs(), url))

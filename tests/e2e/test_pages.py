@@ -171,9 +171,13 @@ def test_a_viewer_sees_and_does_not_touch(site: Site) -> None:
     page = site.get("run", "viewer", dag=DAG, run=site.run, status="failed").text
     assert re.search(r'data-action="retry"[^>]* disabled', page)
     assert not re.search(r'data-action="retry"[^>]* disabled', site.get("run", dag=DAG, run=site.run).text)
-    assert site.get("dead-letters", "viewer", queue="q").status_code == 403
+    queue = unique("queue")
+    for statement in sql.schema("events"):
+        site.clickhouse.command(statement)
+    site.clickhouse.insert("storeside.queue_depths", [[queue, 1]], column_names=["queue", "dead"])
+    assert site.get("dead-letters", "viewer", queue=queue).status_code == 403
     own = {"Origin": site.airflow, "Sec-Fetch-Site": "same-origin"}
-    form = {"queue": "q", "message": "m"}
+    form = {"queue": queue, "message": "m"}
     assert site.session("viewer").post(site.url("redrive"), data=form, headers=own, timeout=30).status_code == 403
 
 

@@ -37,6 +37,8 @@ class Tables:
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
         self.loads: list[dict[str, Any]] = []
+        self.dags: frozenset[str] | None = None
+        self.queue_dags: list[str] = []
 
     def may_read(self, dag: str) -> bool:
         return True
@@ -47,6 +49,8 @@ class Tables:
             return [row for row in found if asked["run"] in ("", row["run_id"])][: asked["limit"]]
         if statement == sql.query("pages_loads_of"):
             return [dict(row) for row in self.loads]
+        if statement == sql.query("pages_queue_dags"):
+            return [{"dag": dag} for dag in self.queue_dags if self.dags is None or dag in self.dags]
         return [{"queue": QUEUE}] if statement == sql.query("pages_queues") else []
 
     def run(self, task: str, state: str = "running", kind: str = "transform", **detail: Any) -> None:
@@ -62,7 +66,7 @@ class Tables:
 def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     found = Tables()
     monkeypatch.setitem(app.dependency_overrides, access.tables, lambda: found)
-    for let_in in (access.require_read, access.require_run, access.require_same_origin, get_user):
+    for let_in in (access.require_read, access.require_same_origin, get_user):
         monkeypatch.setitem(app.dependency_overrides, let_in, lambda: None)
     for module in ("movement", "queues"):
         monkeypatch.setattr(f"plugins.pages.{module}.may_run", lambda *_: True)
@@ -273,6 +277,37 @@ def test_a_task_names_its_queue_and_the_page_knows_its_url(
         assert f"queue={quote(QUEUE, safe='')}" in pages.get("/dead-letters", params={"queue": queue}).text
     for queue in ("event", "http://sqs/000000000000/other", ""):
         assert pages.get("/dead-letters", params={"queue": queue}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("readable", "runnable", "takes_messages", "status"),
+    [
+        (None, {"d", "e"}, ["d"], 503),  # no SQS here: that far it got
+        ({"d"}, {"d"}, ["c", "d"], 503),
+        ({"d", "e"}, {"e"}, ["d"], 403),
+        ({"d"}, {"d", "e"}, ["e"], 403),
+        ({"d"}, {"d"}, [], 403),
+        (None, set(), ["d"], 403),
+        (None, set(), [], 403),
+        (None, {None}, [], 503),
+    ],
+)
+def test_dead_letters_are_for_those_who_may_run_a_dag_of_their_queue(
+    pages: TestClient, tables: Tables, monkeypatch: pytest.MonkeyPatch, readable: set[str] | None,
+    runnable: set[str | None], takes_messages: list[str], status: int,
+) -> None:  # fmt: skip
+    tables.dags, tables.queue_dags = (None if readable is None else frozenset(readable)), takes_messages
+    monkeypatch.setattr("plugins.pages.queues.may_run", lambda user, dag=None: dag in runnable)
+
+    def no_sqs() -> Any:
+        raise UnavailableError("there is no SQS here")
+
+    monkeypatch.setattr("plugins.pages.queues.sqs", no_sqs)
+    for answer in (
+        pages.get("/dead-letters", params={"queue": "events"}),
+        pages.post("/redrive", data={"queue": QUEUE, "message": "m"}),
+    ):
+        assert answer.status_code == status
 
 
 # connections that lead nowhere

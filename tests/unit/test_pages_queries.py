@@ -104,7 +104,8 @@ def everything(tables: Tables) -> list[Any]:
         movement.rejected_rows(tables, load), movement.published(tables, "d/r"),
         objects.search(tables, Search()).rows, objects.search_loads(tables, Search()).rows,
         found.steps, found.loads, found.manifest or [], quality.verdicts(tables).rows, queues.queues(tables),
-        queues.history(tables, "q"), queues.events(tables, "q").rows, benchmarks.charts(tables),
+        queues.history(tables, "q"), queues.events(tables, "q").rows, queues.dags(tables, "q"),
+        benchmarks.charts(tables),
     ]  # fmt: skip
 
 
@@ -405,6 +406,17 @@ def test_queues_have_their_newest_depth_and_their_events(client: Client) -> None
     assert (max(waiting), waiting[-1]) == (9, 2), "the highest of a slice, and what is there now"
     assert [row["key"] for row in queues.events(tables, "q", "dead").rows] == ["x"]
     assert queues.events(tables, "q", "loaded").rows == []
+
+
+def test_queues_have_the_dags_that_take_their_messages(client: Client) -> None:
+    client.fill("events", queue="q", message_id="m", run_id="d/1/ab")
+    client.fill("events", queue="q", message_id="n", run_id="from a shell")
+    client.fill("event_batches", queue="q", batch="a", run_id="e/1", state="taken")
+    client.fill("event_batches", queue="q", batch="b", state="open")
+    client.fill("events", queue="other", message_id="m", run_id="f/1")
+    assert queues.dags(Tables(client), "q") == ["d", "e"]
+    assert queues.dags(Tables(client, {"e", "f"}), "q") == ["e"]
+    assert queues.dags(Tables(client, set()), "q") == []
 
 
 def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> None:
