@@ -8,12 +8,13 @@ from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
 from operators.aistore import AISCopyBucketOperator, AISTranscodeAudioOperator
-from operators.s3_events import SqsLeaseS3EventsOperator, SqsSettleS3EventsOperator
+from operators.s3_events import SqsLeaseS3EventsOperator
 from operators.speech import (
     AISProbeAudioOperator,
     ClickHousePublishManifestOperator,
     ClickHouseStageManifestOperator,
     GXValidateManifestOperator,
+    SqsSettleSpeechEventsOperator,
 )
 from operators.triggers.s3_events import S3EventsTrigger
 
@@ -177,7 +178,7 @@ or changed is processed. What failed, and why:
         effect="{{ ti.xcom_pull('probe')['effect'] }}",
         outlets=[manifest],
     )
-    settle_events = SqsSettleS3EventsOperator(
+    settle_events = SqsSettleSpeechEventsOperator(
         task_id="settle_events",
         sqs_queue=QUEUE,
         source="{{ params.source }}",

@@ -157,7 +157,7 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
     return list(found)
 
 
-class _QueueOperator(BaseOperator):
+class QueueOperator(BaseOperator):
     """What operators of one queue share.
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
@@ -188,8 +188,10 @@ class _QueueOperator(BaseOperator):
         return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
 
 
-class SqsLeaseS3EventsOperator(_QueueOperator):
-    """Leases the messages of a queue for the tasks of this run, as its setup; see `SqsSettleS3EventsOperator`.
+class SqsLeaseS3EventsOperator(QueueOperator):
+    """Leases the messages of a queue for the tasks of this run, as its setup.
+
+    Its teardown knows when an object is done: that of the speech pipeline is `SqsSettleSpeechEventsOperator`.
 
     In a run that a `S3EventsTrigger` has started these are the batches that it has leased, else what is in the queue.
     The trigger of an `AssetWatcher` on the queue keeps them invisible until the run has settled with the queue;
@@ -223,51 +225,7 @@ class SqsLeaseS3EventsOperator(_QueueOperator):
         return {"messages": count}
 
 
-class SqsSettleS3EventsOperator(_QueueOperator):
-    """Settles with the queue at the end of a run, as its teardown: deletes messages whose recordings are done.
-
-    Done is what the speech manifest has. Recordings that failed for good go to the dead-letter queue with their
-    reasons. All others are given back: what this run should have loaded counts as failed once, what it did not get to
-    does not. Returns how many messages were deleted, released and moved to the dead letters.
-
-    :param source: bucket of the recordings that this run was to process, such as ``s3://recordings``
-    :param prefix: of these recordings
-    :param complete: whether the run got to its end; if not, recordings that are missing are not to blame
-    """
-
-    template_fields = (*_QueueOperator.template_fields, "source", "prefix", "complete")
-
-    def __init__(self, *, source: str, prefix: str = "", complete: bool | str = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.source = source
-        self.prefix = prefix
-        self.complete = complete
-
-    def execute(self, context: Context) -> dict[str, int]:
-        """Compare with the ledger, record, delete."""
-        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-
-        from include.events.queue import NoQueueError
-        from include.speech.recordings import settle_run
-
-        with transfer_errors():
-            try:
-                queue, client = self.conn()
-            except NoQueueError as e:
-                self.log.warning("%s: this run has no events", e)
-                return {"deleted": 0, "released": 0, "dead": 0}
-            settled = settle_run(
-                queue, client, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.source, self.prefix,
-                complete=as_bool(self.complete),
-            )  # fmt: skip
-        self.log.info(
-            "%d messages deleted, %d given back, %d to the dead letters",
-            settled.deleted, settled.released, settled.dead,
-        )  # fmt: skip
-        return vars(settled)
-
-
-class SqsRedriveDeadLettersOperator(_QueueOperator):
+class SqsRedriveDeadLettersOperator(QueueOperator):
     """Lists the dead letters of a queue with their reasons, and sends them back when asked to.
 
     Returns their number, the first of them with reasons, and how many were sent back.
@@ -276,7 +234,7 @@ class SqsRedriveDeadLettersOperator(_QueueOperator):
     :param message_ids: only these; empty means all
     """
 
-    template_fields = (*_QueueOperator.template_fields, "redrive", "message_ids")
+    template_fields = (*QueueOperator.template_fields, "redrive", "message_ids")
 
     def __init__(self, *, redrive: bool | str = False, message_ids: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)

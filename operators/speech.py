@@ -1,4 +1,4 @@
-"""Operators of the speech manifest: probe audio in the cluster, stage the facts, validate and publish them."""
+"""Operators of the speech pipeline: probe audio in the cluster, stage the facts, validate, publish, settle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from operators.hooks.aistore import AIStoreHook
 from operators.links import RunPageLink
 from operators.movement import Movement, MovementOperator
 from operators.outcome import check_policy
-from operators.shared import airflow_errors, clickhouse, ledger, run_columns, run_key
+from operators.s3_events import QueueOperator
+from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_columns, run_key, transfer_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -234,3 +235,47 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
         moved = Movement("publish", self.bucket, "clickhouse://storeside.speech", rows, rows=rows)
         self.tell(context, moved, urlsplit(manifest.clickhouse.url).netloc)
         return {"rows": rows}
+
+
+class SqsSettleSpeechEventsOperator(QueueOperator):
+    """Settles with the queue at the end of a run, as its teardown: deletes messages whose recordings are done.
+
+    Done is what the speech manifest, ``storeside.speech``, has. Recordings that failed for good go to the dead-letter
+    queue with their reasons. All others are given back: what this run should have loaded counts as failed once, what
+    it did not get to does not. Returns how many messages were deleted, released and moved to the dead letters.
+
+    :param source: bucket of the recordings that this run was to process, such as ``s3://recordings``
+    :param prefix: of these recordings
+    :param complete: whether the run got to its end; if not, recordings that are missing are not to blame
+    """
+
+    template_fields = (*QueueOperator.template_fields, "source", "prefix", "complete")
+
+    def __init__(self, *, source: str, prefix: str = "", complete: bool | str = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.prefix = prefix
+        self.complete = complete
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Compare with the ledger, record, delete."""
+        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+
+        from include.events.queue import NoQueueError
+        from include.speech.recordings import settle_run
+
+        with transfer_errors():
+            try:
+                queue, client = self.conn()
+            except NoQueueError as e:
+                self.log.warning("%s: this run has no events", e)
+                return {"deleted": 0, "released": 0, "dead": 0}
+            settled = settle_run(
+                queue, client, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.source, self.prefix,
+                complete=as_bool(self.complete),
+            )  # fmt: skip
+        self.log.info(
+            "%d messages deleted, %d given back, %d to the dead letters",
+            settled.deleted, settled.released, settled.dead,
+        )  # fmt: skip
+        return vars(settled)

@@ -16,9 +16,8 @@ from operators.s3_events import (
     S3EventsToClickHouseOperator,
     SqsLeaseS3EventsOperator,
     SqsRedriveDeadLettersOperator,
-    SqsSettleS3EventsOperator,
 )
-from operators.speech import ClickHousePublishManifestOperator
+from operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
 from operators.storage import (
     AISPrefetchBucketOperator,
     StorageBenchmarkOperator,
@@ -95,7 +94,7 @@ def test_names_of_places(uri: str, asset: str, dataset: tuple[str, str]) -> None
     ("kind", "link", "address"),
     [
         (SqsLeaseS3EventsOperator, QueuePageLink, "/storeside/queues?queue=q"),
-        (SqsSettleS3EventsOperator, QueuePageLink, "/storeside/queues?queue=q"),
+        (SqsSettleSpeechEventsOperator, QueuePageLink, "/storeside/queues?queue=q"),
         (SqsRedriveDeadLettersOperator, QueuePageLink, "/storeside/queues?queue=q"),
         (S3EventsToClickHouseOperator, QueuePageLink, "/storeside/queues?queue=q"),
         (StorageTuneOperator, BenchmarksPageLink, "/storeside/benchmarks"),
