@@ -35,7 +35,6 @@ with DAG(
     },
     tags=["sqs"],
     default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
-    render_template_as_native_obj=True,
     doc_md="""
 ### Redrive
 
@@ -47,5 +46,5 @@ with DAG(
         task_id="redrive",
         sqs_queue="{{ params.queue }}",
         redrive="{{ params.redrive }}",
-        message_ids="{{ params.message_ids or [] }}",
+        message_ids="{{ (params.message_ids or []) | join(' ') }}",
     )

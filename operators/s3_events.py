@@ -15,7 +15,7 @@ from airflow.sdk.observability import stats
 from operators.clickhouse import S3ToClickHouseOperator
 from operators.hooks.transfer import clickhouse_client, clients, sqs_client
 from operators.links import QueuePageLink
-from operators.shared import as_bool, ledger, run_key, transfer_errors
+from operators.shared import as_bool, as_list, ledger, run_key, transfer_errors
 from operators.triggers.s3_events import S3EventsToClickHouseTrigger
 
 if TYPE_CHECKING:
@@ -231,12 +231,13 @@ class SqsRedriveDeadLettersOperator(QueueOperator):
     Returns their number, the first of them with reasons, and how many were sent back.
 
     :param redrive: send them back; else they are only listed
-    :param message_ids: only these; empty means all
+    :param message_ids: only these, a list or with spaces between; empty means all. One that is not there fails the
+        task, when the others are sent back
     """
 
     template_fields = (*QueueOperator.template_fields, "redrive", "message_ids")
 
-    def __init__(self, *, redrive: bool | str = False, message_ids: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(self, *, redrive: bool | str = False, message_ids: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.redrive = redrive
         self.message_ids = message_ids
@@ -252,7 +253,14 @@ class SqsRedriveDeadLettersOperator(QueueOperator):
             for letter in found:
                 objects = ", ".join(f"s3://{event.bucket}/{event.key}" for event in letter.events)
                 self.log.info("%s %r: %r", letter.message_id, objects, letter.reason)
-            sent = dead_letters.redrive(set(self.message_ids) or None) if as_bool(self.redrive) else 0
+            redrive, wanted = as_bool(self.redrive), set(as_list(self.message_ids))
+            sent = dead_letters.redrive(wanted or None) if redrive else 0
         self.log.info("%d dead letters of %s, %d sent back", len(found), queue.name, sent)
+        if redrive and sent < len(wanted):
+            absent = sorted(wanted - {letter.message_id for letter in found}) or sorted(wanted)
+            raise AirflowFailException(
+                f"{sent} of {len(wanted)} messages were sent back: {', '.join(absent[:20])} not among the dead"
+                f" letters of {queue.name}; take ids that this log lists"
+            )
         first = [{"message_id": letter.message_id, "reason": letter.reason} for letter in found[:20]]
         return {"dead_letters": len(found), "redriven": sent, "first": first}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,11 @@ def as_bool(value: bool | str) -> bool:
     if value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
     raise ValueError(f"{value!r} is neither true nor false")
+
+
+def as_list(texts: Sequence[str] | str) -> Sequence[str]:
+    """Return a list of texts, as it is or as a template has rendered it: with spaces between."""
+    return texts.split() if isinstance(texts, str) else texts
 
 
 def only_when(param: str, value: str) -> Callable[[Context], None]:

@@ -18,7 +18,7 @@ from operators.hooks.storage import backend, connection_of, profile, store
 from operators.links import BenchmarksPageLink
 from operators.movement import MovementOperator
 from operators.outcome import check_policy, finish
-from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_key, task_key
+from operators.shared import airflow_errors, as_bool, as_list, clickhouse, ledger, run_key, task_key
 from operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 # Jobs of one try of a prefetch, as long as each leaves less than the one before.
 ROUNDS = 3
-
-
-def _list(texts: Sequence[str] | str) -> Sequence[str]:
-    """Return a list of texts, as it is or as a template has rendered it: with spaces between."""
-    return texts.split() if isinstance(texts, str) else texts
 
 
 class StorageCopyBucketOperator(MovementOperator):
@@ -323,7 +318,7 @@ class StorageTuneOperator(BaseOperator):
         with airflow_errors():
             recommendations = Recommendations(clickhouse(self.clickhouse_conn_id))
             recommendations.create()
-            for there in [backend(text) for text in _list(self.backends)]:
+            for there in [backend(text) for text in as_list(self.backends)]:
                 for direction in DIRECTIONS:
                     tuner = Tuner(
                         there,
@@ -389,7 +384,7 @@ class StorageBenchmarkOperator(BaseOperator):
             chart = chart_at(self.chart, "png") if self.chart else None
             if chart:
                 require_charts()
-            stores = [backend(text) for text in _list(self.backends)]
+            stores = [backend(text) for text in as_list(self.backends)]
             benchmark = Benchmark(
                 stores,
                 rounds=int(self.rounds),

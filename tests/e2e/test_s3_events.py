@@ -100,9 +100,11 @@ def test_dead_letters_are_listed_and_sent_back_from_the_form(arrivals: Arrivals)
     key = unique("late") + ".csv"
     arrivals.sqs.send_message(QueueUrl=arrivals.url, MessageBody=json.dumps({"what": key}))
 
-    def redrive(**conf: Any) -> dict[str, Any]:
+    def redrive(state: str = "success", **conf: Any) -> Any:
         run = arrivals.api.trigger("sqs_redrive", {"queue": QUEUE, **conf})
-        assert arrivals.api.wait("sqs_redrive", run, 60)["state"] == "success"
+        assert arrivals.api.wait("sqs_redrive", run, 60)["state"] == state
+        if state == "failed":
+            return arrivals.api.log("sqs_redrive", run, "redrive")
         value = arrivals.api.xcom("sqs_redrive", run, "redrive")
         return json.loads(value) if isinstance(value, str) else value
 
@@ -114,5 +116,6 @@ def test_dead_letters_are_listed_and_sent_back_from_the_form(arrivals: Arrivals)
     listed = redrive()
     assert (listed["dead_letters"], listed["redriven"]) == (1, 0)
     assert "not an S3 event notification" in listed["first"][0]["reason"]
-    assert redrive(redrive=True, message_ids=["another"])["redriven"] == 0
+    said = redrive("failed", redrive=True, message_ids=["another"])
+    assert "0 of 1 messages were sent back: another not among the dead letters" in said
     assert redrive(redrive=True, message_ids=[listed["first"][0]["message_id"]])["redriven"] == 1

@@ -11,10 +11,11 @@ import pytest
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from include.events.dead_letters import DeadLetter
 from include.events.load import Drained, Limits
 from include.events.queue import Queue
 from operators import s3_events
-from operators.s3_events import S3EventsToClickHouseOperator
+from operators.s3_events import QueueOperator, S3EventsToClickHouseOperator, SqsRedriveDeadLettersOperator
 
 URL = "http://sqs/1/events"
 
@@ -74,3 +75,53 @@ def test_the_run_says_whose_dead_letters_it_made(monkeypatch: pytest.MonkeyPatch
     assert operator(on_failed_objects="report").finish({}, event) == report  # type: ignore[typeddict-item]
     (row,) = rows
     assert (row["failed"], json.loads(row["detail"])["queue"]) == (2, URL)
+
+
+@pytest.fixture
+def redrive(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what a task sends back of three dead letters, of which only two are listed: there may be too many."""
+    asked: list[Any] = []
+
+    class Letters:
+        def __init__(self, queue: Any) -> None:
+            self.there = {"a", "b", "c"}
+
+        def listed(self) -> list[DeadLetter]:
+            return [DeadLetter(name, "why", 0.0, (), "") for name in ("a", "b")]
+
+        def redrive(self, message_ids: set[str] | None) -> int:
+            asked.append(message_ids)
+            return len(self.there if message_ids is None else self.there & message_ids)
+
+    monkeypatch.setattr("include.events.dead_letters.DeadLetters", Letters)
+    monkeypatch.setattr(QueueOperator, "conn", lambda self: (SimpleNamespace(name="events"), None))
+
+    def run(message_ids: Any, redrive: Any = "True") -> tuple[int, Any]:
+        task = SqsRedriveDeadLettersOperator(
+            task_id="t", sqs_queue="events", redrive=redrive, message_ids=message_ids
+        )
+        sent = task.execute({})["redriven"]  # type: ignore[typeddict-item]
+        return sent, asked[0] if asked else "nothing"
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("message_ids", "sent"),
+    [(["a", "c"], (2, {"a", "c"})), ("a c", (2, {"a", "c"})), ("b\n", (1, {"b"})), ("", (3, None)), ([], (3, None))],
+)
+def test_dead_letters_are_chosen_by_a_list_or_what_a_template_made_of_it(
+    redrive: Any, message_ids: Any, sent: Any
+) -> None:
+    assert redrive(message_ids) == sent
+
+
+def test_messages_that_are_no_dead_letters_are_named_when_the_others_are_sent(redrive: Any) -> None:
+    with pytest.raises(AirflowFailException, match=r"^1 of 3 messages were sent back: x, y not among .* of events;"):
+        redrive(["y", "a", "x"])
+    with pytest.raises(AirflowFailException, match=r"\['a'\] not among the dead letters"):
+        redrive("['a']")
+
+
+def test_dead_letters_are_only_listed_by_default(redrive: Any) -> None:
+    assert redrive("x", redrive=False) == (0, "nothing")
