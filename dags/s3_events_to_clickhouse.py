@@ -14,8 +14,7 @@ from operators.triggers.s3_events import S3EventsTrigger
 QUEUE = "tables-events"
 
 tables = Asset(
-    name="tables",
-    uri="s3://tables",
+    "s3://tables",
     watchers=[AssetWatcher(name=QUEUE, trigger=S3EventsTrigger(queue=QUEUE))],
 )
 

@@ -23,13 +23,13 @@ RECORDINGS = "ais://recordings"
 SPEECH = "ais://speech"
 FACTS = "ais://speech-facts"
 
+# Called as their URIs are, as Asset("ais://speech") of another DAG is: Airflow has one active asset per URI.
 recordings = Asset(
-    name="recordings",
-    uri="s3://recordings",
+    "s3://recordings",
     watchers=[AssetWatcher(name="recordings-events", trigger=S3EventsTrigger(queue=QUEUE))],
 )
-speech = Asset(name="speech", uri="ais://speech")
-manifest = Asset(name="speech-manifest", uri="clickhouse://storeside/speech")
+speech = Asset("ais://speech")
+manifest = Asset("clickhouse://storeside/speech")
 
 PARAMS = {
     "source": Param(

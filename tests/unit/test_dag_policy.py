@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -63,6 +64,15 @@ def test_tasks_are_owned_retried_and_ours(dag: Any) -> None:
         assert task.owner not in ("", "airflow"), task.task_id
         assert task.retries >= 1, task.task_id
         assert type(task).__module__.split(".")[0] == "operators", task.task_id
+
+
+def test_assets_are_called_as_those_who_wait_for_them_call_them(dag: Any) -> None:
+    """Airflow has one active asset per URI: a DAG that waits for it under another name would never run."""
+    ours = [outlet for task in dag.tasks for outlet in task.outlets if isinstance(outlet, Asset)]
+    condition = dag.timetable.asset_condition
+    waited_for = condition.objects if condition else []
+    for asset in (*ours, *waited_for):
+        assert asset.uri.rstrip("/") == asset.name
 
 
 def test_tasks_are_one_chain(dag: Any) -> None:
