@@ -120,7 +120,8 @@ class GXValidateManifestOperator(_ManifestOperator):
     """Holds the staged manifest against Great Expectations suites, in windows of bounded memory.
 
     With `on_invalid_rows` ``fail`` nothing is published when a row is invalid; with ``report`` invalid rows are left
-    out, listed, and recorded as failed objects. The verdict is returned, logged and kept in ``storeside.runs``.
+    out, listed, and recorded as failed objects. The verdict is returned, logged and kept in ``storeside.runs``. When
+    this task is cleared it judges the staged rows anew; those that were left out come back when their staging is.
 
     :param sample_rate: Hz that every row must have
     :param channels: channels that every row must have
@@ -171,6 +172,7 @@ class GXValidateManifestOperator(_ManifestOperator):
         if not manifest.staged():
             self.log.info("nothing new to validate")
             return {"success": True, "rows": 0, "invalid": 0}
+        manifest.forget_verdicts()
         with airflow_errors():
             rows = validate(
                 manifest.frames(),

@@ -158,6 +158,14 @@ class SpeechManifest:
             settings={"async_insert": 0},
         )
 
+    def forget_verdicts(self) -> None:
+        """Forget what made staged rows invalid, before they are validated again; those left out stay invalid."""
+        self.clickhouse.command(
+            f"ALTER TABLE storeside_staging.`{self.invalid_table}` DELETE"
+            f" WHERE object IN (SELECT object FROM storeside_staging.`{self.staging_table}`)",
+            settings={"mutations_sync": 1},
+        )
+
     def invalid(self) -> int:
         """Return the number of rows that were marked as not valid."""
         return int(

@@ -7,12 +7,14 @@ import io
 import wave
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from include.speech.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
-from include.stack import demo, speech_corpus
+from include.stack import airflow, demo, speech_corpus
 from include.stack.settings import Stack
 from include.storage.buckets import Bucket
 from include.transform import etl as etls
@@ -20,6 +22,7 @@ from include.transform.bucket_job import BucketJob, Options, Summary, acknowledg
 from include.transform.ledger import Ledger
 from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
+from operators.speech import GXValidateManifestOperator
 from tests.support import contents, failures, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
@@ -232,6 +235,40 @@ def test_invalid_rows_are_left_out_and_recorded_as_failed(shelf: Shelf) -> None:
     # both are known to be bad now
     begun = shelf.probe(unique("run"))[1]
     assert (begun.done, begun.known_bad, begun.skipped) == (0, 2, 1), begun
+
+
+def test_a_validation_that_is_cleared_judges_anew_what_is_still_staged(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in airflow.environment(shelf.stack).items():
+        if name.startswith("AIRFLOW_CONN_"):
+            monkeypatch.setenv(name, value)
+    recordings = Bucket("ais", unique("in"))
+    put(shelf.aistore, recordings, {"short.wav": tone(1), "long.wav": tone(3), "longer.wav": tone(5)})
+    dag_run = SimpleNamespace(dag_id="speech", run_id=unique("run"))
+    run = f"speech/{dag_run.run_id}"
+    assert shelf.transcode(recordings, run).done == 3
+    job, _ = shelf.probe(run)
+    manifest = shelf.manifest(run)
+    assert manifest.stage(shelf.aistore, job.scope).rows == 3
+    context: Any = {"dag_run": dag_run, "ti": SimpleNamespace(dag_id="speech", task_id="validate", map_index=-1)}
+
+    def invalid(max_seconds: float, on_invalid_rows: str = "report") -> int:
+        task = GXValidateManifestOperator(
+            task_id="validate", bucket=str(shelf.audio), facts=str(shelf.facts), max_seconds=max_seconds,
+            on_invalid_rows=on_invalid_rows,
+        )  # fmt: skip
+        return int(task.execute(context)["invalid"])
+
+    with pytest.raises(AirflowFailException, match="nothing was published"):
+        invalid(2, "fail")
+    assert manifest.invalid() == 2
+    assert invalid(4) == 1
+    assert manifest.staged() == 2
+    assert invalid(4) == 1, "what was left out is not there to be judged again, and stays invalid"
+    assert manifest.publish(job.scope) == 2
+    shelf.acknowledge(job, manifest)
+    assert set(failures(shelf.ledger.client, run, job.destination)) == {"longer.wav"}
 
 
 def test_publishing_is_repeated_wherever_its_clean_up_ended(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
