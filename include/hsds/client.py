@@ -114,13 +114,6 @@ class Client:
         most = about.get("limits", {}).get("max_request_size", Dataset.most_bytes)
         return Dataset(domain, path, found["id"], found["type"], dims, chunks or tuple(max(n, 1) for n in dims), most)
 
-    def ready(self) -> str:
-        """Return the version of a server that is ready; raises as `json` does."""
-        about = self.json("/about", "server")
-        if about.get("state") != "READY":
-            raise TransientError(f"HSDS at {self.server.endpoint} is {about.get('state')}: try again later")
-        return str(about.get("hsds_version"))
-
     def json(self, path: str, what: str, **params: str) -> dict[str, Any]:
         """Return the answer to a GET; `what` names the object in errors."""
 

@@ -30,7 +30,6 @@ class AIStoreHook(BaseHook):
 
     conn_name_attr = "aistore_conn_id"
     default_conn_name = "aistore_default"
-    hook_name = "AIStore"
 
     def __init__(self, aistore_conn_id: str = default_conn_name) -> None:
         super().__init__()
@@ -76,8 +75,3 @@ class AIStoreHook(BaseHook):
     def get_conn(self) -> Any:
         """Return a client of the cluster."""
         return self.cluster.client()
-
-    def test_connection(self) -> tuple[bool, str]:
-        """Tell whether the cluster is ready, for the connection form."""
-        ready = self.get_conn().cluster().is_ready()
-        return ready, "the cluster is ready" if ready else f"no ready AIStore cluster at {self.endpoint}"

@@ -25,7 +25,6 @@ class HSDSHook(BaseHook):
 
     conn_name_attr = "hsds_conn_id"
     default_conn_name = "hsds_default"
-    hook_name = "HSDS"
 
     def __init__(self, hsds_conn_id: str = default_conn_name) -> None:
         super().__init__()
@@ -55,15 +54,6 @@ class HSDSHook(BaseHook):
             domain, mode, endpoint=self.server.endpoint, username=self.server.username,
             password=self.server.password, bucket=self.server.bucket or None,
         )  # fmt: skip
-
-    def test_connection(self) -> tuple[bool, str]:
-        """Tell whether the server is ready, for the connection form."""
-        from include.hsds.errors import HsdsError
-
-        try:
-            return True, f"HSDS {self.client.ready()} is ready"
-        except HsdsError as e:
-            return False, str(e)
 
 
 def server_of(connection: Connection) -> Server:
