@@ -168,7 +168,7 @@ class S3ToClickHouseOperator(MovementOperator):
             max_bad_rows=self.max_bad_rows,
             on_overwrite=self.on_overwrite,
             all_or_nothing=self.all_or_nothing,
-            retry_failed=as_bool(self.retry_failed),
+            retry_failed=as_bool(self.retry_failed, "retry_failed"),
             overlap_seconds=self.overlap_seconds,
             sample_objects=self.sample_objects,
             sample_bytes=self.sample_bytes,
@@ -262,5 +262,10 @@ class S3ToClickHouseOperator(MovementOperator):
         if report["failed"] and self.on_failed_objects == "fail":
             key, reason = failures[0]
             tried = report["loaded"] + report["failed"]
-            raise AirflowFailException(f"{report['failed']} of {tried} objects failed, such as {key!r}: {reason}")
+            others = "The others are loaded; clear" if report["loaded"] else "Clear"
+            raise AirflowFailException(
+                f"{report['failed']} of {tried} objects failed, such as {key!r}: {reason}."
+                " All of them: SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed' AND run_id ="
+                f" '{run_key(context)}'. {others} this task to try the failed ones again."
+            )
         return report

@@ -9,11 +9,10 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from include.doctor.findings import Finding
-from include.transfer.errors import TransferError
 from operators.deferring import DeferringOperator
 from operators.hooks.aistore import AIStoreHook
 from operators.hooks.doctor import lines, look
-from operators.shared import as_bool
+from operators.shared import as_bool, transfer_errors
 from operators.triggers.doctor import CheckConnectionsTrigger
 
 if TYPE_CHECKING:
@@ -63,18 +62,20 @@ class CheckConnectionsOperator(DeferringOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Look from the worker, or hand over to the triggerer."""
         connections = {system: conn_id for system, conn_id in self._ids().items() if self._is_there(conn_id)}
-        write = as_bool(self.write)
+        with transfer_errors():
+            write = as_bool(self.write, "write")
         if self.where == "triggerer":
             trigger = CheckConnectionsTrigger(connections, self.bucket, self.sqs_queue, write)
             self.defer(trigger=trigger, method_name="finish")
         found = {system: BaseHook.get_connection(conn_id) for system, conn_id in connections.items()}
-        try:
-            return self._report(look(found, self.bucket, self.sqs_queue, write=write))
-        except (TransferError, ValueError) as e:
-            raise AirflowFailException(str(e)) from e
+        with transfer_errors():
+            findings = look(found, self.bucket, self.sqs_queue, write=write)
+        return self._report(findings)
 
     def finish(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take what the triggerer has found."""
+        if "error" in event:
+            raise AirflowFailException(event["error"])
         return self._report([Finding(**finding) for finding in event["findings"]])
 
     def _ids(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from airflow.sdk.observability import stats
 from operators.clickhouse import S3ToClickHouseOperator
 from operators.hooks.transfer import clickhouse_client, clients, sqs_client
 from operators.links import QueuePageLink
-from operators.shared import as_bool, as_list, ledger, run_key, transfer_errors
+from operators.shared import as_bool, as_list, as_number, ledger, run_key, transfer_errors
 from operators.triggers.s3_events import S3EventsToClickHouseTrigger
 
 if TYPE_CHECKING:
@@ -90,9 +90,14 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
         with transfer_errors():
             request = self.request(aws)
             limits = Limits(
-                int(self.max_messages), float(self.max_seconds), float(self.idle_seconds), int(self.batch_messages),
-                self.batch_bytes, self.lease_seconds, bytes=int(self.max_bytes),
-            )  # fmt: skip
+                as_number(self.max_messages, "max_messages", int),
+                as_number(self.max_seconds, "max_seconds", float),
+                as_number(self.idle_seconds, "idle_seconds", float),
+                as_number(self.batch_messages, "batch_messages", int),
+                self.batch_bytes,
+                self.lease_seconds,
+                bytes=as_number(self.max_bytes, "max_bytes", int),
+            )
             queue = Queue.find(sqs_client(aws), self.sqs_queue)
             load = EventLoad(queue, request, *clients(aws, clickhouse), run_key(context), limits)
             batches = batches_of(context, queue)
@@ -253,7 +258,7 @@ class SqsRedriveDeadLettersOperator(QueueOperator):
             for letter in found:
                 objects = ", ".join(f"s3://{event.bucket}/{event.key}" for event in letter.events)
                 self.log.info("%s %r: %r", letter.message_id, objects, letter.reason)
-            redrive, wanted = as_bool(self.redrive), set(as_list(self.message_ids))
+            redrive, wanted = as_bool(self.redrive, "redrive"), set(as_list(self.message_ids))
             sent = dead_letters.redrive(wanted or None) if redrive else 0
         self.log.info("%d dead letters of %s, %d sent back", len(found), queue.name, sent)
         if redrive and sent < len(wanted):

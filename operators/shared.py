@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
@@ -16,6 +16,8 @@ from include.transform.ledger import Ledger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+N = TypeVar("N", int, float)
 
 # Answers of AIStore that stay the same: not logged in, not allowed. 400 is also what it says while a target is down.
 _REFUSED = frozenset({401, 403})
@@ -66,13 +68,21 @@ def ledger(clickhouse_conn_id: str) -> Ledger:
     return Ledger(clickhouse(clickhouse_conn_id))
 
 
-def as_bool(value: bool | str) -> bool:
-    """Read a flag that may have been rendered from a template. Raises ValueError for anything else."""
+def as_bool(value: bool | str, name: str = "argument") -> bool:
+    """Read the flag `name`, which a template may have rendered. Raises ValueError for anything else."""
     if isinstance(value, bool):
         return value
     if value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
-    raise ValueError(f"{value!r} is neither true nor false")
+    raise ValueError(f"{name} {value!r} is neither true nor false")
+
+
+def as_number(value: float | str, name: str, kind: type[N]) -> N:
+    """Read the number `name`, which a template may have rendered. Raises ValueError for anything else."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"{name} {value!r} is not a {'whole ' if kind is int else ''}number") from e
 
 
 def as_list(texts: Sequence[str] | str) -> Sequence[str]:

@@ -23,7 +23,16 @@ from operators.links import RunPageLink
 from operators.movement import Movement, MovementOperator
 from operators.outcome import check_policy
 from operators.s3_events import QueueOperator
-from operators.shared import airflow_errors, as_bool, clickhouse, ledger, run_columns, run_key, transfer_errors
+from operators.shared import (
+    airflow_errors,
+    as_bool,
+    as_number,
+    clickhouse,
+    ledger,
+    run_columns,
+    run_key,
+    transfer_errors,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -166,7 +175,10 @@ class GXValidateManifestOperator(_ManifestOperator):
         with airflow_errors():
             check_policy(self.on_invalid_rows, "on_invalid_rows")
             suite = speech_manifest_suite(
-                int(self.sample_rate), int(self.channels), float(self.min_seconds), float(self.max_seconds)
+                as_number(self.sample_rate, "sample_rate", int),
+                as_number(self.channels, "channels", int),
+                as_number(self.min_seconds, "min_seconds", float),
+                as_number(self.max_seconds, "max_seconds", float),
             )
             manifest = self.manifest(context)
         if not manifest.staged():
@@ -274,7 +286,7 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
                 return {"deleted": 0, "released": 0, "dead": 0}
             settled = settle_run(
                 queue, client, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.source, self.prefix,
-                complete=as_bool(self.complete),
+                complete=as_bool(self.complete, "complete"),
             )  # fmt: skip
         self.log.info(
             "%d messages deleted, %d given back, %d to the dead letters",

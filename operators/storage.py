@@ -18,7 +18,7 @@ from operators.hooks.storage import backend, connection_of, profile, store
 from operators.links import BenchmarksPageLink
 from operators.movement import MovementOperator
 from operators.outcome import check_policy, finish
-from operators.shared import airflow_errors, as_bool, as_list, clickhouse, ledger, run_key, task_key
+from operators.shared import airflow_errors, as_bool, as_list, as_number, clickhouse, ledger, run_key, task_key
 from operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class StorageCopyBucketOperator(MovementOperator):
             profile=profile(client, destination, connection, self.multipart),
             prefix=self.prefix,
             prepend=self.prepend,
-            retry_failed=as_bool(self.retry_failed),
+            retry_failed=as_bool(self.retry_failed, "retry_failed"),
             report=lambda progress: self.log.info("%s", progress),
         )
 
@@ -190,7 +190,7 @@ class AISPrefetchBucketOperator(MovementOperator):
             prefetch = self.prefetch()
             missing = prefetch.missing()
             self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
-            if not missing.objects and not as_bool(self.latest):
+            if not missing.objects and not as_bool(self.latest, "latest"):
                 return self._finish(context, missing, missing, time.time())
         self._submit(prefetch, {"objects": missing.objects, "size": missing.bytes, "started": time.time()}, missing)
 
@@ -198,7 +198,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         """Submit a job for what is missing, and defer."""
         with airflow_errors():
             job_id = prefetch.submit(
-                latest=as_bool(self.latest), workers=self.workers, blob_threshold=self.blob_threshold
+                latest=as_bool(self.latest, "latest"), workers=self.workers, blob_threshold=self.blob_threshold
             )
         self.defer(
             trigger=AISJobTrigger(
@@ -245,7 +245,7 @@ class AISPrefetchBucketOperator(MovementOperator):
     def _may_come(self, error: str, left: Missing) -> bool:
         """Tell whether another job may fetch what this one, which ended with `error`, has not."""
         unasked = left.objects > len(left.examples)
-        return left.passing > 0 or (bool(error) and (unasked or as_bool(self.latest)))
+        return left.passing > 0 or (bool(error) and (unasked or as_bool(self.latest, "latest")))
 
     def _told(self, error: str, left: Missing) -> str:
         what = "what has changed there may not be fetched"
@@ -322,8 +322,8 @@ class StorageTuneOperator(BaseOperator):
                 for direction in DIRECTIONS:
                     tuner = Tuner(
                         there,
-                        seconds=float(self.seconds),
-                        most_bytes=int(self.megabytes) * MIB,
+                        seconds=as_number(self.seconds, "seconds", float),
+                        most_bytes=as_number(self.megabytes, "megabytes", int) * MIB,
                         scope=task_key(context),
                         stop=self._stop,
                     )
@@ -387,8 +387,8 @@ class StorageBenchmarkOperator(BaseOperator):
             stores = [backend(text) for text in as_list(self.backends)]
             benchmark = Benchmark(
                 stores,
-                rounds=int(self.rounds),
-                put_bytes=int(self.megabytes) * 1_000_000,
+                rounds=as_number(self.rounds, "rounds", int),
+                put_bytes=as_number(self.megabytes, "megabytes", int) * 1_000_000,
                 scope=task_key(context),
                 stop=self._stop,
             )

@@ -14,7 +14,7 @@ from operators.charts import chart_at
 from operators.hooks.aistore import AIStoreHook
 from operators.links import BenchmarksPageLink, RunPageLink
 from operators.outcome import check_policy
-from operators.shared import airflow_errors, clickhouse, ledger, run_columns, task_key
+from operators.shared import airflow_errors, as_number, clickhouse, ledger, run_columns, task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, ObjectStoragePath
@@ -119,8 +119,8 @@ class AISMeasureThroughputOperator(BaseOperator):
             Bucket.parse(self.bucket),
             self.workload,
             size(self.object_size),
-            int(self.concurrency),
-            int(self.seconds),
+            as_number(self.concurrency, "concurrency", int),
+            as_number(self.seconds, "seconds", int),
             size(self.dataset_size) if self.dataset_size else 0,
             self.prefix,
             size(self.write_limit),
@@ -142,8 +142,13 @@ class AISMeasureThroughputOperator(BaseOperator):
             loader=self.loader or hook.loader,
             name=f"{scope}/{context['ti'].try_number}",
             scope=scope,
-            bound=node_bound(float(self.nic_gbit), float(self.disk_gb_per_second)),
-            comparison=Comparison(int(self.compare_runs), float(self.tolerance)),
+            bound=node_bound(
+                as_number(self.nic_gbit, "nic_gbit", float),
+                as_number(self.disk_gb_per_second, "disk_gb_per_second", float),
+            ),
+            comparison=Comparison(
+                as_number(self.compare_runs, "compare_runs", int), as_number(self.tolerance, "tolerance", float)
+            ),
         )
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from typing import Any
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from include.transfer.errors import UsageError
 from operators.hooks.doctor import look
 from operators.triggers.engine import SETTLE_SECONDS, in_thread
 
 
 class CheckConnectionsTrigger(BaseTrigger):
-    """Makes the doctor's checks once, in a thread, and fires with what they found.
+    """Makes the doctor's checks once, in a thread, and fires with what they found, or why they cannot be made.
 
     `connections` are ids by system; nothing secret is stored with the trigger, nor in its event.
     """
@@ -39,5 +40,9 @@ class CheckConnectionsTrigger(BaseTrigger):
         """Look, and fire."""
         await asyncio.sleep(SETTLE_SECONDS)
         found = {system: await BaseHook.aget_connection(conn_id) for system, conn_id in self.connections.items()}
-        findings = await in_thread(partial(look, found, self.bucket, self.queue, write=self.write))
+        try:
+            findings = await in_thread(partial(look, found, self.bucket, self.queue, write=self.write))
+        except (UsageError, ValueError) as e:  # such as a bucket's name that is none: no retry helps
+            yield TriggerEvent({"error": str(e)})
+            return
         yield TriggerEvent({"findings": [asdict(finding) for finding in findings]})

@@ -3,16 +3,20 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from include.transfer.engine import Report
 from include.transfer.errors import UsageError
 from include.transfer.request import CHOICES, Request
 from include.transfer.source import Source
 from include.transfer.table import Layout
+from operators import clickhouse
 from operators.clickhouse import S3ToClickHouseOperator
 from operators.hooks.transfer import source
 
@@ -101,6 +105,28 @@ def test_an_error_in_the_triggerer_is_retried_when_that_helps(again: bool, kind:
     with pytest.raises(AirflowException, match="it says why") as error:
         operator().finish({}, {"error": "it says why", "again": again})  # type: ignore[typeddict-item]
     assert type(error.value) is kind
+
+
+def test_objects_that_failed_are_named_with_where_the_others_are_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clickhouse, "ledger", lambda conn_id: SimpleNamespace(create=lambda: None))
+    monkeypatch.setattr(S3ToClickHouseOperator, "record_end", lambda *_, **__: None)
+    context: Any = {"dag_run": SimpleNamespace(dag_id="d", run_id="r")}
+
+    def said(loaded: int) -> str:
+        report = Report(9, 4, loaded, 2, 7, 0, 70, 1.0, (("a.csv", "no rows"), ("b.csv", "no")))
+        assert operator(on_failed_objects="report").finish(context, {"report": asdict(report)})
+        with pytest.raises(AirflowFailException) as error:
+            operator().finish(context, {"report": asdict(report)})
+        return str(error.value)
+
+    where = "All of them: SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed' AND run_id = 'd/r'."
+    assert said(3) == (
+        f"2 of 5 objects failed, such as 'a.csv': no rows. {where} The others are loaded; clear this task to try the"
+        " failed ones again."
+    )
+    assert said(0).endswith(f"{where} Clear this task to try the failed ones again.")
 
 
 def test_template_fields_are_arguments() -> None:

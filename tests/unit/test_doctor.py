@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from include.doctor.examination import Systems, examine
 from include.doctor.findings import Finding, without_secrets
 from operators import doctor
 from operators.doctor import CheckConnectionsOperator
+from operators.triggers import doctor as triggers
 from operators.triggers.doctor import CheckConnectionsTrigger
 
 FIELDS = {"conn_type": "aws", "host": "h", "port": 1, "login": "me", "password": "p/w"}
@@ -152,3 +154,32 @@ def test_the_triggerer_gets_ids_and_gives_findings(known: Any) -> None:
     event = {"findings": [vars(GOOD), vars(BAD)]}
     with pytest.raises(AirflowFailException, match="S3 put: denied"):
         operator().finish({}, event)
+
+
+def test_a_bucket_that_cannot_be_one_fails_at_once_from_the_triggerer_too(
+    known: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+
+    async def connection(conn_id: str) -> AirflowConnection:
+        return known[conn_id]
+
+    monkeypatch.setattr(triggers.BaseHook, "aget_connection", connection)
+    trigger = CheckConnectionsTrigger({"aws": "aws_default"}, "s3://b", "", False)
+
+    async def events() -> list[Any]:
+        return [event.payload async for event in trigger.run()]
+
+    (event,) = asyncio.run(events())
+    assert event["error"].startswith("bucket 's3://b': a bucket's name has")
+    with pytest.raises(AirflowFailException, match="bucket 's3://b'"):
+        operator().finish({}, event)
+    with pytest.raises(AirflowFailException, match="bucket 's3://b'"):
+        CheckConnectionsOperator(
+            task_id="check", bucket="s3://b", clickhouse_conn_id=None, aistore_conn_id=None, hsds_conn_id=None
+        ).execute({})
+
+
+def test_a_flag_that_is_none_is_named(known: Any) -> None:
+    with pytest.raises(AirflowFailException, match=r"^write 'maybe' is neither true nor false"):
+        operator(write="maybe").execute({})

@@ -39,7 +39,7 @@ from operators.aistore_etl import (
     AISTransformObjectOperator,
 )
 from operators.hooks.aistore import AIStoreHook
-from operators.shared import airflow_errors, as_bool, run_columns, run_key
+from operators.shared import airflow_errors, as_bool, as_number, run_columns, run_key
 from operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from operators.triggers.aistore import AISJobTrigger
 
@@ -151,9 +151,25 @@ def test_as_bool(value: bool | str, expected: bool) -> None:
 
 @pytest.mark.parametrize("value", ["", "1", "0", "yes", "None", "{{ params.retry_failed }}"])
 def test_as_bool_refuses(value: str) -> None:
-    with pytest.raises(ValueError, match="is neither true nor false") as caught:
-        as_bool(value)
-    assert repr(value) in str(caught.value)
+    with pytest.raises(ValueError, match=rf"^latest {re.escape(repr(value))} is neither true nor false$"):
+        as_bool(value, "latest")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"), [("7", int, 7), (7, int, 7), ("7", float, 7.0), (0.5, float, 0.5)]
+)
+def test_as_number(value: float | str, kind: Any, expected: float) -> None:
+    found = as_number(value, "seconds", kind)
+    assert (found, type(found)) == (expected, kind)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "what"),
+    [("fast", int, "whole number"), ("0.5", int, "whole number"), ("", float, "number"), (None, float, "number")],
+)
+def test_as_number_refuses(value: Any, kind: Any, what: str) -> None:
+    with pytest.raises(ValueError, match=f"^seconds {value!r} is not a {what}$"):
+        as_number(value, "seconds", kind)
 
 
 def test_run_identity() -> None:
@@ -428,11 +444,14 @@ def test_deleting_etls_says_whether_they_are_gone(
     [
         GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", on_invalid_rows="Fail"),  # type: ignore[arg-type]
         GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", sample_rate="fast"),
+        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", channels="mono"),
+        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", min_seconds="some"),
+        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", max_seconds="many"),
         AISInspectBucketOperator(task_id="t", source="ais://a", etl=EtlSpec("e", "image"), on_failed_objects="no"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_arguments_fail_before_anything_is_done(operator: Any) -> None:
-    with pytest.raises(AirflowFailException, match=r"use 'fail' or 'report'|invalid literal"):
+    with pytest.raises(AirflowFailException, match=r"use 'fail' or 'report'|^\w+ '\w+' is not a (whole )?number"):
         operator.execute(CONTEXT)
 
 

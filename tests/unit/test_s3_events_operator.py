@@ -64,6 +64,14 @@ def test_limits_that_make_no_sense_fail_the_task_at_once(limits: Any, wrong: dic
         limits(**wrong)
 
 
+@pytest.mark.parametrize(
+    "name", ["max_messages", "max_bytes", "max_seconds", "idle_seconds", "batch_messages", "retry_failed"]
+)
+def test_an_argument_that_is_none_is_named(limits: Any, name: str) -> None:
+    with pytest.raises(AirflowFailException, match=f"^{name} 'some' is n"):
+        limits(**{name: "some"})
+
+
 def test_the_run_says_whose_dead_letters_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[dict[str, Any]] = []
     monkeypatch.setattr(s3_events, "ledger", lambda conn_id: SimpleNamespace(create=lambda: None))
@@ -121,6 +129,11 @@ def test_messages_that_are_no_dead_letters_are_named_when_the_others_are_sent(re
         redrive(["y", "a", "x"])
     with pytest.raises(AirflowFailException, match=r"\['a'\] not among the dead letters"):
         redrive("['a']")
+
+
+def test_whether_to_send_them_back_is_true_or_false(redrive: Any) -> None:
+    with pytest.raises(AirflowFailException, match=r"^redrive 'yes' is neither true nor false"):
+        redrive("a", redrive="yes")
 
 
 def test_dead_letters_are_only_listed_by_default(redrive: Any) -> None:

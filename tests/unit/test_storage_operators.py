@@ -45,6 +45,20 @@ def test_template_fields_are_arguments(operator: Any) -> None:
     assert set(operator.template_fields) <= set(arguments)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (StorageTuneOperator, "seconds"), (StorageTuneOperator, "megabytes"), (StorageBenchmarkOperator, "rounds"),
+        (StorageBenchmarkOperator, "megabytes"),
+    ],
+)  # fmt: skip
+def test_a_number_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str) -> None:
+    monkeypatch.setattr(storage, "backend", lambda text: SimpleNamespace())
+    monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace(command=lambda statement: None))
+    with pytest.raises(AirflowFailException, match=f"^{name} 'some' is not a "):
+        kind(task_id="measure", backends=["s3://b"], **{name: "some"}).execute(CONTEXT)
+
+
 # --- stores from connections
 
 

@@ -327,7 +327,12 @@ def test_lines_say_what_was_measured() -> None:
     [
         ({"object_size": "10"}, "size '10'"),
         ({"object_size": "6GiB"}, "object size"),
-        ({"concurrency": "many"}, "invalid literal"),
+        ({"concurrency": "many"}, "concurrency 'many' is not a whole number"),
+        ({"seconds": "1.5"}, "seconds '1.5' is not a whole number"),
+        ({"nic_gbit": "fast"}, "nic_gbit 'fast' is not a number"),
+        ({"disk_gb_per_second": ""}, "disk_gb_per_second '' is not a number"),
+        ({"compare_runs": "all"}, "compare_runs 'all' is not a whole number"),
+        ({"tolerance": "10%"}, "tolerance '10%' is not a number"),
         ({"bucket": "bench"}, "write it as one of"),
         ({"workload": "append"}, "use one of read"),
         ({"on_regression": "ignore"}, "use 'fail' or 'report'"),
