@@ -124,8 +124,8 @@ class _BucketJobOperator(MovementOperator):
         """Return how the job goes about it. Raises ValueError for arguments that do not go together."""
         return Options(
             prefix=self.prefix,
-            retry_failed=as_bool(self.retry_failed),
-            latest=as_bool(self.latest),
+            retry_failed=as_bool(self.retry_failed, "retry_failed"),
+            latest=as_bool(self.latest, "latest"),
             workers=self.workers,
             continue_on_error=self.continue_on_error,
             quarantine=Bucket.parse(self.quarantine) if self.quarantine else None,
@@ -139,7 +139,7 @@ class _BucketJobOperator(MovementOperator):
         """Plan, submit and defer; ends at once when there is nothing to do, or with what a dry run would do."""
         with airflow_errors():
             job = self.job(context)
-            if as_bool(self.plan_only):
+            if as_bool(self.plan_only, "plan_only"):
                 plan = job.preview()
                 self.log.info("dry run, nothing was changed: %s", plan)
                 return plan
@@ -301,7 +301,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
 
     def options(self) -> Options:
         """Add what only transforms have."""
-        return replace(super().options(), sync=as_bool(self.sync), keep_etl=self.keep_etl)
+        return replace(super().options(), sync=as_bool(self.sync, "sync"), keep_etl=self.keep_etl)
 
     def naming(self, context: Context) -> Naming:
         """Return the extension mapping and the prefix of results."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 
 # The XCom that says what the task waits for: when the time is over Airflow has forgotten its trigger.
 WAITS_FOR = "waits_for"
+# The triggerer hears some seconds later than the task that the time is over, and does again what is lost meanwhile.
+TRIGGERER_SECONDS = 10.0
 
 
 class DeferringOperator(BaseOperator):
-    """Holds its `execution_timeout` while it is deferred too, each time anew; Airflow 3.3 holds only workers to it.
+    """Keeps to its `execution_timeout` while it is deferred, too: Airflow 3.3 holds only workers to it.
 
-    What it waits for is told to stop then, as when a user kills the task, which Airflow leaves out as well.
+    The time begins anew with each deferral. When it is over, what the task waits for is told to stop, as when a user
+    kills the task: Airflow does not tell it.
     """
 
     def defer(
@@ -55,6 +59,8 @@ class DeferringOperator(BaseOperator):
         try:
             waits_for = context["ti"].xcom_pull(key=WAITS_FOR)
             trigger = resolve_name(waits_for["trigger"])(**waits_for["arguments"])
+            limit = self.execution_timeout  # holds for this, too
+            time.sleep(min(TRIGGERER_SECONDS, limit.total_seconds() / 2) if limit else TRIGGERER_SECONDS)
             asyncio.run(trigger.on_kill())
         except Exception as e:  # the task fails for its time, whatever else is wrong
             self.log.warning("what this task waited for may go on: %s", e)

@@ -68,7 +68,7 @@ def ledger(clickhouse_conn_id: str) -> Ledger:
     return Ledger(clickhouse(clickhouse_conn_id))
 
 
-def as_bool(value: bool | str, name: str = "argument") -> bool:
+def as_bool(value: bool | str, name: str) -> bool:
     """Read the flag `name`, which a template may have rendered. Raises ValueError for anything else."""
     if isinstance(value, bool):
         return value

@@ -243,9 +243,11 @@ def test_a_validation_that_is_cleared_judges_anew_what_is_still_staged(
     for name, value in airflow.environment(shelf.stack).items():
         if name.startswith("AIRFLOW_CONN_"):
             monkeypatch.setenv(name, value)
-    put(shelf.aistore, shelf.audio, {"short.wav": tone(1), "long.wav": tone(3), "longer.wav": tone(5)})
+    recordings = Bucket("ais", unique("in"))
+    put(shelf.aistore, recordings, {"short.wav": tone(1), "long.wav": tone(3), "longer.wav": tone(5)})
     dag_run = SimpleNamespace(dag_id="speech", run_id=unique("run"))
     run = f"speech/{dag_run.run_id}"
+    assert shelf.transcode(recordings, run).done == 3
     job, _ = shelf.probe(run)
     manifest = shelf.manifest(run)
     assert manifest.stage(shelf.aistore, job.scope).rows == 3

@@ -18,6 +18,7 @@ from operators.deferring import DeferringOperator
 
 TIMED_OUT = {"error": "Trigger timeout"}  # as the scheduler writes it (check_trigger_timeouts)
 KILLED: list[Any] = []
+SLEPT: list[float] = []
 
 
 class Waiting(BaseTrigger):
@@ -56,7 +57,9 @@ class Instance:
 def context(monkeypatch: pytest.MonkeyPatch) -> Any:
     found: Any = {"ti": Instance()}
     monkeypatch.setattr(deferring, "get_current_context", lambda: found)
-    KILLED.clear()
+    monkeypatch.setattr(deferring.time, "sleep", SLEPT.append)
+    for noted in (KILLED, SLEPT):
+        noted.clear()
     return found
 
 
@@ -87,6 +90,16 @@ def test_what_a_task_waited_for_is_stopped_when_its_time_is_over(context: Any, j
     with pytest.raises(TaskDeferralTimeout, match=r"longer than its execution_timeout.*give it more time"):
         operator(5).resume_execution("__fail__", TIMED_OUT, context)
     assert [job] == KILLED
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(5, 10), (0.1, 3)])
+def test_the_triggerer_has_let_go_before_anything_is_stopped(context: Any, minutes: float, seconds: float) -> None:
+    """It would do again what is stopped. The task has as much time for both as for anything else."""
+    deferred(operator(minutes), Waiting("j"))
+    assert SLEPT == []
+    with pytest.raises(TaskDeferralTimeout):
+        operator(minutes).resume_execution("__fail__", TIMED_OUT, context)
+    assert pytest.approx([seconds]) == SLEPT
 
 
 def test_waiting_for_a_moment_has_nothing_to_stop(context: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,7 @@ def test_no_error_stays_none() -> None:
     [(True, True), (False, False), ("True", True), ("False", False), ("true", True), (" FALSE\n", False)],
 )
 def test_as_bool(value: bool | str, expected: bool) -> None:
-    assert as_bool(value) is expected
+    assert as_bool(value, "latest") is expected
 
 
 @pytest.mark.parametrize("value", ["", "1", "0", "yes", "None", "{{ params.retry_failed }}"])
