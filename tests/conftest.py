@@ -105,8 +105,9 @@ def sqs_client(stack: Stack) -> SQSClient:
 
 
 @pytest.fixture
-def drive() -> Callable[[BucketJob], Summary]:
-    """Run a `BucketJob` to its end, as an operator does between its deferrals."""
+def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[[BucketJob], Summary]:
+    """Run a `BucketJob` to its end, as an operator does between its deferrals, and with less patience."""
+    monkeypatch.setattr("include.transform.bucket_job.RETRY_DELAY", 1.0)
 
     def run(job: BucketJob) -> Summary:
         state = job.begin()

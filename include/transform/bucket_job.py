@@ -378,10 +378,13 @@ class BucketJob:
             self.ledger.settle(self.scope, record_done=options.keeps_result, no_reason=no_reason, remote=remote)
             if self.spec is None and self._may_go_on():
                 self._require_copies()
-        if self.spec and (state.pending or options.sync):
-            self._remove_empty_results()
-            jobs.end_idle(self.client, self.source, self.destination)
-            if not options.keep_etl:
+        if state.pending or options.sync:
+            if self.spec:
+                self._remove_empty_results()
+            for to in filter(None, (self.destination, options.quarantine)):
+                # one whose end a target has not heard of stays for minutes
+                jobs.end_idle(self.client, self.source, to)
+            if self.spec and not options.keep_etl:
                 etls.release(self.client, self.spec.all_names)
         totals = self.ledger.totals(self.scope)
         if not options.keeps_result:

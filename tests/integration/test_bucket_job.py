@@ -146,6 +146,7 @@ def test_a_copy_takes_what_is_new_or_changed_and_nothing_else(
     assert sizes(pair.client, pair.destination) == {"some/empty.flac": 0}
     found = copy("all")
     assert (found.listed, found.done, found.failed, found.skipped) == (7, 6, 0, 1), found
+    assert not list(jobs._jobs_between(pair.client, pair.source, pair.destination))
     assert found.bytes_in == found.bytes_out == sum(map(len, objects.values()))
     again = copy("again")
     assert (again.listed, again.done, again.failed, again.skipped) == (7, 0, 0, 7), again
