@@ -244,11 +244,14 @@ def alone(client: Any, what: str, seconds: float) -> Iterator[None]:
 def _age(client: Any, name: str) -> float:
     """Return for how many seconds a bucket has been there, by the cluster's clock; 0 when it is gone."""
     from aistore.sdk.const import HEADER_BUCKET_PROPS
-    from aistore.sdk.errors import ErrBckNotFound
+    from aistore.sdk.errors import AISError
+    from requests import codes
 
     try:
         head = client.bucket(name).head()
-    except ErrBckNotFound:
+    except AISError as e:  # the answer to a HEAD has no body, which would say more
+        if e.status_code != codes.not_found:
+            raise
         return 0.0
     created = int(json.loads(head[HEADER_BUCKET_PROPS])["created"]) / 1e9
     return parsedate_to_datetime(head["Date"]).timestamp() - created

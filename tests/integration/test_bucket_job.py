@@ -344,6 +344,7 @@ def test_who_dies_while_submitting_is_waited_for_and_then_forgotten(
         patched.setattr("aistore.sdk.bucket.Bucket.delete", lambda *_, **__: None)
         with jobs.submitting(pair.client, pair.source, pair.destination):
             pass
+    assert jobs._age(pair.client, unique("no-such-bucket")) == 0
     monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 3.0)
     began = time.monotonic()
     with jobs.submitting(pair.client, pair.source, pair.destination):
