@@ -176,6 +176,8 @@ def main() -> None:
     add("--rounds", type=int, default=3, help="interleaved rounds of drains (default: %(default)s)")
     add("--burst", type=int, default=100_000, help="messages of the burst (default: %(default)s)")
     given = parser.parse_args()
+    if given.single < 2:
+        parser.error(f"--single {given.single}: percentiles need 2 or more")
     state = Path(tempfile.mkdtemp(prefix="bench-events-", dir=_home()))
     (state / "cache").symlink_to(default_folder().resolve() / "cache", target_is_directory=True)
     stack = cli.up(state, only=("s3", "clickhouse", "airflow"))
