@@ -109,10 +109,11 @@ chaos: $(STAMP) ## tests that kill nodes and servers, then 300 faults over 20,00
 	@$(PYTHON) -m tests.chaos $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(STAMP) ## hostile recordings through the workers that decode them, hostile tables and events; ARGS="--inputs 100000"
+fuzz: $(STAMP) ## hostile recordings through the workers that decode them, hostile tables and events; then the same files for us and for other readers; ARGS="--inputs 100000" DIFFERENTIAL="--inputs 20000"
 	@$(PYTHON) -m tests.fuzz.media $(ARGS)
 	@$(PYTHON) -m tests.fuzz.tables $(ARGS)
 	@$(PYTHON) -m tests.fuzz.guided $(ARGS)
+	@$(PYTHON) -m tests.fuzz.differential $(DIFFERENTIAL)
 
 .PHONY: audit
 audit: $(STAMP) | $(UV) ## known vulnerabilities of the pinned packages, but those with a reason in docs/advisories.txt

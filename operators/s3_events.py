@@ -192,6 +192,16 @@ class QueueOperator(BaseOperator):
         client = clickhouse_client(BaseHook.get_connection(self.clickhouse_conn_id))
         return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
 
+    def conn_if_any(self) -> tuple[Queue, Any] | None:
+        """Return the same, or None where there is no queue: then a run has no events."""
+        from include.events.queue import NoQueueError
+
+        try:
+            return self.conn()
+        except NoQueueError as e:
+            self.log.warning("%s: this run has no events", e)
+            return None
+
 
 class SqsLeaseS3EventsOperator(QueueOperator):
     """Leases the messages of a queue for the tasks of this run, as its setup.
@@ -215,14 +225,11 @@ class SqsLeaseS3EventsOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, int]:
         """Take batches over, or receive one."""
         from include.events.lease import take_or_receive
-        from include.events.queue import NoQueueError
 
         with transfer_errors():
-            try:
-                queue, client = self.conn()
-            except NoQueueError as e:
-                self.log.warning("%s: this run has no events", e)
+            if (found := self.conn_if_any()) is None:
                 return {"messages": 0}
+            queue, client = found
             count = take_or_receive(
                 queue, client, run_key(context), batches_of(context, queue), self.max_messages, self.lease_seconds
             )

@@ -275,17 +275,13 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
         """Compare with the ledger, record, delete."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
-        from include.events.queue import NoQueueError
         from include.speech.recordings import settle_run
 
         with transfer_errors():
-            try:
-                queue, client = self.conn()
-            except NoQueueError as e:
-                self.log.warning("%s: this run has no events", e)
+            if (found := self.conn_if_any()) is None:
                 return {"deleted": 0, "released": 0, "dead": 0}
             settled = settle_run(
-                queue, client, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.source, self.prefix,
+                *found, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.source, self.prefix,
                 complete=as_bool(self.complete, "complete"),
             )  # fmt: skip
         self.log.info(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from include.storage.errors import NO_REASON
+from include.storage.s3 import head_object
 from include.transfer.content import s3_error
 from include.transfer.errors import ObjectError, TransferError, classify
 from include.transfer.loads import LONG_STATEMENT
@@ -80,12 +80,7 @@ def _head(s3: S3Client, bucket: str, key: str) -> Found:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        try:
-            head = s3.head_object(Bucket=bucket, Key=key)
-        except ClientError as e:
-            if e.response["Error"]["Code"] in NO_REASON:  # a GET is told why
-                s3.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
-            raise
+        head = head_object(s3, bucket, key)
     except ClientError as e:
         if e.response["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
             return None

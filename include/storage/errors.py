@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
 # What else it answers with such a status, and which passes: a connection was slow or broke, or there was too much.
 _PASSING = EXPIRED | {"RequestTimeout", "BadDigest", "Throttling"}
-# The answer to a HEAD has no body: botocore gives its status as the code, and the reason may be one that passes.
-NO_REASON = frozenset({"400", "403"})
 
 
 def passes(error: ClientError) -> bool:

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from include.storage.buckets import Bucket, StoredObject, list_aistore, list_s3
 from include.storage.errors import (
-    NO_REASON,
     DeniedError,
     ObjectError,
     StorageError,
@@ -41,6 +40,8 @@ _REGION = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 )
 _GONE = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
+# The answer to a HEAD has no body: botocore gives its status as the code, and the reason may be one that passes.
+_NO_REASON = frozenset({"400", "403"})
 _CHANGED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
 # request -> what allows it, where that is called otherwise
 _PERMISSIONS = {
@@ -73,6 +74,18 @@ def client_config(connections: int, given: Mapping[str, Any] | None = None) -> A
         )
     except (BotoCoreError, TypeError) as e:
         raise UsageError(f"config_kwargs of the connection: {e}") from e
+
+
+def head_object(client: S3Client, bucket: str, key: str) -> Any:
+    """HEAD an object; where that is refused, a GET of one byte says why. Raises ClientError."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return client.head_object(Bucket=bucket, Key=key)
+    except ClientError as e:
+        if e.response["Error"]["Code"] in _NO_REASON:
+            client.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
+        raise
 
 
 class S3Store:
@@ -110,17 +123,9 @@ class S3Store:
             yield from list_s3(self.client, self.bucket, prefix)
 
     def head(self, key: str) -> Head:
-        """Ask for an object without its content; where that is refused, a GET of one byte says why."""
-        from botocore.exceptions import ClientError
-
+        """Ask for an object without its content."""
         with self._errors(key):
-            try:
-                answer = self.client.head_object(Bucket=self.bucket, Key=key)
-            except ClientError as e:
-                if e.response["Error"]["Code"] in NO_REASON:
-                    self.client.get_object(Bucket=self.bucket, Key=key, Range="bytes=0-0")["Body"].close()
-                raise
-            return self._head(answer)
+            return self._head(head_object(self.client, self.bucket, key))
 
     def fetch(self, key: str) -> tuple[Head, bytes]:
         """Read an object in one request."""
@@ -354,7 +359,7 @@ def _refusal(client: S3Client, name: str, key: str, error: Any) -> StorageError:
         (status == 307, UsageError(f"{text}: turn on AIStore's features S3-API-via-Root and S3-Reverse-Proxy")),
         (code == "EntityTooSmall", UsageError(f"{text}: raise part_size")),
         (code in _CHANGED or bool(key and code in _GONE), changed(where)),
-        (error.operation_name == "HeadObject" and code in NO_REASON, TransientError(text)),
+        (error.operation_name == "HeadObject" and code in _NO_REASON, TransientError(text)),
         (
             code == "AccessDenied" or status == 403,
             (DeniedError if key else UsageError)(f"{text}: give the connection's keys the permission {permission}"),

@@ -295,7 +295,6 @@ class BucketJob:
                 return replace(state, job_id="")
         to = self.options.quarantine if state.phase == "quarantine" else self.destination
         assert to is not None  # noqa: S101 - advance() chose this phase
-        jobs.end_idle(self.client, self.source, to)  # an ETL is not replaced while a transform is there
         names = self._ensure_etls(state.phase)
         with jobs.submitting(self.client, self.source, to):
             if running := jobs.running_between(self.client, self.source, to):
@@ -335,28 +334,21 @@ class BucketJob:
             self._list_destination("after")
         return self._after_pass(replace(state, job_id="", cursor=""))
 
-    def _make_way(self) -> None:
-        """Delete results that are as they were before, and that nothing is known to be wrong with.
-
-        AIStore gives what it writes over ``hpush`` the version that the same content had, so that a result which was
-        made again cannot be told from one that was not. What is there after the next try was made by it.
-        """
-        after = ""
-        while window := self.ledger.unchanged(self.scope, after, WINDOW):
-            after = window[-1].object
-            delete_objects(self.client, self.destination, [p.destination_object for p in window])
-            self.ledger.accept(self.scope, window)
-        if after:
-            self._list_destination("after")
-
     def _after_pass(self, state: State) -> State:
         """Choose what comes after all pending objects have been tried: another try, the quarantine, or the end."""
         retries = RETRIES if self._may_go_on() else 0
         if state.retries < retries and self.ledger.missing(self.scope, "", 1):
             # another way to hand objects over may help at once, the same copy again only later
             wait = RETRY_DELAY if state.retries or self.spec is None else 0
-            if self.spec and state.retries == retries - 1 and not self.destination.is_remote:
-                self._make_way()
+            is_last = state.retries == retries - 1
+            # over hpush what is made again as it was gets the version that it had
+            if (
+                self.spec
+                and is_last
+                and not self.destination.is_remote
+                and copies.make_way(self.client, self.ledger, self.scope, self.destination)
+            ):
+                self._list_destination("after")
             return replace(state, phase="retry", retries=state.retries + 1, not_before=time.time() + wait)
         if self.options.quarantine and self.ledger.missing(self.scope, "", 1, final=True):
             self.options.quarantine.handle(self.client).create(exist_ok=True)
@@ -425,6 +417,8 @@ class BucketJob:
     def _ensure_etls(self, phase: str) -> list[str]:
         if self.spec is None or phase == "quarantine":
             return []
+        # an ETL is not replaced while a transform is there, idle as it may be
+        jobs.end_idle(self.client, self.source, self.destination)
         return etls.ensure(self.client, self.spec.over("hpush") if phase == "retry" else self.spec, self.pods)
 
     def _submit_bucket(self, names: list[str]) -> str:

@@ -6,10 +6,11 @@ import hashlib
 import inspect
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ MARK = "STORESIDE_SPEC"
 # Names of ETLs: 6 to 32 characters of lower-case letters, digits and hyphens (AIStore, k8s.ValidateEtlName).
 _PREFIX_LENGTH = 20
 _ATTEMPTS = 3
+# Longer than ending an ETL takes: who waits for more waits for a start.
+_END_SECONDS = 10.0
 # Seconds between looks at an ETL that does not answer.
 _HEALTH_WAITS = (1.0, 3.0)
 # AIStore's own time-out of an object counts the time that it waits for a worker too; the server's comes first, as it
@@ -211,7 +214,8 @@ def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
     attempt = 0
     while True:
         attempt += 1
-        with _alone(client, spec.name, spec.init_timeout):
+        longest = spec.init_timeout + 60
+        with jobs.alone(client, _lock(spec.name), stale_seconds=longest, patience_seconds=2 * longest):
             if _running(client, spec):
                 return spec.name
             failure = _start(client, spec, pods)
@@ -240,9 +244,9 @@ def _start(client: Any, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, bool
     return None
 
 
-def _alone(client: Any, name: str, seconds: float = 0) -> AbstractContextManager[None]:
-    """Be the only one who starts or ends an ETL, which takes so many seconds and some more."""
-    return jobs.alone(client, f"ETL {name}", seconds + 60)
+def _lock(name: str) -> str:
+    """Return what is locked by whoever starts or ends an ETL."""
+    return f"ETL {name}"
 
 
 def _running(client: Any, spec: EtlSpec) -> bool:
@@ -321,7 +325,8 @@ def release(client: Any, names: Collection[str]) -> bool:
         return False
     try:
         for name in names:
-            with _alone(client, name):
+            # whoever starts one may take any time: the lock is his, however old it is
+            with jobs.alone(client, _lock(name), stale_seconds=math.inf, patience_seconds=_END_SECONDS):
                 discard(client, name)
     except TransientTransformError as e:
         log.info("ETLs are left to others: %s", e)

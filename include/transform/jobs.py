@@ -202,23 +202,24 @@ def submitting(client: Any, source: Bucket, destination: Bucket) -> Iterator[Non
     of an aborted one works, but cannot be followed or aborted: AIStore shows the other. Making the bucket of `alone`
     changes the version.
     """
-    with alone(client, f"jobs from {source} to {destination}", SUBMIT_SECONDS):
+    what = f"jobs from {source} to {destination}"
+    with alone(client, what, stale_seconds=SUBMIT_SECONDS, patience_seconds=2 * SUBMIT_SECONDS):
         yield
 
 
 @contextmanager
-def alone(client: Any, what: str, seconds: float) -> Iterator[None]:
+def alone(client: Any, what: str, *, stale_seconds: float, patience_seconds: float) -> Iterator[None]:
     """Be the only one who does something with a cluster; others wait.
 
     AIStore has no locks for users, but making a bucket succeeds for one of many. It is removed afterwards; one that
-    is older than `seconds`, which are more than the work takes, was left by somebody who is gone. Raises
-    TransientTransformError when others do not come to an end.
+    is older than `stale_seconds`, which are more than anybody's work takes, was left by somebody who is gone. Raises
+    TransientTransformError when others do not come to an end within `patience_seconds`.
     """
     from aistore.sdk.errors import AISError, ErrBckAlreadyExists
     from requests import RequestException
 
     bucket = client.bucket(f"storeside-lock-{hashlib.sha256(what.encode()).hexdigest()[:24]}")
-    deadline = time.monotonic() + 2 * seconds
+    deadline = time.monotonic() + patience_seconds
     while True:
         try:
             bucket.create()
@@ -226,9 +227,9 @@ def alone(client: Any, what: str, seconds: float) -> Iterator[None]:
         except ErrBckAlreadyExists:
             if time.monotonic() > deadline:
                 raise TransientTransformError(
-                    f"{what}: others have been at it for {2 * seconds:g} s: try later"
+                    f"{what}: others have been at it for {patience_seconds:g} s: try later"
                 ) from None
-            if _age(client, bucket.name) > seconds:
+            if _age(client, bucket.name) > stale_seconds:
                 bucket.delete(missing_ok=True)
             else:
                 time.sleep(0.2)

@@ -257,6 +257,20 @@ def test_one_object(aistore: Any, source: Bucket, tmp_path: Path) -> None:
     assert not set(chain.over("hpush").names) & set(etls.ours(aistore))
 
 
+def test_an_etl_that_somebody_starts_is_not_ended_however_long_that_takes(
+    aistore: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrap = spec("wrap")
+    etls.ensure(aistore, wrap)
+    monkeypatch.setattr(etls, "_END_SECONDS", 0.5)
+    monkeypatch.setattr(jobs, "_age", lambda *_: 3600.0)
+    with jobs.alone(aistore, f"ETL {wrap.name}", stale_seconds=60, patience_seconds=1):
+        assert not etls.release(aistore, wrap.names)
+        assert wrap.name in etls.ours(aistore)
+    assert etls.release(aistore, wrap.names)
+    assert wrap.name not in etls.ours(aistore)
+
+
 def test_tasks_that_end_the_etl_of_others_cost_them_a_start(aistore: Any, source: Bucket) -> None:
     to, wrap = Bucket("ais", unique("out")), spec("wrap")
     names = [f"a/{n}.txt" for n in range(6)]

@@ -435,7 +435,7 @@ def test_deleting_etls_says_whether_they_are_gone(
     monkeypatch.setattr(AIStoreHook, "get_conn", lambda _: None)
     monkeypatch.setattr("include.transform.etl.ours", lambda _: ["my-etl"])
     monkeypatch.setattr("include.transform.jobs.running_transforms", lambda _: running)
-    monkeypatch.setattr("include.transform.jobs.alone", lambda *_: nullcontext())
+    monkeypatch.setattr("include.transform.jobs.alone", lambda *_, **__: nullcontext())
     monkeypatch.setattr("include.transform.etl.discard", lambda _, name: discarded.append(name))
     assert AISDeleteEtlOperator(task_id="t", etl=etl).execute(CONTEXT) is not bool(running)
     assert discarded == ([] if running else ["my-etl"])

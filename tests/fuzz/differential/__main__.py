@@ -1,0 +1,47 @@
+"""Differential fuzzing: ``python -m tests.fuzz.differential --inputs 20000 --only parquet,csv``.
+
+Each family generates valid and slightly invalid files and compares what the product reads with what an independent
+reader reads: pyarrow for Parquet, the standard library for CSV and JSON, the ffmpeg command for audio. File n of a seed
+is always the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.benchmarks.measure import bench, machine
+from tests.fuzz.differential.outcome import Outcome
+
+# Modules of this package, each with `compare(files: int, seed: int) -> Outcome`.
+FAMILIES = ("parquet", "delimited", "jsonlines", "audio")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare the families and report; returns 1 when a difference is silent."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=20_000, help="files of each family; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default=",".join(FAMILIES), help="families, separated by commas")
+    given = parser.parse_args(arguments)
+    names = given.only.split(",")
+    if unknown := set(names) - set(FAMILIES):
+        parser.error(f"--only {', '.join(sorted(unknown))}: choose from {', '.join(FAMILIES)}")
+    print(machine())
+    outcomes: list[Outcome] = []
+    for name in names:
+        started = time.monotonic()
+        outcome = importlib.import_module(f"tests.fuzz.differential.{name}").compare(given.inputs, given.seed)
+        outcomes.append(outcome)
+        print(*outcome.lines(), f"  {time.monotonic() - started:.0f} s", sep="\n", flush=True)
+    silent = sum(len(outcome.silent) for outcome in outcomes)
+    bench("fuzz.differential_files", sum(outcome.files for outcome in outcomes), "files")
+    bench("fuzz.silent_differences", silent, "files")
+    return 1 if silent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
