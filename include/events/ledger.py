@@ -11,6 +11,7 @@ from typing import Any
 from include import sql
 from include.events.deliveries import Delivery, oldest
 from include.events.queue import Message, Queue
+from include.sql.migrate import migrate
 from include.transfer.errors import UsageError
 from include.transfer.loads import LONG_STATEMENT
 from include.transfer.source import literal
@@ -28,7 +29,6 @@ _EVENTS = {
     **dict.fromkeys(("receives", "failures"), "UInt32"),
     **dict.fromkeys(("state", "reason", "run_id"), "String"),
 }
-_TABLES = ("events", "event_batches", "event_leases", "queue_followers", "queue_depths")
 _SYNCHRONOUS = {"async_insert": 0}
 
 
@@ -42,14 +42,8 @@ class EventLedger:
         self._given_back: dict[str, float] = {}  # when they were sent, by message
 
     def create(self) -> None:
-        """Create the tables where they are missing."""
-        there = self.client.query(
-            "SELECT count() FROM system.tables WHERE database = 'storeside' AND name IN {names:Array(String)}",
-            parameters={"names": list(_TABLES)},
-        ).first_row[0]
-        if there < len(_TABLES):
-            for statement in sql.schema("events"):
-                self.client.command(statement)
+        """Create the tables, or bring them up to date. Raises DatabaseError."""
+        migrate(self.client)
 
     def so_far(self, destination: str, bucket: str) -> dict[str, int]:
         """Return what earlier tries of this run, whose reports are lost, have done; by fields of `Drained`."""

@@ -137,7 +137,6 @@ class EventLoad:
     def _run(self, batches: Sequence[str]) -> Drained:
         started = time.monotonic()
         self.ledger.create()
-        self._new_transfer().loads.create()
         self.drained = Drained(**self.ledger.so_far(self.request.table, self.request.source.bucket))
         self._warn_of_receives()
         handed_over = Batches(self.client, self.queue.url)

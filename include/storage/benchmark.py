@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from include import sql
+from include.sql.migrate import migrate
 from include.storage.errors import UsageError
 from include.storage.multipart import Settings
 from include.storage.samples import Samples
@@ -119,8 +119,7 @@ class Benchmark:
 
 def record(client: Any, run_id: str, results: Sequence[Result]) -> None:
     """Keep every round in ``storeside.backend_benchmark``."""
-    for statement in sql.schema("storage"):
-        client.command(statement)
+    migrate(client)
     columns = (
         "run_id", "backend", "endpoint", "operation", "object_size", "part_size", "concurrency", "round", "seconds",
     )  # fmt: skip

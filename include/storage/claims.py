@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from include import sql
 from include.storage.errors import StorageError
 from include.storage.store import Store
 
@@ -32,11 +31,6 @@ class Claims:
         self.store = store
         self.owner = owner
         self._open: list[tuple[str, datetime]] = []
-
-    def create(self) -> None:
-        """Create the tables of this package where they are missing."""
-        for statement in sql.schema("storage"):
-            self.client.command(statement)
 
     def open(self, keys: Iterable[str]) -> None:
         """Claim uploads that are about to begin."""

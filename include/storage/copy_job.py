@@ -103,7 +103,6 @@ class CopyJob:
         self.source.check()
         self.destination.check()
         self.ledger.create()
-        self.claims.create()
         self.claims.sweep()
         plan = self._plan()
         try:

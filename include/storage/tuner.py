@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from include import sql
+from include.sql.migrate import migrate
 from include.storage.errors import StorageError, UsageError
 from include.storage.mover import Mover
 from include.storage.multipart import MIB, Profile, Settings
@@ -212,9 +212,8 @@ class Recommendations:
         self.client = client
 
     def create(self) -> None:
-        """Create the tables of this package where they are missing."""
-        for statement in sql.schema("storage"):
-            self.client.command(statement)
+        """Create the tables, or bring them up to date. Raises DatabaseError."""
+        migrate(self.client)
 
     def record(self, endpoint: str, found: Sequence[Measurement]) -> None:
         """Keep what a sweep found; it replaces what earlier ones did."""

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from include import sql
+from include.sql.migrate import migrate
 from include.transfer.errors import PASSING, TransientError, UsageError
 from include.transfer.source import WILD, Listed, Source, literal
 
@@ -107,14 +108,8 @@ class Loads:
         }
 
     def create(self) -> None:
-        """Create databases and tables where they are missing."""
-        there = self.client.query(
-            "SELECT count() FROM system.tables WHERE database = 'storeside'"
-            " AND name IN ('loads', 'load_plan', 'load_listings')"
-        ).first_row[0]
-        if there < 3:
-            for statement in sql.schema("transfer"):
-                self.client.command(statement)
+        """Create the tables, or bring them up to date. Raises DatabaseError."""
+        migrate(self.client)
 
     def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
         """Keep a listing as the input of the plan; streams, a few pages at a time.

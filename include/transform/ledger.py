@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from include import sql
+from include.sql.migrate import migrate
 from include.transform.errors import TransientTransformError
 
 _LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
@@ -90,9 +91,8 @@ class Ledger:
         self.client = client
 
     def create(self) -> None:
-        """Create database and tables where they are missing."""
-        for statement in sql.schema():
-            self.client.command(statement)
+        """Create the tables, or bring them up to date. Raises DatabaseError."""
+        migrate(self.client)
 
     def record_listing(self, scope: Scope, side: str, rows: Iterable[tuple[str, str, int, str, str]]) -> int:
         """Replace one side of a job's listing with `rows` (object, destination object, bytes, version, reason).

@@ -14,11 +14,11 @@ from typing import Any
 
 import requests
 
-from include import sql
 from include.pages import movement, objects
 from include.pages.movement import Filter, Movement
 from include.pages.objects import Place, Search
 from include.pages.tables import Tables, write_cursor
+from include.sql.migrate import migrate
 from include.stack import demo
 from include.stack.settings import Stack
 from tests.benchmarks import measure, stacks
@@ -61,8 +61,7 @@ def main() -> None:
 def run(stack: Stack, count: int, rounds: int) -> None:
     """Make the ledger, and ask everything several times in turn."""
     client = demo.clickhouse_client(stack)
-    for statement in (*sql.schema(), *sql.schema("transfer")):
-        client.command(statement)
+    migrate(client)
     client.command(LEDGER.format(count=count, runs=RUNS))
     client.command(HISTORY.format(runs=RUNS, each=count // RUNS))
     print(f"{count} objects, {RUNS} runs; {measure.machine()}")

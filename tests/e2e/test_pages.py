@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 import pytest
 import requests
 
-from include import sql
 from include.quality.validation import ExpectationOutcome, Verdict
+from include.sql.migrate import migrate
 from include.stack.airflow_api import AirflowApi
 from include.stack.settings import CHECKOUT, Stack
 from include.storage.buckets import Bucket
@@ -172,8 +172,7 @@ def test_a_viewer_sees_and_does_not_touch(site: Site) -> None:
     assert re.search(r'data-action="retry"[^>]* disabled', page)
     assert not re.search(r'data-action="retry"[^>]* disabled', site.get("run", dag=DAG, run=site.run).text)
     queue = unique("queue")
-    for statement in sql.schema("events"):
-        site.clickhouse.command(statement)
+    migrate(site.clickhouse)
     site.clickhouse.insert("storeside.queue_depths", [[queue, 1]], column_names=["queue", "dead"])
     assert site.get("dead-letters", "viewer", queue=queue).status_code == 403
     own = {"Origin": site.airflow, "Sec-Fetch-Site": "same-origin"}
@@ -471,8 +470,7 @@ def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> No
 
 @pytest.mark.parametrize("way", ["queues", "run"])
 def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client: SQSClient, way: str) -> None:
-    for statement in sql.schema("events"):
-        site.clickhouse.command(statement)
+    migrate(site.clickhouse)
     dead = sqs_client.create_queue(QueueName=unique("dead"))["QueueUrl"]
     arn = sqs_client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "3"})

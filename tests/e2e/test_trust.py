@@ -27,7 +27,7 @@ import psutil
 import pytest
 import requests
 
-from include import sql
+from include.sql.migrate import migrate
 from include.stack.airflow_api import AirflowApi
 from include.stack.processes import MARK, marked
 from include.stack.settings import CHECKOUT, Stack
@@ -279,8 +279,7 @@ def test_no_page_shows_a_secret(
 
 def dead_letter(clickhouse: Any, sqs_client: SQSClient) -> str:
     """Return the URL of a queue that Storeside measures, with a dead letter."""
-    for statement in sql.schema("events"):
-        clickhouse.command(statement)
+    migrate(clickhouse)
     dead = sqs_client.create_queue(QueueName=unique("dead"))["QueueUrl"]
     arn = sqs_client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "3"})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include import sql
+from include.sql.migrate import migrate
 from include.stack import airflow
 from include.stack.cli import clients_environment
 from include.stack.settings import CHECKOUT, Stack
@@ -36,7 +36,6 @@ QUERIES = [
     for statement in re.split(r";\s*$", block, flags=re.MULTILINE)
     if statement.strip().startswith("SELECT")
 ]
-SCHEMAS = [p.stem for p in (CHECKOUT / "include" / "sql").glob("*.sql") if "CREATE DATABASE" in p.read_text()]
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
         "DROP TABLE IF EXISTS storeside.trips",  # of other tests, and of this one
         "DELETE FROM storeside.loads WHERE destination = 'storeside.trips'",
     )
-    for statement in sql.schema("transfer"):
-        clickhouse.command(statement)
+    migrate(clickhouse)
     for statement in forget:
         clickhouse.command(statement)
     yield place
@@ -101,7 +99,5 @@ def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any
 
 @pytest.mark.parametrize("statement", QUERIES)
 def test_queries_are_understood(clickhouse: Any, statement: str) -> None:
-    for schema in SCHEMAS:
-        for definition in sql.schema(schema):
-            clickhouse.command(definition)
+    migrate(clickhouse)
     clickhouse.query(statement)

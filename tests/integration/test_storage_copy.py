@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from include.sql.migrate import migrate
 from include.stack import s3
 from include.stack.clickhouse_server import USER
 from include.stack.settings import CHECKOUT, HOST, Stack
@@ -370,7 +371,7 @@ def test_a_killed_measurement_is_cleaned_up_by_the_next(copying: Copying) -> Non
 def test_uploads_of_a_run_that_died_long_ago_are_swept(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
     b = copying.s3("b")
     dead = Claims(copying.clickhouse, b, "dead")
-    dead.create()
+    migrate(copying.clickhouse)
     dead.open(["o"])
     b.put_part("o", b.begin("o", NOTHING), 1, b"x")
     assert Claims(copying.clickhouse, b, "another").sweep() == 0

@@ -22,7 +22,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferralTimeout, TaskDeferred
 from clickhouse_connect.driver.exceptions import OperationalError
 
-from include import sql
+from include.sql.migrate import migrate
 from include.stack import airflow
 from include.stack.settings import CHECKOUT, Stack
 from include.transfer import lock
@@ -216,8 +216,7 @@ def test_who_was_overtaken_leaves_the_lock_of_the_next_alone(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "STALE_SECONDS", 1.5)
-    for statement in sql.schema("transfer"):
-        loading.clickhouse.command(statement)
+    migrate(loading.clickhouse)
     order: list[str] = []
 
     def hold(name: str, seconds: float) -> None:

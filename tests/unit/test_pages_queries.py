@@ -10,12 +10,12 @@ import pytest
 from clickhouse_connect.driver.binding import bind_query
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from include import sql
 from include.pages import benchmarks, movement, objects, quality, queues
 from include.pages.datapath import data_path
 from include.pages.movement import Filter, Movement
 from include.pages.objects import Place, Search
 from include.pages.tables import PAGE, Tables, UnavailableError, read_cursor, write_cursor
+from tests.unit.test_sql import every_statement
 
 HOSTILE = ['"><script>alert(1)</script>', "it's", "a\\b", "new\nline", "{text:String}", "% _", "\u202egnp.exe", "ü?*"]
 
@@ -73,7 +73,7 @@ def empty(engine: Client) -> Client:
 
 @pytest.fixture
 def client(empty: Client) -> Client:
-    for statement in (*sql.schema(), *sql.schema("transfer"), *sql.schema("events")):
+    for statement in every_statement():
         empty.command(statement)
     return empty
 
@@ -420,6 +420,7 @@ def test_queues_have_the_dags_that_take_their_messages(client: Client) -> None:
 
 
 def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> None:
+    client.command("DROP TABLE storeside.backend_benchmark")
     client.command(
         "CREATE TABLE storeside.backend_benchmark (at DateTime, backend LowCardinality(String), part_mb UInt32,"
         " round UInt16, host String, mb_per_second Float64, note String) ENGINE = MergeTree ORDER BY at"

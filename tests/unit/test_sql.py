@@ -17,6 +17,7 @@ from include.events.ledger import EventLedger
 from include.events.load import Drained
 from include.quality.suites import MANIFEST_COLUMNS
 from include.speech.manifest import FACTS, facts_naming
+from include.sql.migrate import migrations
 from include.stack.settings import CHECKOUT
 from include.transfer.errors import BUSY, DENIED, PASSING, UsageError
 from include.transfer.loads import Loads
@@ -25,7 +26,6 @@ from include.transform.ledger import Scope
 from include.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent
-SCHEMAS = ("events", "storeside", "throughput", "transfer")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 OURS = [name for name in NAMES if not name.startswith("pages_")]  # test_pages_queries runs those
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
@@ -97,10 +97,15 @@ class Engine:
         return [json.loads(line) for line in answer.splitlines()]
 
 
+def every_statement() -> list[str]:
+    """Return the statements of all migrations, in order."""
+    return [statement for migration in migrations() for statement in migration.statements]
+
+
 @pytest.fixture(scope="module")
 def loaded_engine() -> Iterator[Engine]:
     engine = Engine()
-    for statement in (s for name in reversed(SCHEMAS) for s in sql.schema(name)):
+    for statement in every_statement():
         engine.run(statement)
     columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
     engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
@@ -128,8 +133,8 @@ def used() -> set[str]:
         for path in (CHECKOUT / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) in ("sql.query", "sql.schema"):
-                    found.add(ast.literal_eval(node.args[0]) if node.args else "storeside")
-    return found
+                    found.add(ast.unparse(node.args[0]))
+    return {ast.literal_eval(name) for name in found if not name.startswith("f'migrations/")}
 
 
 def test_every_file_is_used_and_every_use_has_a_file() -> None:
@@ -140,39 +145,18 @@ def test_every_file_says_what_it_is_for() -> None:
     assert all(sql.query(name).startswith(("--", "CREATE DATABASE")) for name in NAMES)
 
 
-def test_schema_has_its_statements() -> None:
-    statements = sql.schema()
-    heads = [
-        next(line for line in s.splitlines() if not line.startswith("--")).rstrip(" AS").split()[-1]
-        for s in statements
-    ]
-    assert heads == [
-        "storeside", "storeside.objects", "storeside.listings", "storeside.results", "storeside.runs",
-        "storeside.speech",
-    ]  # fmt: skip
-    assert not any(s.endswith(";") for s in statements[:-1])
-    assert not any(";\n" in s for s in statements)
-
-
-def test_schema_may_be_run_again(engine: Engine) -> None:
-    engine.run("INSERT INTO storeside.objects (source, object, status) VALUES ('s', 'o', 'done')")
-    for statement in sql.schema():
-        engine.run(statement)
-    assert engine.run("SELECT source, object FROM storeside.objects") == [["s", "o"]]
-
-
 def test_an_unknown_file_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         sql.query("absent")
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [*OURS, *(f"migrations/{migration.name}" for migration in migrations())])
 def test_every_statement_parses(engine: Engine, name: str) -> None:
     for statement in sql.schema(name):
         assert engine.run(f"EXPLAIN AST {statement.rstrip(';')}", PARAMETERS)
 
 
-@pytest.mark.parametrize("name", [n for n in OURS if n not in (*SCHEMAS, "pull_facts")])
+@pytest.mark.parametrize("name", [n for n in OURS if n not in ("transform_benchmark", "pull_facts")])
 def test_every_query_runs_on_empty_tables(engine: Engine, name: str) -> None:
     rows = engine.run(sql.query(name), PARAMETERS)
     assert rows == NOTHING.get(name, [])

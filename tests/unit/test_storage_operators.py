@@ -10,6 +10,7 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from include.storage import tuner
 from include.storage.errors import ObjectError, TransientError, UsageError
 from include.storage.mover import Stopped
 from include.storage.multipart import MIB, Profile, Settings
@@ -54,7 +55,8 @@ def test_template_fields_are_arguments(operator: Any) -> None:
 )  # fmt: skip
 def test_a_number_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str) -> None:
     monkeypatch.setattr(storage, "backend", lambda text: SimpleNamespace())
-    monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace(command=lambda statement: None))
+    monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace())
+    monkeypatch.setattr(tuner, "migrate", lambda client: [])
     with pytest.raises(AirflowFailException, match=f"^{name} 'some' is not a "):
         kind(task_id="measure", backends=["s3://b"], **{name: "some"}).execute(CONTEXT)
 
@@ -113,15 +115,13 @@ class Tables:
     def __init__(self, rows: list[tuple[Any, ...]]) -> None:
         self.rows = rows
 
-    def command(self, statement: str) -> None:
-        pass
-
     def query(self, statement: str, parameters: dict[str, Any]) -> Any:
         assert parameters == {"endpoint": "s3 http://storage:9000", "direction": "put"}
         return SimpleNamespace(result_rows=self.rows)
 
 
-def test_settings_are_given_or_the_connections_or_tuned_or_usual() -> None:
+def test_settings_are_given_or_the_connections_or_tuned_or_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "migrate", lambda client: [])
     extra = {"endpoint_url": "http://storage:9000", "region_name": "x"}
     plain = connection("aws", login="key", password="secret", extra=extra)
     fixed = connection("aws", login="key", password="secret", extra={**extra, "multipart": {"part_size": 6 * MIB}})
@@ -318,7 +318,8 @@ def test_a_killed_measurement_is_stopped(monkeypatch: pytest.MonkeyPatch, operat
 
     monkeypatch.setattr(f"include.storage.{engine}", Engine)
     monkeypatch.setattr(storage, "backend", lambda text: SimpleNamespace())
-    monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace(command=lambda statement: None))
+    monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace())
+    monkeypatch.setattr(tuner, "migrate", lambda client: [])
     task = operator(task_id="measure", backends=["s3://b"])
     task.on_kill()  # before it begins: there is nothing to stop
     with pytest.raises(AirflowException, match="stopped"):

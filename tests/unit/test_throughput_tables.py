@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from include import sql
-from tests.unit.test_sql import PARAMETERS, Engine
+from tests.unit.test_sql import PARAMETERS, Engine, every_statement
 
 START = 1_767_225_600  # `since` of the parameters
 
@@ -16,7 +16,7 @@ START = 1_767_225_600  # `since` of the parameters
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     engine = Engine()
-    for statement in sql.schema("throughput"):
+    for statement in every_statement():
         engine.run(statement)
     engine.run("TRUNCATE TABLE storeside.throughput")
     yield engine

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from include import sql
+from include.sql.migrate import migrate
 from include.storage.throughput.load import Load
 from include.storage.throughput.nodes import Sample
 from include.transform.errors import TransientTransformError
@@ -57,9 +58,8 @@ class Measurements:
         self._client = client
 
     def create(self) -> None:
-        """Create the tables where they are missing."""
-        for statement in sql.schema("throughput"):
-            self._client.command(statement)
+        """Create the tables, or bring them up to date. Raises DatabaseError."""
+        migrate(self._client)
 
     def add(self, measurement: str, samples: Iterable[Sample]) -> None:
         """Record samples; the same ones again change nothing."""

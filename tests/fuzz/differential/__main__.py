@@ -1,8 +1,8 @@
 """Differential fuzzing: ``python -m tests.fuzz.differential --inputs 20000 --only parquet,csv``.
 
 Each family generates valid and slightly invalid files and compares what the product reads with what an independent
-reader reads: pyarrow for Parquet, the standard library for CSV and JSON, the ffmpeg command for audio. File n of a seed
-is always the same.
+reader reads: pyarrow for Parquet, the standard library for CSV and JSON, the ffmpeg command for audio. File n of a
+seed is always the same.
 """
 
 from __future__ import annotations

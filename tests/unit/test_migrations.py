@@ -1,0 +1,168 @@
+"""The numbered migrations of Storeside's tables, in ClickHouse's own engine."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include import sql
+from include.sql import migrate as module
+from include.sql.migrate import Migration, migrate, migrations, tables
+from tests.unit.test_sql import Engine
+
+# A released migration never changes: users' tables were made by it.
+RELEASED = {
+    "0001_objects_and_runs": "10a683727eb7cb12c7271bf26f80a4426435851f30bf6f04a96f3d3f45132918",
+    "0002_loads": "83a5d1f70bbb234390a863b6458ffb8c93b2777a0e78f48cb0480a3fa2223faa",
+    "0003_events": "3e617420d972474394d25b7dbab95d654b38672d0688fa7c8ffb92c63f9b4383",
+    "0004_storage": "19d7b3bef07036afbb6f55f4e2e62893df1f89c03f2f166ab6a436e29a27f774",
+    "0005_throughput": "5db0edf2299671b817f79d09ecf7508df644b9576f22fc90555a17b4fbcc62dd",
+}
+# Those of version 0.1.0, which kept no record of them.
+FIRST_EDITION = 5
+
+
+class Client:
+    """What migrations use of a clickhouse-connect client, on the engine in process."""
+
+    def __init__(self, engine: Engine, last: int | None = None) -> None:
+        self.engine = engine
+        self.commands: list[str] = []
+        self.last = last  # the number of statements after which the process is gone
+
+    def query(self, text: str) -> Any:
+        return SimpleNamespace(result_rows=self.engine.run(text))
+
+    def command(self, text: str) -> None:
+        if self.last is not None and len(self.commands) == self.last:
+            raise KeyboardInterrupt
+        self.commands.append(text)
+        self.engine.run(text)
+
+    def insert(self, table: str, rows: Sequence[Sequence[Any]], **_: Any) -> None:
+        for number, name in rows:
+            self.command(f"INSERT INTO {table} (number, name) VALUES ({number}, '{name}')")
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine()
+    yield engine
+    for database in ("storeside", "storeside_staging"):
+        engine.run(f"DROP DATABASE IF EXISTS {database}")
+    engine.session.close()
+
+
+def definitions(engine: Engine) -> dict[str, str]:
+    """Return how each table and view is defined, without what ClickHouse chose by chance."""
+    rows = engine.run("SELECT name, create_table_query FROM system.tables WHERE database = 'storeside'")
+    return {name: re.sub(r" UUID '[^']*'", "", text) for name, text in rows}
+
+
+def test_released_migrations_are_as_they_were_released() -> None:
+    found = {m.name: hashlib.sha256(sql.query(f"migrations/{m.name}").encode()).hexdigest() for m in migrations()}
+    assert {name: found.get(name) for name in RELEASED} == RELEASED
+
+
+def test_numbers_are_without_gaps_and_every_file_is_a_migration() -> None:
+    assert [m.number for m in migrations()] == list(range(1, len(migrations()) + 1))
+    assert {path.stem for path in (sql.FOLDER / "migrations").iterdir()} == {m.name for m in migrations()}
+
+
+def test_a_new_database_gets_every_migration_once(engine: Engine) -> None:
+    client = Client(engine)
+    assert migrate(client) == list(migrations())
+    assert tables() <= set(definitions(engine))
+    client.commands.clear()
+    assert migrate(client) == []
+    assert client.commands == []
+
+
+def filled(engine: Engine) -> dict[str, int]:
+    """Put a row into every table that is there; returns the tables."""
+    names = engine.run(
+        "SELECT name FROM system.tables WHERE database = 'storeside' AND engine LIKE '%MergeTree' AND name !="
+        " 'migrations'"
+    )
+    for (name,) in names:
+        engine.run(
+            f"INSERT INTO storeside.{name} SELECT * FROM generateRandom('{structure(engine, name)}', 1, 8) LIMIT 3"
+        )
+    return {name: 3 for (name,) in names}
+
+
+def structure(engine: Engine, table: str) -> str:
+    rows = engine.run(
+        f"SELECT name, type FROM system.columns WHERE database = 'storeside' AND table = '{table}' ORDER BY position"
+    )
+    return ", ".join(f"`{name}` {kind}" for name, kind in rows).replace("'", "\\'")
+
+
+def test_tables_of_the_first_edition_keep_their_rows(engine: Engine) -> None:
+    """Version 0.1.0 made its tables without a record; an upgrade ends with the tables of a new installation."""
+    for migration in migrations()[:FIRST_EDITION]:
+        for statement in migration.statements:
+            engine.run(statement)
+    engine.run("SYSTEM STOP MERGES")  # TTLs and ReplacingMergeTree would take random rows away
+    rows = filled(engine)
+    assert len(rows) >= 15
+    migrate(Client(engine))
+    assert {name: engine.run(f"SELECT count() FROM storeside.{name}")[0][0] for name in rows} == rows
+    upgraded = definitions(engine)
+    engine.run("DROP DATABASE storeside")
+    engine.run("DROP DATABASE storeside_staging")
+    migrate(Client(engine))
+    assert definitions(engine) == upgraded
+
+
+def test_a_process_that_dies_after_any_statement_is_made_up_for(engine: Engine) -> None:
+    client = Client(engine)
+    migrate(client)
+    whole, count = definitions(engine), len(client.commands)
+    engine.run("DROP DATABASE storeside")
+    for last in range(count):
+        with pytest.raises(KeyboardInterrupt):
+            migrate(Client(engine, last))
+    assert migrate(Client(engine)) == [migrations()[-1]]
+    assert definitions(engine) == whole
+
+
+def test_a_lost_table_is_made_again_and_the_others_are_kept(engine: Engine) -> None:
+    client = Client(engine)
+    migrate(client)
+    engine.run("INSERT INTO storeside.objects (source, object, status) VALUES ('s', 'o', 'done')")
+    whole = definitions(engine)
+    engine.run("DROP TABLE storeside.loads")
+    migrate(client)
+    assert definitions(engine) == whole
+    assert engine.run("SELECT source, object FROM storeside.objects") == [["s", "o"]]
+
+
+def test_a_later_migration_is_applied_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(engine)
+    migrate(client)
+    added = Migration(len(migrations()) + 1, "9999_test")
+    statement = "ALTER TABLE storeside.runs ADD COLUMN IF NOT EXISTS more UInt8 DEFAULT 7"
+    monkeypatch.setattr(Migration, "statements", property(lambda m: [statement]))
+    monkeypatch.setattr(module, "tables", tables)
+    every = (*migrations(), added)
+    monkeypatch.setattr(module, "migrations", lambda: every)
+    engine.run("INSERT INTO storeside.runs (run_id) VALUES ('r')")
+    client.commands.clear()
+    assert migrate(client) == [added]
+    assert [text for text in client.commands if text.startswith("ALTER")] == [statement]
+    assert engine.run("SELECT run_id, more FROM storeside.runs") == [["r", 7]]
+
+
+def test_a_worker_of_the_version_before_leaves_later_migrations_alone(engine: Engine) -> None:
+    client = Client(engine)
+    migrate(client)
+    client.insert("storeside.migrations", [[len(migrations()) + 1, "of the next version"]])
+    client.commands.clear()
+    assert migrate(client) == []
+    assert client.commands == []
