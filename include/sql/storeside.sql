@@ -20,11 +20,15 @@ CREATE TABLE IF NOT EXISTS storeside.objects
 ENGINE = ReplacingMergeTree(recorded_at)
 ORDER BY (source, destination, object);
 
+-- Added later: rows of older releases have no version of their result, and only its size is compared.
+ALTER TABLE storeside.objects
+    ADD COLUMN IF NOT EXISTS result_version String COMMENT 'version of the result, as the destination listed it' AFTER bytes_out;
+
 -- Listings of one job while it is planned and reconciled, so that the join is ClickHouse's and not a worker's.
 CREATE TABLE IF NOT EXISTS storeside.listings
 (
     job String,
-    side LowCardinality(String) COMMENT 'source, before, after: listings; pending, known_bad, refused: the plan, all of it once there is planned; accepted: copies; reason, final: errors',
+    side LowCardinality(String) COMMENT 'source, before, after, now: listings; pending, known_bad, refused: the plan, all of it once there is planned; accepted: copies; reason, final: errors',
     object String,
     destination_object String,
     size UInt64,
@@ -48,6 +52,7 @@ SELECT
     p.size AS size,
     p.version AS version,
     a.size AS result_size,
+    a.version AS result_version,
     a.destination_object != ''
         AND (a.version != b.version OR c.destination_object != '' OR {effect:String} = '' AND p.version != ''
             AND p.checksum != toString(p.size) AND endsWith('/' || a.version, '/' || p.checksum))
