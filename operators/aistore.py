@@ -15,6 +15,7 @@ from include.storage.buckets import Bucket, StoredObject, list_s3
 from include.storage.names import expand
 from include.transform.bucket_job import BucketJob, Options, State
 from include.transform.etl import EtlSpec
+from include.transform.in_place import InPlaceJob
 from include.transform.naming import Naming
 from include.transformers.formats import AudioFormat
 from operators.hooks.aistore import AIStoreHook
@@ -102,7 +103,7 @@ class _BucketJobOperator(MovementOperator):
         """Return how objects are called at the destination."""
         return Naming()
 
-    def job(self, context: Context) -> BucketJob:
+    def job(self, context: Context) -> BucketJob | InPlaceJob:
         """Build the engine's job from the rendered arguments. Raises ValueError for arguments that make none."""
         source = Bucket.parse(self.source)
         check_policy(self.on_failed_objects)
@@ -159,7 +160,7 @@ class _BucketJobOperator(MovementOperator):
         with airflow_errors():
             return self._go_on(context, self.job(context), State(**state))
 
-    def _go_on(self, context: Context, job: BucketJob, state: State) -> dict[str, Any]:
+    def _go_on(self, context: Context, job: BucketJob | InPlaceJob, state: State) -> dict[str, Any]:
         while state.phase != "done":
             if state.not_before > time.time() + self.poll_interval:
                 moment = datetime.fromtimestamp(state.not_before, UTC)
@@ -249,9 +250,19 @@ class AISTransformBucketOperator(_BucketJobOperator):
     :param prepend: goes before the name of every result
     :param sync: also remove results whose objects are gone in a remote source
     :param keep_etl: leave the ETL running, for tasks that follow; see `operators.aistore_etl`
+    :param in_place: replace each object by its result, which has the same name; `destination` is the same URI as
+        `source` then, an ``ais://`` bucket of the cluster's own. Objects that fail stay as they are, and nothing is
+        deleted. Without this a destination that is the source is refused, however its URI is written
     """
 
-    template_fields = (*_BucketJobOperator.template_fields, "environment", "communication", "prepend", "sync")
+    template_fields = (
+        *_BucketJobOperator.template_fields,
+        "environment",
+        "communication",
+        "prepend",
+        "sync",
+        "in_place",
+    )
     kind = "transform"
 
     def __init__(
@@ -270,6 +281,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
         prepend: str = "",
         sync: bool | str = False,
         keep_etl: bool = False,
+        in_place: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(workers=workers, **kwargs)
@@ -285,6 +297,30 @@ class AISTransformBucketOperator(_BucketJobOperator):
         self.prepend = prepend
         self.sync = sync
         self.keep_etl = keep_etl
+        self.in_place = in_place
+
+    def job(self, context: Context) -> BucketJob | InPlaceJob:
+        """Build the engine's job; another one where objects are to be replaced."""
+        if not as_bool(self.in_place, "in_place"):
+            return super().job(context)
+        bucket = Bucket.parse(self.source)
+        if Bucket.parse(self.destination) != bucket:
+            raise ValueError(
+                f"in_place: the destination {self.destination} is not the source {self.source}: name the same bucket"
+                " twice, or leave in_place off"
+            )
+        check_policy(self.on_failed_objects)
+        hook = AIStoreHook(self.aistore_conn_id)
+        return InPlaceJob(
+            hook.get_conn(),
+            ledger(self.clickhouse_conn_id),
+            bucket,
+            run_id=run_key(context),
+            spec=self.spec(context),
+            naming=self.naming(context),
+            options=self.options(),
+            pods=hook.pods,
+        )
 
     def spec(self, context: Context) -> EtlSpec:
         """Return the ETL's specification."""

@@ -1,8 +1,19 @@
 -- What is to be done with each listed object. An object is done when the ledger has this version of it as done by the
--- same effect and its result is there and not empty. What failed for good in another run is left alone, or, unless
+-- same effect, and the destination still lists the result that the ledger recorded: of the same size, and of the same
+-- version or content. AIStore's versions are ``counter/checksum``: an equal checksum is the same content. An object
+-- without a checksum has its size in that place; its counter is compared instead. What failed for good in another run is left alone, or, unless
 -- `trusts_failures`, only what has a name that cannot be. Objects with such names are refused, and of objects whose
 -- results would have the same name all but the first.
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
+WITH
+    splitByChar('/', d.version) AS now,
+    splitByChar('/', l.result_version) AS recorded,
+    toString(d.size) AS no_checksum,
+    l.result_version IN ('', d.version)
+        OR if(now[-1] = no_checksum OR recorded[-1] = no_checksum, now[1] = recorded[1], now[-1] = recorded[-1])
+        AS same_version,
+    d.destination_object != '' AND d.size = l.bytes_out AND same_version AND (d.size > 0 OR {effect:String} = '')
+        AS result_is_there
 SELECT
     {job:String},
     multiIf(
@@ -28,16 +39,16 @@ FROM
 ) AS s
 LEFT JOIN
 (
-    SELECT destination_object, size FROM storeside.listings WHERE job = {job:String} AND side = 'before'
+    SELECT destination_object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'before'
 ) AS d ON d.destination_object = s.destination_object
 LEFT JOIN
 (
-    SELECT object, version, effect, toString(status) AS status, run_id
+    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
 ) AS l ON l.object = s.object
 WHERE NOT (
     l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
-    AND (d.destination_object != '' AND (d.size > 0 OR {effect:String} = '') OR NOT {keeps_result:Bool})
+    AND (result_is_there OR NOT {keeps_result:Bool})
 )
 SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0, async_insert = 0

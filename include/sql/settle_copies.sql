@@ -1,7 +1,8 @@
 -- Copied objects become done in the ledger where the destination lists them as they were written, and failed where not.
 -- Where the version that a listing shows is not known beforehand, it has to be another than before.
 INSERT INTO storeside.objects
-    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
+    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
+    result_version, run_id)
 WITH c.is_copied = 1 AND a.destination_object != '' AND a.size = p.size
     AND if(c.written = '', a.version != b.version, a.version = c.written) AS is_there
 SELECT
@@ -9,7 +10,7 @@ SELECT
     if(is_there, 'done', 'failed'),
     multiIf(is_there, '', e.why != '', e.why,
         'the destination does not list what was written: it was overwritten or deleted by somebody else'),
-    p.size, if(is_there, a.size, 0), {run_id:String}
+    p.size, if(is_there, a.size, 0), if(is_there, a.version, ''), {run_id:String}
 FROM (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'pending') AS p
 LEFT JOIN
 (

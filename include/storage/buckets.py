@@ -39,7 +39,9 @@ class Bucket:
         namespace = ""
         if name[:1] in ("@", "#"):
             namespace, _, name = name.partition("/")
-            namespace = namespace if "#" in namespace else f"{namespace}#"
+            cluster, _, space = namespace.partition("#")
+            cluster = cluster if cluster != "@" else ""
+            namespace = f"{cluster}#{space}" if cluster or space else ""  # without both it is the global one
         name = name.rstrip("/")
         if not separator or scheme not in PROVIDERS:
             raise ValueError(f"bucket {uri!r}: write it as one of {', '.join(f'{s}://name' for s in PROVIDERS)}")

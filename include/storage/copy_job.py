@@ -18,6 +18,7 @@ from include.storage.copy_ledger import CopyLedger
 from include.storage.errors import DeniedError, ObjectError, TransientError, UsageError
 from include.storage.mover import Mover, Outcome, Stopped
 from include.storage.multipart import Profile
+from include.storage.sameness import require_other_bucket
 from include.storage.store import Store
 from include.transform.bucket_job import Summary
 from include.transform.ledger import Pending, Plan, Scope
@@ -97,13 +98,15 @@ class CopyJob:
         """Copy what is missing and sum up.
 
         Raises:
-            UsageError: an endpoint refuses everything, or each of the first objects; what was copied counts.
+            UsageError: source and destination are one bucket; or an endpoint refuses everything, or each of the first
+                objects, and what was copied counts.
             TransientError: the others are copied, and some objects may be in another try; or it was stopped.
         """
         self.source.check()
         self.destination.check()
         self.ledger.create()
         self.claims.sweep()
+        require_other_bucket(self.source, self.destination, self.claims)
         plan = self._plan()
         try:
             self._copy()

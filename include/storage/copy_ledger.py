@@ -10,7 +10,7 @@ from include.transform.ledger import Ledger, Pending, Scope
 _COPIED = ("adopted", "copied")
 _DONE = (
     *("source", "destination", "effect", "run_id", "status"),
-    *("object", "version", "destination_object", "bytes_in", "bytes_out"),
+    *("object", "version", "destination_object", "bytes_in", "bytes_out", "result_version"),
 )
 
 
@@ -53,7 +53,9 @@ class CopyLedger(Ledger):
         )
         if copied:
             of = (scope.source, scope.destination, scope.effect, scope.run_id, "done")
-            done = [[*of, p.object, p.version, p.destination_object, p.size, p.size] for p, _ in copied]
+            done = [
+                [*of, p.object, p.version, p.destination_object, p.size, p.size, version] for p, version in copied
+            ]
             self.client.insert("storeside.objects", done, column_names=_DONE, settings={"async_insert": 0})
 
     def settle_copies(self, scope: Scope) -> None:

@@ -86,6 +86,10 @@ class OCIStore:
             return "OCI's names have at most 1,024 bytes, without line feeds and NUL"
         return None
 
+    def fronts(self) -> str:
+        """Return nothing: OCI has no buckets that are fronts."""
+        return ""
+
     def check(self) -> None:
         """Ask for one name of the bucket."""
         with self._errors():

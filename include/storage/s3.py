@@ -25,6 +25,7 @@ from include.storage.errors import (
 )
 from include.storage.multipart import S3_LIMITS, Limits
 from include.storage.names import unfit
+from include.storage.places import Clusters, place
 from include.storage.store import Head, Upload
 from include.transform.errors import said
 
@@ -111,6 +112,10 @@ class S3Store:
     def refused(self, key: str) -> str | None:
         """Return why S3 cannot hold an object of this name."""
         return "the name is longer than S3's 1,024 bytes" if len(key.encode()) > 1024 else None
+
+    def fronts(self) -> str:
+        """Return nothing: S3 has no buckets that are fronts."""
+        return ""
 
     def check(self) -> None:
         """Ask for one name of the bucket: that needs its region, its style and the right to list it."""
@@ -280,6 +285,18 @@ class AIStoreStore(S3Store):
     def endpoint(self) -> str:
         """Return the API and the server."""
         return f"ais {self.client.meta.endpoint_url}"
+
+    def fronts(self) -> str:
+        """Return the name of the bucket behind this one (``backend_bck``), if there is one."""
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        own = Bucket("ais", self.bucket)
+        try:
+            where = place(self._cluster, own, Clusters.of(self._cluster))
+            return where.name if where != own else ""
+        except (AISError, RequestException) as e:
+            raise TransientError(f"{self.name}: AIStore does not tell its properties: {said(e)}") from e
 
     def check(self) -> None:
         """Make the bucket where it is missing."""

@@ -15,12 +15,16 @@ _BLOCK = 1 << 20
 class Samples:
     """Gives objects of random bytes, named by their sizes, and forgets what is written; see `Store`."""
 
-    name = "memory"
+    name = bucket = "memory"
     endpoint = "memory"
 
     def __init__(self, limits: Limits = S3_LIMITS) -> None:
         self.limits = limits
         self._block = os.urandom(_BLOCK)
+
+    def fronts(self) -> str:
+        """It is a front of nothing."""
+        return ""
 
     def check(self) -> None:
         """It is always there."""

@@ -54,6 +54,13 @@ class Store(Protocol):
     def limits(self) -> Limits:
         """What the endpoint takes."""
 
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+
+    def fronts(self) -> str:
+        """Return the name of the bucket that this one is a front of, and whose objects it has; empty for none."""
+
     def check(self) -> None:
         """Raise UsageError when the bucket cannot be reached with these credentials, region and style."""
 

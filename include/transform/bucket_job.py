@@ -36,6 +36,7 @@ from include.storage.names import unfit
 
 from . import copies, jobs
 from . import etl as etls
+from .apart import require_apart
 from .errors import TransientTransformError, plain, said
 from .etl import EtlSpec
 from .journal import failures
@@ -64,7 +65,8 @@ class State:
     ``retry`` (what is missing), ``quarantine`` (what has failed) or ``done``. `cursor` is the last object name that
     was submitted, `retries` says how often what is missing was tried again, `not_before` is the time (seconds since
     1970) before which nothing is to be submitted; `job_seconds` is what AIStore's jobs have taken so far. `waits`
-    says that the job is another task's, and that there is something to submit when it is over.
+    says that the job is another task's, and that there is something to submit when it is over. `replaces` says that
+    an in-place transform has made its results and replaces objects by them; see `include.transform.in_place`.
     """
 
     phase: str
@@ -80,6 +82,7 @@ class State:
     not_before: float = 0
     job_seconds: float = 0
     waits: bool = False
+    replaces: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a dictionary of plain values."""
@@ -187,6 +190,7 @@ class BucketJob:
     def begin(self) -> State:
         """Say what is to be done first: follow a job that runs already, resume what a killed try began, or plan."""
         jobs.wait_for_rebalance(self.client)
+        self._require_apart()
         self.ledger.create()
         self._require_destinations()
         running = jobs.running_between(self.client, self.source, self.destination)
@@ -200,6 +204,7 @@ class BucketJob:
         """Return how many objects a job would list, process, leave alone and refuse; changes nothing."""
         from aistore.sdk.errors import ErrBckNotFound
 
+        self._require_apart()
         self.ledger.create()
         self.ledger.record_listing(self.scope, "source", self._source_rows())
         try:
@@ -330,9 +335,17 @@ class BucketJob:
             return replace(state, phase="done")
         jobs.wait_for_rebalance(self.client)
         self._list_destination("after")
-        if self.spec is None and copies.accept(self.client, self.ledger, self.scope, self.source, self.destination):
+        if self.spec is None and self._accept_copies():
             self._list_destination("after")
         return self._after_pass(replace(state, job_id="", cursor=""))
+
+    def _accept_copies(self) -> bool:
+        """Accept copies that were there before, and make way for others; returns whether any were deleted."""
+        return copies.accept(self.client, self.ledger, self.scope, self.source, self.destination)
+
+    def list_results(self) -> None:
+        """List the destination anew, after objects were removed from it."""
+        self._list_destination("after")
 
     def _after_pass(self, state: State) -> State:
         """Choose what comes after all pending objects have been tried: another try, the quarantine, or the end."""
@@ -399,6 +412,17 @@ class BucketJob:
             seconds=round(time.time() - state.started, 3),
             job_seconds=round(state.job_seconds, 3),
             examples=tuple(examples),
+        )
+
+    def _require_apart(self) -> None:
+        require_apart(
+            self.client,
+            {
+                "source": self.source,
+                "destination": self.destination,
+                "quarantine": self.options.quarantine,
+                "bucket of facts": self.options.sidecars,
+            },
         )
 
     def _require_destinations(self) -> None:

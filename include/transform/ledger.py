@@ -213,6 +213,22 @@ class Ledger:
         ).result_rows
         return [Pending(*row) for row in rows]
 
+    def changed(self, scope: Scope, limit: int) -> list[str]:
+        """Return up to `limit` objects with a fresh result that the job's ``now`` side lists in another version.
+
+        Or not at all. One that has the content of its result was replaced by an earlier try, and is not among them.
+        """
+        rows = self.client.query(
+            "SELECT r.object FROM"
+            " (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r"
+            " LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'now') AS n"
+            " ON n.destination_object = r.object WHERE n.version != r.version"
+            " AND splitByChar('/', n.version)[-1] != splitByChar('/', r.result_version)[-1] LIMIT {limit:UInt32}"
+            " SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0",
+            parameters={**scope.parameters, "limit": limit},
+        ).result_rows
+        return [name for (name,) in rows]
+
     def accept(self, scope: Scope, copies: Iterable[Pending]) -> None:
         """Take what is at the destination for copies of these objects, also when it was there before."""
         self.insert_listing((scope.job, "accepted", p.object, p.destination_object, 0, "", "") for p in copies)
@@ -283,7 +299,7 @@ class Ledger:
 
     def forget_listings(self, scope: Scope) -> None:
         """Drop the job's listings; the outcomes stay. The plan goes first: without it nothing is resumed."""
-        for side in (*_PLANNED, "source", "before", "after"):
+        for side in (*_PLANNED, "source", "before", "after", "now"):
             self._drop(scope, side)
 
     def _drop(self, scope: Scope, side: str) -> None:

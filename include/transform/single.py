@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from include.storage.buckets import Bucket
+from include.storage.buckets import Bucket, find_aistore
 from include.storage.names import unfit
+from include.storage.places import Clusters, place
 
 from . import etl as etls
 from .errors import TransformError, TransientTransformError, is_passing_refusal, said
@@ -76,10 +77,12 @@ def transform_object(
 ) -> int:  # fmt: skip
     """Have AIStore transform one object into another; returns the result's bytes.
 
-    Raises TransformError with the reason when it fails; an empty result is removed and counts as failed.
+    Raises TransformError with the reason when it fails; an empty result is removed and counts as failed. Within one
+    bucket the result has to be a new object: what AIStore writes over an object is gone when the result is not whole.
     """
     if reason := unfit(result):
         raise TransformError(f"the result of {source}/{name} cannot be named {result!r}: {reason}")
+    _require_new(client, source, name, destination, result)
     if not destination.is_remote:
         destination.handle(client).create(exist_ok=True)
     to = destination.handle(client).object(result)
@@ -94,6 +97,19 @@ def transform_object(
         to.delete()
         raise TransformError(f"{what}: its result was empty")
     return size
+
+
+def _require_new(client: Any, source: Bucket, name: str, destination: Bucket, result: str) -> None:
+    """Raise TransformError when a result in the source's own bucket would overwrite an object."""
+    clusters = Clusters.of(client)
+    if place(client, source, clusters) != place(client, destination, clusters):
+        return
+    if result == name or any(find_aistore(client, destination, [result])):
+        raise TransformError(
+            f"{source}/{name} cannot be transformed: {destination} is its own bucket and has an object {result!r},"
+            " which the result would overwrite. Name another result or bucket, or use a bucket transform with"
+            " in_place=True"
+        )
 
 
 def get_object(

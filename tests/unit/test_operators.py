@@ -22,6 +22,7 @@ from include.storage.buckets import Bucket
 from include.transform.bucket_job import BucketJob, Options, State
 from include.transform.errors import TransformError, TransientTransformError
 from include.transform.etl import EtlSpec
+from include.transform.in_place import InPlaceJob
 from include.transformers.audio import AudioError
 from include.transformers.formats import CODECS, AudioFormat
 from operators.aistore import (
@@ -323,6 +324,27 @@ def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPa
     assert measured.spec.effect == plain.spec.effect
     assert measured.spec.name != plain.spec.name
     assert (plain.options.sidecars, measured.options.sidecars) == (None, Bucket("ais", "speech-facts"))
+
+
+def test_an_in_place_transform_names_one_bucket_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps({"conn_type": "generic", "host": "127.0.0.1"}))
+    monkeypatch.setattr("operators.aistore.ledger", lambda _: None)
+
+    def job(destination: str, in_place: bool | str) -> BucketJob | InPlaceJob:
+        operator = AISTranscodeAudioOperator(
+            task_id="transcode", source="ais://a", destination=destination, in_place=in_place
+        )
+        return operator.job(CONTEXT)
+
+    assert isinstance(job("ais://b", "False"), BucketJob)
+    for destination in ("ais://a", "ais://a/", "ais://@#/a"):
+        made = job(destination, "True")
+        assert isinstance(made, InPlaceJob)
+        assert (made.source, made.destination) == (Bucket("ais", "a"), Bucket("ais", "a"))
+    with pytest.raises(ValueError, match="the destination ais://b is not the source ais://a"):
+        job("ais://b", True)
+    with pytest.raises(ValueError, match="in_place 'maybe' is neither true nor false"):
+        job("ais://a", "maybe")
 
 
 @pytest.mark.parametrize("on_failed", ["", "ignore", "Fail", "None"])

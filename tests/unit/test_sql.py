@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from include.stack.settings import CHECKOUT
 from include.transfer.errors import BUSY, DENIED, PASSING, UsageError
 from include.transfer.loads import Loads
 from include.transfer.source import WILD, Source, pattern
-from include.transform.ledger import Scope
+from include.transform.ledger import Ledger, Scope
 from include.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent
@@ -354,6 +355,96 @@ def test_facts_count_when_their_object_was_made_with_them(
         "SELECT destination_object, version FROM storeside.listings WHERE side = 'before' ORDER BY version"
     )
     assert found == [*([] if trusted else [[facts("a.wav"), "1/facts"]]), [facts("lost.wav"), "2/facts"]]
+
+
+# --- what is done, and still there
+
+
+# checksums of two contents
+SUMS = {"one": "a0a52a32203c85ac", "other": "9a1f469ba1f200ed"}
+
+
+def is_there(recorded: tuple[int, str], listed: tuple[int, str] | None, effect: str) -> bool:
+    """Tell whether a destination still holds a result: the rule that the plan is held against."""
+    if listed is None or listed[0] != recorded[0] or (effect and not listed[0]):
+        return False
+    old, new = recorded[1], listed[1]
+    if not old or old == new:
+        return True
+    (*old_counter, old_sum), (*new_counter, new_sum) = old.split("/"), new.split("/")
+    if str(listed[0]) in (old_sum, new_sum):  # no checksum on one side: the counter has to do
+        return old_counter == new_counter
+    return old_sum == new_sum
+
+
+@pytest.mark.parametrize("effect", ["", SCOPE.effect])
+@pytest.mark.parametrize("keeps_result", [True, False])
+def test_an_object_is_done_as_long_as_its_result_is_there(engine: Engine, effect: str, keeps_result: bool) -> None:
+    draw = random.Random(16)  # noqa: S311
+    versions = [f"{n}/{sum_}" for n in (1, 2) for sum_ in (*SUMS.values(), "10", "0")] + list(SUMS.values())
+    cases = []
+    for _ in range(2000):
+        version = draw.choice([*versions, ""])
+        size = draw.choice([10, 10, 10, 0])
+        again = draw.choice([version or versions[0], draw.choice(versions)])
+        listed = draw.choice([None, (draw.choice([size, size, size, 9]), again), (size, again)])
+        cases.append(((size, version), listed))
+    for table, columns, rows in (
+        ("objects", "(source, destination, object, version, effect, destination_object, status, bytes_out,"
+         " result_version)", [
+            f"('{SCOPE.source}', '{SCOPE.destination}', 'o{n}', 'v', '{effect}', 'r{n}', 'done', {size}, '{version}')"
+            for n, ((size, version), _) in enumerate(cases)
+        ]),
+        ("listings", "(job, side, object, destination_object, size, version)", [
+            f"('{SCOPE.job}', 'source', 'o{n}', 'r{n}', 10, 'v')" for n in range(len(cases))
+        ]),
+        ("listings", "(job, side, destination_object, size, version)", [
+            f"('{SCOPE.job}', 'before', 'r{n}', {listed[0]}, '{listed[1]}')"
+            for n, (_, listed) in enumerate(cases) if listed
+        ]),
+    ):  # fmt: skip
+        engine.run(f"INSERT INTO storeside.{table} {columns} VALUES {', '.join(rows)}")
+    engine.run(sql.query("plan"), {**PARAMETERS, **SCOPE.parameters, "effect": effect, "keeps_result": keeps_result})
+    planned = engine.run("SELECT object, side FROM storeside.listings WHERE side IN ('pending', 'refused')")
+    expected = {f"o{n}" for n, (recorded, listed) in enumerate(cases) if not is_there(recorded, listed, effect)}
+    assert 300 < len(expected) < 1700
+    assert {name: side for name, side in planned} == dict.fromkeys(expected if keeps_result else (), "pending")
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        ("1/before", False),  # as it was planned
+        ("2/result", False),  # replaced by an earlier try
+        ("2/before", True),
+        ("2/other", True),
+        (None, True),  # deleted
+    ],
+)
+def test_an_object_that_changed_since_it_was_planned_is_not_replaced(
+    engine: Engine, now: str | None, changed: bool
+) -> None:
+    for name in ("a", "untouched"):
+        list_(engine, "pending", name, name, 10, "1/before")
+        list_(engine, "after", "", name, 5, "1/result")
+    list_(engine, "now", "", "untouched", 10, "1/before")
+    if now is not None:
+        list_(engine, "now", "", "a", 10, now)
+    client = SimpleNamespace(query=lambda text, parameters: SimpleNamespace(result_rows=engine.run(text, parameters)))
+    assert Ledger(client).changed(SCOPE, 10) == ["a"] * changed
+
+
+@pytest.mark.parametrize(("now", "size", "done"), [("2/result", 5, True), ("3/other", 5, False), (None, 0, False)])
+def test_a_replaced_object_is_done_in_the_version_that_it_has_now(
+    engine: Engine, now: str | None, size: int, done: bool
+) -> None:
+    list_(engine, "pending", "a", "a", 10, "1/before")
+    list_(engine, "after", "", "a", 5, "1/result")
+    if now is not None:
+        list_(engine, "now", "", "a", size, now)
+    engine.run(sql.query("settle_in_place"), PARAMETERS)
+    found = engine.run("SELECT object, version, result_version, bytes_out FROM storeside.objects FINAL")
+    assert [[*row[:3], int(row[3])] for row in found] == ([["a", now, now, 5]] if done else [])
 
 
 # the plan of a transfer

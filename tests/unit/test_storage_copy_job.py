@@ -21,6 +21,8 @@ from include.transform.ledger import Pending, Plan, Totals
 class Full(Samples):
     """A source of objects of ten bytes; reading one may raise an error."""
 
+    name = "full"
+
     def __init__(self, count: int) -> None:
         super().__init__()
         self.names = [f"{n:05}" for n in range(count)]

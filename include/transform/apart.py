@@ -1,0 +1,44 @@
+"""No job writes into the bucket that it reads.
+
+A result could take the place of a source object there, also of one that the job refuses or has not come to. The
+buckets of a job are compared by where their objects are, see `include.storage.places`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from include.storage.buckets import Bucket
+from include.storage.places import Clusters, place
+
+from .errors import TransformError
+
+
+def require_apart(client: Any, buckets: Mapping[str, Bucket | None]) -> None:
+    """Compare the buckets of a job, each under what the job uses it for, such as ``source`` or ``quarantine``.
+
+    Raises TransformError when two of them are the same bucket, with both uses and what to do instead.
+    """
+    clusters = Clusters.of(client)
+    seen: dict[Bucket, tuple[str, Bucket]] = {}
+    for use, bucket in buckets.items():
+        if bucket is None:
+            continue
+        where = place(client, bucket, clusters)
+        if where in seen:
+            raise TransformError(_refusal(use, bucket, *seen[where], where))
+        seen[where] = use, bucket
+
+
+def _refusal(use: str, bucket: Bucket, other_use: str, other: Bucket, where: Bucket) -> str:
+    if bucket == other == where:
+        named = f"{bucket} is both the {other_use} and the {use}"
+    else:
+        named = f"{other}, the {other_use}, and {bucket}, the {use}, are one bucket"
+        named += f", {where}" if where not in (bucket, other) else ""
+    in_place = "; a transform that is to replace its objects needs in_place=True" if use == "destination" else ""
+    return (
+        f"{named}: what is written there could overwrite objects that are read, or results. Name another bucket for"
+        f" the {use}{in_place}"
+    )
