@@ -13,7 +13,6 @@ import sqlite3
 import subprocess
 import sys
 import sysconfig
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from include.stack import aisloader_build, hsds
 from include.stack.clickhouse_server import DATABASE, USER
 from include.stack.component import Component
 from include.stack.podrunner.component import NAMESPACE, kube_config
+from include.stack.probes import json_of
 from include.stack.s3 import REGION, keys
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError
 
@@ -42,7 +42,6 @@ HEALTH = {
 }
 SERVED = {"api-server": "airflow", "execution-api": "airflow_execution"}
 DATABASE_FILE = "airflow.db"
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def environment(stack: Stack) -> dict[str, str]:
@@ -231,24 +230,16 @@ def template(cache: Path) -> Path:
 
 def health(url: str) -> dict[str, str]:
     """Return the status that Airflow's API reports of its processes; empty when it does not answer."""
-    return {name: entry.get("status") or "" for name, entry in _json(f"{url}/api/v2/monitor/health").items() if entry}
+    return {
+        name: entry.get("status") or "" for name, entry in json_of(f"{url}/api/v2/monitor/health").items() if entry
+    }
 
 
 def _probe(stack: Stack, name: str) -> Callable[[], bool]:
     if name == "execution-api":
         address = f"{stack.url('airflow_execution')}/execution/health"
-        return lambda: _json(address).get("status") == "healthy"
+        return lambda: json_of(address).get("status") == "healthy"
     return lambda: health(stack.url("airflow")).get(HEALTH[name]) == "healthy"
-
-
-def _json(address: str) -> dict[str, Any]:
-    """Return what an address answers; empty when it does not answer."""
-    try:
-        with _direct.open(address, timeout=2) as response:
-            answer: dict[str, Any] = json.load(response)
-    except (OSError, ValueError):
-        return {}
-    return answer
 
 
 def _database_url(home: Path) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,3 @@ class Component:
     start_seconds: float = 60
     ports: tuple[int, ...] = ()
     stop_last: bool = False
-
-
-def answers(url: str, timeout: float = 1.0, headers: Mapping[str, str] | None = None) -> bool:
-    """Tell whether a GET of `url` is answered with a status below 400 within `timeout` seconds."""
-    try:
-        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - our own URLs
-        with _direct.open(request, timeout=timeout) as response:
-            return bool(response.status < 400)
-    except OSError:
-        return False

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from include.stack.component import Component
+from include.stack.probes import Connection
 from include.stack.processes import MARK, end, listener, mark, marked
 from include.stack.proxies import direct
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError
@@ -85,9 +86,9 @@ class _Transport(xmlrpc.client.Transport):
     """A transport that gives up on a supervisor that does not answer."""
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        connection = super().make_connection(host)
-        connection.timeout = 10
-        return connection
+        name, self._extra_headers, _ = self.get_host_info(host)
+        self._connection = host, Connection(name, timeout=10)
+        return self._connection[1]
 
 
 class Supervisor:

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.stack.component import Component, answers
+from include.stack.component import Component
+from include.stack.probes import answers, listens
 from include.stack.processes import marked
 from include.stack.settings import Stack, StackError, free_ports
 from include.stack.supervisor import Supervisor
@@ -28,9 +29,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.BaseHTTPRequ
 
 def web(name: str, port: int, **options: object) -> Component:
     def healthy() -> bool:
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+        return listens("127.0.0.1", port)
 
     return Component(
         name,
