@@ -13,6 +13,8 @@ class Component:
 
     `healthy` is a quick probe that neither raises nor blocks for more than two seconds.
     `ports` are the TCP ports it listens on: they are checked before it is started.
+    `trouble` looks longer, for the status: it says what is wrong with a component that answers, with the remedy, and
+    is empty when nothing is.
     `stop_last` is for what the rest of its stage needs until it has ended.
     """
 
@@ -26,3 +28,4 @@ class Component:
     start_seconds: float = 60
     ports: tuple[int, ...] = ()
     stop_last: bool = False
+    trouble: Callable[[], str] = field(default=str, compare=False)

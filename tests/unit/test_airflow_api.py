@@ -104,9 +104,7 @@ def airflow() -> Iterator[Callable[..., tuple[Airflow, AirflowApi]]]:
         server = Airflow(list(faults))
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True, args=(0.05,)).start()
-        return server, AirflowApi(
-            f"http://{HOST}:{server.server_port}", "admin", "x", timeout=TIMEOUT
-        )
+        return server, AirflowApi(f"http://{HOST}:{server.server_port}", "admin", "x", timeout=TIMEOUT)
 
     yield make
     for server in servers:
