@@ -31,7 +31,7 @@ def complete(stack: Stack) -> bool:
     return False
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 def test_tasks_run_again_after_all_idle_workers_were_killed(airflow: Stack) -> None:
     """Without the watch the task below is queued for ever, and Airflow says that its scheduler is healthy."""
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
