@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import requests
 
+from include.stack import cli
 from include.stack.settings import Stack
 from include.storage import control_plane
 from tests.support import process, small_spec, unique, until
@@ -87,3 +88,28 @@ def test_a_target_that_stands_still_is_named_as_down_and_not_as_stuck(stack: Sta
     assert (found.id, found.stuck) == ("aistarget1", False)
     assert "make restart COMPONENT=ais-target-1" in str(found)
     until(lambda: not control_plane.unanswering(aistore), 60, "answer of all targets")
+
+
+@pytest.mark.timeout(240)
+def test_the_status_names_a_target_that_stands_still_and_a_restart_mends_it(
+    stack: Stack, aistore: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ["--folder", str(stack.state.parent)]
+    until(lambda: control_plane.unanswering(aistore) == [], 60, "answer of all targets")
+    old = process(stack, "ais-target-1")
+    # it answers its own health check again at once, and is taken out of the cluster map meanwhile
+    old.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: "aistarget1" not in aistore.cluster().get_info().tmap, 60, "removal from the cluster map")
+        assert cli.main([*folder, "status"]) == 1
+        assert "ais-target-1" in capsys.readouterr().out
+        assert cli.main([*folder, "restart", "ais-target-1"]) == 0
+    finally:
+        if old.is_running():
+            old.send_signal(signal.SIGCONT)
+    assert process(stack, "ais-target-1").pid != old.pid
+    until(lambda: control_plane.unanswering(aistore, expected=["aistarget1"]) == [], 60, "answer of all targets")
+    capsys.readouterr()
+    assert cli.main([*folder, "status"]) == 0, capsys.readouterr().out
+    assert cli.main([*folder, "restart", "nobody"]) == 1
+    assert "nobody is not a running component: " in capsys.readouterr().err
