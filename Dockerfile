@@ -56,7 +56,7 @@ COPY --from=go /usr/local/go /usr/local/go
 ENV PATH=/usr/local/go/bin:$PATH GOPATH=/go GOCACHE=/go/build
 WORKDIR /build
 COPY include/__init__.py include/
-COPY include/stack/__init__.py include/stack/aistore_build.py include/stack/go.py include/stack/settings.py include/stack/
+COPY include/stack/__init__.py include/stack/aistore_build.py include/stack/aistore_patches.py include/stack/go.py include/stack/settings.py include/stack/
 RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from include.stack import aistore_build; \
     aistore_build.build(Path('/cache'), print)" || { cat /cache/*.log; false; }
 

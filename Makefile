@@ -67,6 +67,10 @@ down: $(STAMP) ## stop the stack
 status: $(STAMP) ## show the stack's processes
 	@$(STACK) status
 
+.PHONY: restart
+restart: $(STAMP) ## restart one process of the stack; COMPONENT=name as in status
+	@$(STACK) restart "$(COMPONENT)"
+
 .PHONY: logs
 logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
 	@$(STACK) logs $(COMPONENT)

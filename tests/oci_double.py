@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
 import re
 import sys
 import threading
+import time
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,6 +28,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from include.stack.probes import listens
 from include.stack.settings import HOST, free_ports
 
 NAMESPACE = "storeside"
@@ -333,11 +334,8 @@ def served(*buckets: str) -> Iterator[tuple[Double, int, dict[str, str]]]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    for _ in itertools.count():
-        import socket
-
-        with suppress(OSError), socket.create_connection((HOST, port), 1):
-            break
+    while not listens(HOST, port):
+        time.sleep(0.01)
     try:
         yield double, port, config(private)
     finally:

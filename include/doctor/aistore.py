@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from include.doctor.findings import Finding, System
 from include.storage.buckets import Bucket
 from include.storage.cluster import Cluster
+from include.storage.control_plane import unanswering
 from include.transform.errors import said
 
 # Bits of `features`, see AIStore's cmn/feat/feat.go.
@@ -58,6 +59,20 @@ def _reach(url: str) -> None:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     socket.create_connection((parts.hostname or "", port), timeout=5).close()
+
+
+def control_plane(client: Any) -> Finding:
+    """Tell whether every target answers control calls: one that does not lets no ETL start and no job end."""
+    from requests import RequestException
+
+    try:
+        found = unanswering(client)
+    except (RequestException, ValueError, KeyError) as e:
+        return _here.failed("control calls", e, "see its proxies' logs")
+    if found:
+        what = "; ".join(f"target {target.id}: {target.call}" for target in found)
+        return _here.failed("control calls", what, "; ".join(target.remedy for target in found))
+    return _here.ok("control calls", "every target answers")
 
 
 def examine(client: Any) -> Iterator[Finding]:

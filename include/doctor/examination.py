@@ -121,6 +121,9 @@ class _Examination:
         self.found.append(finding)
         if client is None:
             return
+        self.found.append(aistore.control_plane(client))
+        if self.found[-1].state == "failed":
+            return  # the other checks would wait for the same targets
         self.found += aistore.examine(client)
         if self.systems.source is not None:
             self.found.append(aistore.backend(client, Bucket("s3", self.systems.source.bucket)))

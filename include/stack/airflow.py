@@ -13,8 +13,8 @@ import sqlite3
 import subprocess
 import sys
 import sysconfig
-import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from include.stack import aisloader_build, hsds
 from include.stack.clickhouse_server import DATABASE, USER
 from include.stack.component import Component
 from include.stack.podrunner.component import NAMESPACE, kube_config
+from include.stack.probes import json_of
 from include.stack.s3 import REGION, keys
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError
+from include.stack.trouble import of_scheduler
 
 # Tasks have an API server of their own. In one process with the users' an answer to a user, whose log entry Airflow
 # writes in the event loop, waits for SQLite's lock that a task's answer holds, which waits for the event loop.
@@ -42,7 +44,8 @@ HEALTH = {
 }
 SERVED = {"api-server": "airflow", "execution-api": "airflow_execution"}
 DATABASE_FILE = "airflow.db"
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+# Tasks that run at the same time, and worker processes of the LocalExecutor.
+PARALLELISM = 4
 
 
 def environment(stack: Stack) -> dict[str, str]:
@@ -55,7 +58,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "CORE__LOAD_EXAMPLES": False,
         "CORE__FERNET_KEY": _fernet_key(stack),
         "CORE__EXECUTOR": "LocalExecutor",
-        "CORE__PARALLELISM": 4,
+        "CORE__PARALLELISM": PARALLELISM,
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
         "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": home / "passwords.json",
@@ -131,22 +134,26 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
 def components(stack: Stack) -> list[Component]:
     """Return API servers, scheduler, DAG processor and triggerer; call `prepare` before they start."""
     variables = environment(stack)
-    command = (sys.executable, "-m", "airflow")
-    ports = {name: stack.ports[port] for name, port in SERVED.items()}
     return [
         Component(
             name=name,
-            command=(*command, *arguments, *(("--port", str(ports[name])) if name in ports else ())),
+            command=_command(name, *(("--port", str(stack.ports[SERVED[name]])) if name in SERVED else ())),
             healthy=_probe(stack, name),
+            trouble=partial(of_scheduler, stack, PARALLELISM) if name == "scheduler" else str,
             environment=variables,
             directory=CHECKOUT,
             stop_seconds=15,
             stop_last=name == "execution-api",  # tasks report their end to it
             start_seconds=240,
-            ports=(ports[name],) if name in ports else (),
+            ports=(stack.ports[SERVED[name]],) if name in SERVED else (),
         )
-        for name, arguments in PROCESSES.items()
+        for name in PROCESSES
     ]
+
+
+def _command(name: str, *more: str) -> tuple[str, ...]:
+    watch = ("-m", "include.stack.executor_watch", sys.executable) if name == "scheduler" else ()
+    return (sys.executable, *watch, "-m", "airflow", *PROCESSES[name], *more)
 
 
 def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
@@ -231,24 +238,16 @@ def template(cache: Path) -> Path:
 
 def health(url: str) -> dict[str, str]:
     """Return the status that Airflow's API reports of its processes; empty when it does not answer."""
-    return {name: entry.get("status") or "" for name, entry in _json(f"{url}/api/v2/monitor/health").items() if entry}
+    return {
+        name: entry.get("status") or "" for name, entry in json_of(f"{url}/api/v2/monitor/health").items() if entry
+    }
 
 
 def _probe(stack: Stack, name: str) -> Callable[[], bool]:
     if name == "execution-api":
         address = f"{stack.url('airflow_execution')}/execution/health"
-        return lambda: _json(address).get("status") == "healthy"
+        return lambda: json_of(address).get("status") == "healthy"
     return lambda: health(stack.url("airflow")).get(HEALTH[name]) == "healthy"
-
-
-def _json(address: str) -> dict[str, Any]:
-    """Return what an address answers; empty when it does not answer."""
-    try:
-        with _direct.open(address, timeout=2) as response:
-            answer: dict[str, Any] = json.load(response)
-    except (OSError, ValueError):
-        return {}
-    return answer
 
 
 def _database_url(home: Path) -> str:

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import requests
 
 FINAL = ("success", "failed")
+# What passes: a busy or starting API server, and SQLite's lock, which Airflow answers with 500.
+_PASSING_STATUS = frozenset({429, 500, 502, 503, 504})
+_PASSING = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+# The same request twice does what it does once; `trigger` sees to that itself.
+_REPEATABLE = frozenset({"GET", "PATCH", "PUT"})
+_PAUSE_SECONDS = 0.5
+T = TypeVar("T")
 
 
 class AirflowApi:
     """Airflow's REST API as one user; logs in by itself, and again when the token has expired.
 
-    Every method raises `requests.HTTPError` when Airflow refuses the request.
+    An answer has to come within `timeout` seconds. A slow, broken or failed answer is asked for again for up to
+    `patience` seconds, where asking twice does no harm. Every method raises `requests.HTTPError` when Airflow refuses
+    the request, and another `requests.RequestException` when it does not answer in time.
     """
 
-    def __init__(self, base: str, user: str, password: str, timeout: float = 30) -> None:
+    def __init__(self, base: str, user: str, password: str, timeout: float = 30, patience: float = 120) -> None:
         self.base = base.rstrip("/")
         self.timeout = timeout
+        self.patience = patience
         self._login = {"username": user, "password": password}
         self._session = requests.Session()
         self._session.trust_env = False  # no proxy, no .netrc
@@ -27,25 +40,58 @@ class AirflowApi:
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
         """Send a request to a path below ``/api/v2`` and return the answer."""
         if "Authorization" not in self._session.headers:
-            self._sign_in()
+            self._patiently(self._sign_in)
+        if method not in _REPEATABLE:
+            return self._request(method, path, **options)
+        return self._patiently(lambda: self._request(method, path, **options))
+
+    def _request(self, method: str, path: str, **options: Any) -> requests.Response:
         url = f"{self.base}/api/v2/{path}"
         response = self._session.request(method, url, timeout=self.timeout, **options)
         if response.status_code == requests.codes.unauthorized:
-            self._sign_in()
+            self._patiently(self._sign_in)
             response = self._session.request(method, url, timeout=self.timeout, **options)
         if not response.ok:
             message = f"{response.status_code} for {method} {url}: {response.text[:500]}"
             raise requests.HTTPError(message, response=response)
         return response
 
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Return what `ask` returns, and call it again after a passing fault."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return ask()
+            except (*_PASSING, requests.HTTPError) as e:
+                if not passes(e) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
+
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the JSON of a GET."""
         return self.request("GET", path, params=parameters).json()
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None, run: str | None = None) -> str:
-        """Start a run of a DAG and return its id."""
-        body = {"logical_date": None, "conf": conf or {}, **({"dag_run_id": run} if run else {})}
-        return str(self.request("POST", f"dags/{quote(dag)}/dagRuns", json=body).json()["dag_run_id"])
+        """Start a run of a DAG and return its id; `run` is the id of the new run.
+
+        The run has an id before Airflow is asked, so that a request whose answer was lost can be sent again: Airflow
+        refuses to start a run twice (409).
+        """
+        name = run or f"manual__{datetime.now(UTC).isoformat()}_{uuid.uuid4().hex[:8]}"
+        body = {"logical_date": None, "conf": conf or {}, "dag_run_id": name}
+        sent = 0
+
+        def start() -> str:
+            nonlocal sent
+            sent += 1
+            try:
+                self.request("POST", f"dags/{quote(dag)}/dagRuns", json=body)
+            except requests.HTTPError as e:
+                if sent == 1 or e.response.status_code != requests.codes.conflict:
+                    raise
+            return name
+
+        return self._patiently(start)
 
     def run(self, dag: str, run: str) -> dict[str, Any]:
         """Return one run of a DAG."""
@@ -102,6 +148,13 @@ class AirflowApi:
             message = f"Airflow refuses the user {self._login['username']}: {response.status_code}"
             raise requests.HTTPError(message, response=response)
         self._session.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
+
+
+def passes(error: requests.RequestException) -> bool:
+    """Tell whether the same request may succeed later."""
+    if isinstance(error, requests.HTTPError):
+        return error.response is not None and error.response.status_code in _PASSING_STATUS
+    return isinstance(error, _PASSING)
 
 
 def _run(dag: str, run: str) -> str:

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from include.stack.aistore_build import MODULE, VERSION
+from include.stack.aistore_build import VERSION
+from include.stack.aistore_patches import MODULE
 from include.stack.go import Go, built_once
 from include.stack.settings import StackError, default_folder
 

@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from include.stack.aistore_build import LOOPBACK_VARIABLE, SERVICE_ACCOUNT_VARIABLE
-from include.stack.component import Component, answers
+from include.stack.aistore_patches import LOOPBACK_VARIABLE, SERVICE_ACCOUNT_VARIABLE
+from include.stack.component import Component
 from include.stack.podrunner.component import NAMESPACE, node_name, pod_name, service_account
+from include.stack.probes import answers
 from include.stack.s3 import keys as s3_keys
 from include.stack.settings import CHECKOUT, HOST, Stack
+from include.stack.trouble import ControlPlane
 
 REGION = "us-east-1"
 # What the nodes are told of the backend for s3:// buckets.
@@ -48,6 +50,7 @@ def components(
         stop_signal="INT",
     )
     _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), host)
+    control_plane = ControlPlane(stack)
     targets = []
     for number in range(stack.targets):
         name = f"target-{number}"
@@ -60,6 +63,7 @@ def components(
                 environment=_environment(stack, name, node_name(number), pod_name(number), backend),
                 directory=CHECKOUT,
                 healthy=partial(answers, f"{stack.url(ports[0])}/v1/health?readiness=true"),
+                trouble=partial(control_plane.of, f"aistarget{number}"),
                 stop_signal="INT",
             )
         )

@@ -165,6 +165,16 @@ def _status(options: argparse.Namespace) -> int:
     return _print_status(_load(options.folder))
 
 
+def _restart(options: argparse.Namespace) -> int:
+    stack = _load(options.folder)
+    supervisor = Supervisor(stack)
+    name = options.component
+    of_part = stages(stack, [_part(name)]) if name in supervisor.names() else []
+    supervisor.restart(name, (component for stage in of_part for component in stage))
+    print(f"{name} was restarted and is healthy")
+    return 0
+
+
 def _logs(options: argparse.Namespace) -> int:
     folder = _load(options.folder).state / "logs"
     name = options.component
@@ -241,6 +251,9 @@ def _print_status(stack: Stack) -> int:
         print(f"the supervisor is gone, {left} processes are left: run up or down" if left else "the stack is down")
         return 3
     _print_table([("component", "state", "pid", "up"), *map(_row, found)])
+    for entry in found:
+        if entry.trouble:
+            print(f"{entry.name}: {entry.trouble}")
     return 0 if all(entry.healthy for entry in found) else 1
 
 
@@ -258,6 +271,10 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _folder(text: str) -> Path:
+    return Path(text).resolve()  # the processes of the stack work in other folders
 
 
 def _selection(text: str) -> tuple[str, ...]:
@@ -283,7 +300,7 @@ def _objects(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m include.stack", description="The embedded stack of Storeside.")
     parser.add_argument(
-        "--folder", type=Path, default=default_folder(), help="where the stack lives (default: %(default)s)"
+        "--folder", type=_folder, default=default_folder(), help="where the stack lives (default: %(default)s)"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("up", help="start what does not run and wait until it is healthy")
@@ -304,6 +321,9 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_down)
     command = commands.add_parser("status", help="show components; exit status 0 healthy, 1 not healthy, 3 down")
     command.set_defaults(run=_status)
+    command = commands.add_parser("restart", help="stop one component, start it again and wait until it is healthy")
+    command.add_argument("component", help="a name that 'status' shows")
+    command.set_defaults(run=_restart)
     command = commands.add_parser("logs", help="show the last lines of logs")
     command.add_argument("component", nargs="?")
     command.add_argument("-f", "--follow", action="store_true", help="go on showing new lines")

@@ -9,7 +9,8 @@ import urllib.parse
 from dataclasses import asdict
 
 from include.stack.clickhouse_server import USER, Config
-from include.stack.component import Component, answers
+from include.stack.component import Component
+from include.stack.probes import answers
 from include.stack.settings import CHECKOUT, Stack
 
 MEMORY_RATIO = 0.4

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from include.stack.component import answers
 from include.stack.confine import confine
+from include.stack.probes import answers
 from include.stack.processes import listener
 from include.stack.settings import CHECKOUT, HOST, StackError
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -16,6 +13,8 @@ class Component:
 
     `healthy` is a quick probe that neither raises nor blocks for more than two seconds.
     `ports` are the TCP ports it listens on: they are checked before it is started.
+    `trouble` looks longer, for the status: it says what is wrong with a component that answers, with the remedy, and
+    is empty when nothing is.
     `stop_last` is for what the rest of its stage needs until it has ended.
     """
 
@@ -29,13 +28,4 @@ class Component:
     start_seconds: float = 60
     ports: tuple[int, ...] = ()
     stop_last: bool = False
-
-
-def answers(url: str, timeout: float = 1.0, headers: Mapping[str, str] | None = None) -> bool:
-    """Tell whether a GET of `url` is answered with a status below 400 within `timeout` seconds."""
-    try:
-        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - our own URLs
-        with _direct.open(request, timeout=timeout) as response:
-            return bool(response.status < 400)
-    except OSError:
-        return False
+    trouble: Callable[[], str] = field(default=str, compare=False)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from include.stack.component import answers
+from include.stack.probes import answers
 from include.stack.s3 import configure
 from include.stack.settings import HOST
 

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from include.stack.component import answers
+from include.stack.probes import answers
 
 
 def main(url: str, *command: str) -> None:

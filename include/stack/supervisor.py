@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from include.stack.component import Component
+from include.stack.probes import Connection
 from include.stack.processes import MARK, end, listener, mark, marked
 from include.stack.proxies import direct
 from include.stack.settings import CHECKOUT, HOST, Stack, StackError
@@ -72,22 +73,26 @@ stdout_logfile_backups = 2
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of one component; `healthy` is None when nobody said how to find out."""
+    """What is known of one component; `healthy` is None when nobody said how to find out.
+
+    `trouble` says what is wrong although the component answers, and what to do about it; it is not healthy then.
+    """
 
     name: str
     state: str
     healthy: bool | None
     pid: int | None
     uptime: float | None
+    trouble: str = ""
 
 
 class _Transport(xmlrpc.client.Transport):
     """A transport that gives up on a supervisor that does not answer."""
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        connection = super().make_connection(host)
-        connection.timeout = 10
-        return connection
+        name, self._extra_headers, _ = self.get_host_info(host)
+        self._connection = host, Connection(name, timeout=10)
+        return self._connection[1]
 
 
 class Supervisor:
@@ -144,19 +149,24 @@ class Supervisor:
         for name in (name for names in self._stages() for name in names if name in info):
             entry = info[name]
             pid = entry["pid"] or None
+            answers = bool(pid) and _healthy(known[name]) if name in known else None
+            trouble = known[name].trouble() if answers else ""
             found.append(
                 Status(
                     name=name,
                     state=entry["statename"].lower(),
-                    healthy=bool(pid) and _healthy(known[name]) if name in known else None,
+                    healthy=answers and not trouble,
                     pid=pid,
                     uptime=float(entry["now"] - entry["start"]) if pid else None,
+                    trouble=trouble,
                 )
             )
         return found
 
-    def restart(self, name: str) -> None:
-        """Stop one component and start it again; waits for its health if this object knows how to probe it.
+    def restart(self, name: str, components: Iterable[Component] = ()) -> None:
+        """Stop one component and start it again; waits for its health if it is known how to probe it.
+
+        `components` say how, besides those that this object started.
 
         Raises:
             StackError: the component is unknown, or it did not come up again.
@@ -166,8 +176,9 @@ class Supervisor:
                 raise StackError(f"{name} is not a running component: {', '.join(self.names()) or 'none runs'}")
             self._halt([name])
             self._call("startProcess", f"{name}:{name}", False)
-            if name in self._known:
-                self._wait([self._known[name]])
+            known = {**self._known, **{component.name: component for component in components}}
+            if name in known:
+                self._wait([known[name]])
 
     def running(self) -> bool:
         """Tell whether this stack's supervisor answers."""

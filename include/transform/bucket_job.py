@@ -188,7 +188,15 @@ class BucketJob:
         self.scope = Scope(str(source), str(destination), spec.effect if spec else "", run_id, selection)
 
     def begin(self) -> State:
-        """Say what is to be done first: follow a job that runs already, resume what a killed try began, or plan."""
+        """Say what is to be done first: follow a job that runs already, resume what a killed try began, or plan.
+
+        Raises StuckTargetError when a target of the cluster has to be restarted first.
+        """
+        jobs.require_targets(self.client)
+        with jobs.naming_stuck_targets(self.client):
+            return self._begin()
+
+    def _begin(self) -> State:
         jobs.wait_for_rebalance(self.client)
         self._require_apart()
         self.ledger.create()
@@ -292,6 +300,10 @@ class BucketJob:
         """
         if state.phase in ("attached", "done"):
             return state
+        with jobs.naming_stuck_targets(self.client):
+            return self._submit(state)
+
+    def _submit(self, state: State) -> State:
         jobs.wait_for_rebalance(self.client)
         window: list[Pending] = []
         if state.phase != "bucket":
@@ -322,6 +334,10 @@ class BucketJob:
 
     def advance(self, state: State, seconds: float = 0) -> State:
         """Go on after the submitted job, which took `seconds`: next window, retry of what is missing, or done."""
+        with jobs.naming_stuck_targets(self.client):
+            return self._advance(state, seconds)
+
+    def _advance(self, state: State, seconds: float) -> State:
         if state.phase == "attached":
             return self._resume() or self._plan()
         if state.waits:

@@ -1,6 +1,7 @@
 """Errors of transforms and copies.
 
 TransformError             configuration or input: trying again changes nothing
+ ├─ StuckTargetError          a target answers no control call until it is restarted
  └─ TransientTransformError   the cluster or the network: trying again may help
 """
 
@@ -20,6 +21,10 @@ class TransformError(Exception):
 
 class TransientTransformError(TransformError):
     """The transform failed for a reason that may pass."""
+
+
+class StuckTargetError(TransformError):
+    """A target of AIStore's answers no control call; the message names it and says how to restart it."""
 
 
 def said(error: Any) -> str:

@@ -205,9 +205,10 @@ def ensure(client: Any, spec: EtlSpec, pods: PodWatch | None = None) -> list[str
 
     `pods` watches the pods, so that one that does not start says why. Raises TransformError when a pod cannot start,
     with the reason, and TransientTransformError when it may start later, such as one that was killed, or when an ETL
-    has to be replaced while transforms run.
+    has to be replaced while transforms run. Raises StuckTargetError when a target answers no control call.
     """
-    return [_ensure(client, stage, pods) for stage in spec.stages]
+    with jobs.naming_stuck_targets(client):
+        return [_ensure(client, stage, pods) for stage in spec.stages]
 
 
 def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
@@ -218,6 +219,7 @@ def _ensure(client: Any, spec: EtlSpec, pods: PodWatch | None) -> str:
         with jobs.alone(client, _lock(spec.name), stale_seconds=longest, patience_seconds=2 * longest):
             if _running(client, spec):
                 return spec.name
+            jobs.require_targets(client)  # starting an ETL beside a stuck target takes minutes to fail
             failure = _start(client, spec, pods)
         if failure is None:
             return spec.name

@@ -13,9 +13,10 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from include.storage import control_plane
 from include.storage.buckets import Bucket
 
-from .errors import TransientTransformError
+from .errors import StuckTargetError, TransientTransformError, said
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 IDLE_POLLS = 2
 # A job that no target knows for so long was lost with the memory of its targets: what is left is to compare.
 FORGOTTEN_SECONDS = 30.0
+# A cluster that leaves control calls unanswered for so long is asked which target is stuck, and again after as long.
+UNANSWERED_SECONDS = 20.0
 # Longer than looking for jobs, ending idle ones and submitting take.
 SUBMIT_SECONDS = 90.0
 MULTI_OBJECT_KINDS = frozenset({"copy-listrange", "etl-listrange"})
@@ -72,7 +75,7 @@ class Follower:
         self.stall_seconds = stall_seconds
         self._idle = 0
         self._seen = (-1, -1)
-        self._started = self._moved = self._known = time.monotonic()
+        self._started = self._moved = self._known = self._answered = time.monotonic()
 
     def poll(self) -> Progress:
         """Ask the cluster once. Does not raise while a target is down: that is no progress."""
@@ -84,10 +87,9 @@ class Follower:
             snaps = newest_snapshots(self.client, self.job_id)
         except (AISError, requests.RequestException) as e:
             if getattr(e, "status_code", 0) != requests.codes.not_found:
-                log.info("job %s: the cluster does not answer for now: %s", self.job_id, e)
-                self._known = time.monotonic()
-                return self._ended_after(self.stall_seconds, self._moved, before, f"no answer: {e}")
+                return self._unanswered(before, e)
             snaps = []
+        self._answered = time.monotonic()
         if not snaps:
             limit = min(FORGOTTEN_SECONDS, self.stall_seconds)
             return self._ended_after(limit, self._known, before, "no target knows it, as after their restart,")
@@ -106,6 +108,16 @@ class Follower:
         if (objects, size) != self._seen:
             self._seen, self._moved = (objects, size), time.monotonic()
         return self._ended_after(self.stall_seconds, self._moved, Progress(objects, size), "no progress")
+
+    def _unanswered(self, progress: Progress, error: Exception) -> Progress:
+        """Return progress; the job is over when it made none for too long, or when a stuck target is the cause."""
+        log.info("job %s: the cluster does not answer for now: %s", self.job_id, error)
+        self._known = now = time.monotonic()
+        if now - self._answered > UNANSWERED_SECONDS:
+            self._answered = now
+            if names := _named(control_plane.stuck(self.client)):
+                return Progress(progress.objects, progress.bytes, finished=True, error=names)
+        return self._ended_after(self.stall_seconds, self._moved, progress, f"no answer: {error}")
 
     def _ended_after(self, seconds: float, since: float, progress: Progress, what: str) -> Progress:
         """Return progress; when it has been like this for so long, the job is aborted and over."""
@@ -258,22 +270,55 @@ def _age(client: Any, name: str) -> float:
     return parsedate_to_datetime(head["Date"]).timestamp() - created
 
 
+def require_targets(client: Any) -> None:
+    """Return when no target is stuck; takes 0.05 s on a healthy cluster.
+
+    Raises StuckTargetError, which names each stuck target and the remedy.
+    """
+    if names := _named(control_plane.stuck(client)):
+        raise StuckTargetError(names)
+
+
+def _named(targets: Sequence[control_plane.Target]) -> str:
+    return "; ".join(str(target) for target in targets)
+
+
+@contextmanager
+def naming_stuck_targets(client: Any) -> Iterator[None]:
+    """Raise StuckTargetError in place of the error of a control call, when a stuck target is its cause."""
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    try:
+        yield
+    except (AISError, RequestException, TransientTransformError) as e:
+        if names := _named(control_plane.stuck(client)):
+            raise StuckTargetError(names) from e
+        raise
+
+
 def wait_for_rebalance(client: Any, seconds: float = 120) -> None:
     """Return once all targets answer and no rebalance runs: until then transforms are refused, listings incomplete.
 
-    Raises TransientTransformError when that takes longer than `seconds`.
+    Raises TransientTransformError when that takes longer than `seconds`, and StuckTargetError when a target is stuck.
     """
     from aistore.sdk.errors import AISError
+    from requests import RequestException
 
-    deadline = time.monotonic() + seconds
+    answered = time.monotonic()
+    deadline = answered + seconds
     while True:
         try:
             running = client.cluster().list_running_jobs()
             reason = "rebalances" if any(job.startswith("rebalance[") for job in running) else ""
-        except AISError as e:
-            reason = f"does not answer as a whole ({e.message[:200]})"
+            answered = time.monotonic()
+        except (AISError, RequestException) as e:
+            reason = f"does not answer as a whole ({said(e)[:200]})"
         if not reason:
             return
+        if time.monotonic() - answered > UNANSWERED_SECONDS:
+            require_targets(client)
+            answered = time.monotonic()
         if time.monotonic() > deadline:
             raise TransientTransformError(f"the AIStore cluster still {reason} after {seconds:.0f} s: try later")
         time.sleep(1)

@@ -28,7 +28,7 @@ import psutil
 
 from include.stack.clickhouse import MEMORY_RATIO
 from include.stack.clickhouse_server import DATABASE, USER, Config
-from include.stack.component import answers
+from include.stack.probes import answers
 from include.stack.settings import CHECKOUT, HOST, default_folder, free_ports
 from tests.benchmarks import listing_server, measure, taxi, transfer_peers, versitygw
 from tests.benchmarks.measure import bench

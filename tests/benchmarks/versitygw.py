@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.stack.component import answers
 from include.stack.go import Go, built_once
+from include.stack.probes import answers
 from include.stack.processes import listener
 from include.stack.settings import HOST, StackError, free_ports
 

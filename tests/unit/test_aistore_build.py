@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.stack import aistore_build
-from include.stack.aistore_build import PATCHES, Patch
+from include.stack.aistore_patches import PATCHES, Patch
 from include.stack.go import version_of
 from include.stack.settings import StackError
 

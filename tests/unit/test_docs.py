@@ -145,7 +145,13 @@ def check_code(text: str) -> str:
 
 
 def check_compose(words: list[str]) -> str:
-    options = {"up": {"--build", "--wait", "--detach"}, "run": {"--rm"}, "down": {"--volumes"}, "config": set()}
+    options = {
+        "up": {"--build", "--wait", "--detach"},
+        "run": {"--rm"},
+        "down": {"--volumes"},
+        "config": set(),
+        "restart": set(),
+    }
     if words[0] == "--profile":
         _, profile, *words = words
         if why := check_file("docker-compose.yaml", f"profiles: [{profile}]"):

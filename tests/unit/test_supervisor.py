@@ -9,11 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from include.stack.component import Component, answers
+from include.stack import cli
+from include.stack.component import Component
+from include.stack.probes import answers, listens
 from include.stack.processes import marked
 from include.stack.settings import Stack, StackError, free_ports
 from include.stack.supervisor import Supervisor
@@ -26,11 +29,9 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.BaseHTTPRequ
 """
 
 
-def web(name: str, port: int, **options: object) -> Component:
+def web(name: str, port: int, **options: Any) -> Component:
     def healthy() -> bool:
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+        return listens("127.0.0.1", port)
 
     return Component(
         name,
@@ -85,6 +86,31 @@ def test_start_restart_stop(stack: Stack) -> None:
     supervisor.stop()
     assert not marked(stack.state)
     assert supervisor.status() == []
+
+
+def test_trouble_of_a_component_that_answers_is_in_the_status(
+    stack: Stack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubles = ["target one is stuck; restart it"]
+    (port,) = free_ports(1)
+    one = web("one", port, trouble=lambda: troubles[0] if troubles else "")
+    Supervisor(stack).start([[one]])
+    (status,) = Supervisor(stack).status([one])
+    assert (status.healthy, status.trouble) == (False, troubles[0])
+    monkeypatch.setattr(cli, "stages", lambda stack, only: [[one]])
+    folder = ["--folder", str(stack.state.parent)]
+    assert cli.main([*folder, "status"]) == 1
+    out = capsys.readouterr().out
+    assert "running, not healthy" in out or "starting, not healthy" in out
+    assert "one: target one is stuck; restart it" in out
+    troubles.clear()
+    assert cli.main([*folder, "restart", "one"]) == 0
+    assert capsys.readouterr().out == "one was restarted and is healthy\n"
+    (again,) = Supervisor(stack).status([one])
+    assert again.healthy
+    assert again.pid != status.pid
+    assert cli.main([*folder, "restart", "two"]) == 1
+    assert "two is not a running component: one" in capsys.readouterr().err
 
 
 def test_failing_components(stack: Stack) -> None:

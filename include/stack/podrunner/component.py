@@ -16,6 +16,7 @@ from typing import Any
 import trustme
 
 from include.stack.component import Component
+from include.stack.probes import UNANSWERED
 from include.stack.settings import CHECKOUT, HOST, Stack
 
 NAMESPACE = "ais"
@@ -140,5 +141,5 @@ def _healthy(stack: Stack) -> bool:
         )
         with opener.open(f"{stack.url('podrunner', 'https')}/healthz", timeout=1) as response:
             return bool(response.status == 200)
-    except OSError:
+    except UNANSWERED:
         return False

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 from include.stack.podrunner.processes import Ledger, dies_with_parent, kill_tree, usage
+from include.stack.probes import UNANSWERED, Connection
 
 TAIL_BYTES = 2048
 LOG_BYTES = 16 << 20
@@ -224,11 +224,11 @@ class Pod:
             await asyncio.sleep(period if self.is_ready else min(period, 0.2))
 
     def _answers(self, probe: Manifest) -> bool:
-        connection = HTTPConnection(self._cluster.settings.host, self._port, timeout=probe.get("timeoutSeconds") or 1)
+        connection = Connection(self._cluster.settings.host, self._port, timeout=probe.get("timeoutSeconds") or 1)
         try:
             connection.request("GET", probe["httpGet"].get("path") or "/")
             return 200 <= connection.getresponse().status < 400
-        except (OSError, HTTPException):
+        except UNANSWERED:
             return False
         finally:
             connection.close()

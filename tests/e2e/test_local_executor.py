@@ -1,0 +1,52 @@
+"""A LocalExecutor whose idle workers were killed, as the kernel does when memory is short."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import psutil
+import pytest
+import requests
+
+from include.stack import cli
+from include.stack.airflow import PARALLELISM
+from include.stack.airflow_api import AirflowApi
+from include.stack.executor_watch import titles
+from include.stack.settings import Stack
+from include.stack.supervisor import Status, Supervisor
+from tests.support import process, until
+
+DAG = "check_connections"
+
+
+def scheduler_status(stack: Stack) -> Status:
+    components = [component for stage in cli.stages(stack, ["airflow"]) for component in stage]
+    return next(entry for entry in Supervisor(stack).status(components) if entry.name == "scheduler")
+
+
+def complete(stack: Stack) -> bool:
+    with contextlib.suppress(psutil.Error, AssertionError, StopIteration):
+        return len(titles(process(stack, "scheduler"))) == PARALLELISM
+    return False
+
+
+@pytest.mark.timeout(900)
+def test_tasks_run_again_after_all_idle_workers_were_killed(airflow: Stack) -> None:
+    """Without the watch the task below is queued for ever, and Airflow says that its scheduler is healthy."""
+    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    until(lambda: complete(airflow), 120, "all workers")
+    old = process(airflow, "scheduler")
+    for pid in titles(old):
+        psutil.Process(pid).kill()
+    killed = time.monotonic()
+    trouble = until(lambda: scheduler_status(airflow).trouble, 10, "word of it in the status")
+    assert f"of {PARALLELISM} workers of the LocalExecutor" in trouble
+    health = requests.get(f"{airflow.url('airflow')}/api/v2/monitor/health", timeout=30).json()
+    assert health["scheduler"]["status"] == "healthy", "Airflow itself does not see it"
+    run = api.trigger(DAG)
+    until(lambda: not old.is_running(), 60, "end of the scheduler")
+    assert time.monotonic() - killed < 60
+    assert api.wait(DAG, run, 240)["state"] == "success"
+    until(lambda: not scheduler_status(airflow).trouble, 60, "healthy status")

@@ -1,0 +1,130 @@
+"""The watch of the LocalExecutor's workers, on real processes that call themselves as Airflow's do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from include.stack import executor_watch
+from include.stack.executor_watch import TITLE, lost_worker, titles
+from include.stack.settings import CHECKOUT
+
+# The start of Airflow's executor: workers in one queue, and a scheduler that only counts who is there.
+SCHEDULER = textwrap.dedent(
+    """
+    import multiprocessing, os, signal, sys, time
+    from setproctitle import setproctitle
+
+    def work(queue, number):
+        setproctitle(f"airflow worker -- LocalExecutor: {'busy' if number < int(sys.argv[2]) else '<idle>'}")
+        queue.get()
+
+    queue = multiprocessing.SimpleQueue()
+    workers = [multiprocessing.Process(target=work, args=(queue, n), daemon=True) for n in range(int(sys.argv[1]))]
+    [worker.start() for worker in workers]
+    print("started", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    while True:
+        time.sleep(0.05)
+        [worker.is_alive() for worker in workers]
+    """
+)
+
+
+@pytest.fixture
+def scheduler(request: pytest.FixtureRequest) -> Iterator[psutil.Process]:
+    busy = getattr(request, "param", 0)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCHEDULER, "3", str(busy)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "SPT_NOENV": "1"},
+        start_new_session=True,
+    )
+    assert process.stdout
+    process.stdout.readline()
+    found = psutil.Process(process.pid)
+    deadline = time.monotonic() + 20
+    while len(titles(found)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    yield found
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def watching(scheduler: psutil.Process) -> tuple[threading.Thread, list[int | None]]:
+    said: list[int | None] = []
+    thread = threading.Thread(target=lambda: said.append(lost_worker(scheduler, 0.05)))
+    thread.start()
+    time.sleep(0.5)
+    return thread, said
+
+
+def test_workers_are_known_by_their_titles(scheduler: psutil.Process) -> None:
+    assert len(titles(scheduler)) == 3
+    assert all(title.startswith(TITLE) for title in titles(scheduler).values())
+
+
+def test_a_worker_that_was_killed_is_found(scheduler: psutil.Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_watch, "CONFIRM_SECONDS", 0.3)
+    thread, said = watching(scheduler)
+    victim = min(titles(scheduler))
+    psutil.Process(victim).kill()
+    thread.join(10)
+    assert said == [victim]
+
+
+@pytest.mark.parametrize("scheduler", [1], indirect=True)
+def test_running_tasks_have_time_to_end(scheduler: psutil.Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_watch, "CONFIRM_SECONDS", 0.1)
+    monkeypatch.setattr(executor_watch, "PATIENCE_SECONDS", 2.0)
+    thread, said = watching(scheduler)
+    idle = [pid for pid, title in titles(scheduler).items() if title.rstrip().endswith("<idle>")]
+    psutil.Process(idle[0]).kill()
+    thread.join(1)
+    assert said == [], "a task is running"
+    thread.join(10)
+    assert said == [idle[0]]
+
+
+def test_the_watch_ends_with_the_scheduler(scheduler: psutil.Process) -> None:
+    thread, said = watching(scheduler)
+    scheduler.terminate()
+    thread.join(10)
+    assert said == [None]
+
+
+def test_the_command_keeps_its_process_id_and_ends_after_a_loss(tmp_path: Path) -> None:
+    script = tmp_path / "scheduler.py"
+    script.write_text(SCHEDULER)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "include.stack.executor_watch", sys.executable, str(script), "3", "0"],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "SPT_NOENV": "1"},
+        start_new_session=True,
+        text=True,
+    )
+    assert process.stdout
+    try:
+        assert process.stdout.readline() == "started\n"
+        found = psutil.Process(process.pid)
+        deadline = time.monotonic() + 20
+        while len(titles(found)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(2)  # the watch looks once a second
+        psutil.Process(max(titles(found))).kill()
+        assert process.wait(60) in (0, -signal.SIGTERM)
+        assert "of the LocalExecutor was killed" in process.stdout.read()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
