@@ -82,23 +82,25 @@ USER 50000:0
 ENTRYPOINT ["tini", "--"]
 CMD ["airflow", "version"]
 
-FROM base AS transformer
+FROM base AS transformer-code
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ffmpeg libavcodec59 libavformat59 libavutil57 libswresample4 \
     && rm -rf /var/lib/apt/lists/*
-COPY --from=transformer-packages /opt/venv /opt/venv
 COPY include/__init__.py /opt/storeside/include/__init__.py
 COPY include/transformers /opt/storeside/include/transformers
 # where it is looked for without a setting: ETLs that the pod runner starts have no environment of the image's
 COPY --from=native /native /opt/storeside/include/transformers/native
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside
 WORKDIR /opt/storeside
+
+FROM transformer-code AS transformer
+COPY --from=transformer-packages /opt/venv /opt/venv
 USER 50000:0
 EXPOSE 8000
 CMD ["python", "-m", "include.transformers.serve", "--transform", "audio_transcode"]
 
-FROM transformer AS aistore
-USER root
+# Not from transformer: its packages would be in the image twice.
+FROM transformer-code AS aistore
 COPY --from=aistore-packages /opt/venv /opt/venv
 COPY --from=aisnode /cache /opt/storeside/cache
 COPY include/stack /opt/storeside/include/stack

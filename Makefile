@@ -85,16 +85,19 @@ doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*
 	@umask 077; touch $@; python3 -c 'import base64, re, secrets; \
 		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET HSDS_PASSWORD"; \
 		made = {name: secrets.token_hex(24) for name in names.split()}; \
+		made["AIRFLOW_JWT_SECRET"] = secrets.token_hex(32); \
 		made["AIRFLOW_FERNET_KEY"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(); \
 		text = open("$@").read(); \
-		there = re.findall(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*\S", text, re.MULTILINE); \
+		there = dict(re.findall(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(\S+)", text, re.MULTILINE)); \
+		short = len(there.get("AIRFLOW_JWT_SECRET", made["AIRFLOW_JWT_SECRET"]).strip(chr(34) + chr(39))) < 64; \
+		print("AIRFLOW_JWT_SECRET in .env has fewer than the 64 bytes that Airflow recommends. It still works. To replace it, delete its line while no task runs, then run make .env and docker compose up --wait.") if short else None; \
 		lines = [f"{name}={value}\n" for name, value in made.items() if name not in there]; \
 		gap = "\n" if lines and text and not text.endswith("\n") else ""; \
 		open("$@", "a").write(gap + "".join(lines))'
 
 .PHONY: compose-up
-compose-up: .env ## the whole stack in containers; docker compose down stops it
-	@docker compose up --wait --detach
+compose-up: .env ## build what has changed and start the whole stack in containers; docker compose down stops it
+	@docker compose up --build --wait --detach
 
 .PHONY: test
 test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" some of them

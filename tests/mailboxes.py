@@ -25,11 +25,13 @@ class Mailbox(Loading):
     """A bucket, its queue, and a table of a test's own."""
 
     def __init__(
-        self, stack: Any, clickhouse: Any, s3: S3Client, sqs: SQSClient, *, receives: int = 50, fifo: bool = False
-    ) -> None:
+        self, stack: Any, clickhouse: Any, s3: S3Client, sqs: SQSClient, *, receives: int = 50, fifo: bool = False,
+        notified: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(stack, clickhouse, s3)
         self.sqs = sqs
         self.receives = receives
+        self.notified = notified  # S3 has to be of the server of the queue
         self.name = f"{self.bucket}.fifo" if fifo else self.bucket
         self.make_queue()
 
@@ -44,7 +46,7 @@ class Mailbox(Loading):
         self.url, arn = self._queue(
             self.name, {**more, "RedrivePolicy": json.dumps(redrive), "Policy": json.dumps(policy)}
         )
-        if not more:
+        if self.notified and not more:
             self.s3.put_bucket_notification_configuration(
                 Bucket=self.bucket,
                 NotificationConfiguration={"QueueConfigurations": [{"QueueArn": arn, "Events": list(EVENTS)}]},

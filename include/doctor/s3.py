@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from include.doctor.findings import Finding, System
-from include.events.notifications import PROBES, NotificationError, parse
+from include.events.notifications import NotificationError, parse
+from include.storage.names import PROBES
 
 # Messages of others that a probe's event may wait behind; each look counts as a receive of theirs.
 MOST_WAITING = 20

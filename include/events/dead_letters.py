@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from include.events.deliveries import Delivery
 from include.events.notifications import S3Event
 from include.events.queue import Message, Queue
-from include.events.settle import ORIGIN, REASON
+from include.events.settle import ORIGIN, QUEUE, REASON
 
-_UNKNOWN = "SQS itself has moved it here, after it was received too often and never finished"
+_MOVED = (
+    "SQS itself moved it here, as it was received more often than its queue allows: the process that had it was ended"
+    " each time, or a server did not answer. When that is over, send it back"
+)
 _LOOK_SECONDS = 30
 _REDRIVE_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A message that could not be processed: `message_id` is that of its queue, where it is known."""
+    """A message that could not be processed: `message_id` is its id in the queue that it came from.
+
+    SQS keeps the id of a message that it moves by itself.
+    """
 
     message_id: str
     reason: str
@@ -28,7 +34,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead-letter queue of a queue."""
+    """The dead letters of a queue; those of another queue that shares its dead-letter queue are left alone."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -39,8 +45,8 @@ class DeadLetters:
 
         Meanwhile, and for half a minute at most, others do not see them.
         """
-        received = dict(self._receive(limit, _LOOK_SECONDS))
-        self.dead.extend([m for messages in received.values() for m in messages], 0)
+        received, others = self._receive(limit, _LOOK_SECONDS)
+        self.dead.extend([*others, *(m for messages in received.values() for m in messages)], 0)
         found = [_letter(name, messages[0]) for name, messages in received.items()]
         return sorted(found, key=lambda letter: letter.sent_at)
 
@@ -50,8 +56,8 @@ class DeadLetters:
         Each is deleted after it was sent: one that is cut off in between is in both queues.
         """
         count = 0
-        others: list[Message] = []
-        for name, messages in self._receive(limit, _REDRIVE_SECONDS):
+        received, others = self._receive(limit, _REDRIVE_SECONDS)
+        for name, messages in received.items():
             if message_ids is not None and name not in message_ids:
                 others += messages
                 continue
@@ -64,9 +70,10 @@ class DeadLetters:
         self.dead.extend(others, 0)
         return count
 
-    def _receive(self, limit: int, lease_seconds: int) -> Iterator[tuple[str, list[Message]]]:
-        """Yield dead letters by the names of their messages, each with all its copies."""
+    def _receive(self, limit: int, lease_seconds: int) -> tuple[dict[str, list[Message]], list[Message]]:
+        """Return dead letters by the names of their messages, each with all its copies, and those of other queues."""
         letters: dict[str, list[Message]] = {}
+        others: list[Message] = []
         seen: set[str] = set()
         deadline = time.monotonic() + lease_seconds / 2
         # The number of messages that SQS gives is an approximate one; an empty answer to a long poll is the end.
@@ -75,13 +82,25 @@ class DeadLetters:
             if not messages:
                 break
             for message in messages:
-                if message.id not in seen:
-                    seen.add(message.id)
-                    letters.setdefault(message.attributes.get(ORIGIN) or message.id, []).append(message)
-        yield from letters.items()
+                if message.id in seen:
+                    continue
+                seen.add(message.id)
+                if (message.source or _ours(message, QUEUE) or self.queue.name) != self.queue.name:
+                    others.append(message)
+                else:
+                    letters.setdefault(_ours(message, ORIGIN) or message.id, []).append(message)
+        return letters, others
+
+
+def _ours(message: Message, name: str) -> str:
+    """Return one of the attributes that `settle` gives to a dead letter.
+
+    Where SQS itself moved the message they are of an earlier time: it was a dead letter before, and was sent back.
+    """
+    return "" if message.source else message.attributes.get(name, "")
 
 
 def _letter(name: str, message: Message) -> DeadLetter:
     delivery = Delivery.read(message)
-    reason = message.attributes.get(REASON) or delivery.error or _UNKNOWN
+    reason = _ours(message, REASON) or delivery.error or _MOVED
     return DeadLetter(name, reason, message.sent, tuple(delivery.events), message.body)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from include.events.notifications import NotificationError, S3Event, parse
 from include.events.queue import Message, backoff
+from include.storage.names import is_folder_marker
 
 # loaded: rows of the object, in this version or a later one, are in the table. skipped: there is nothing to do.
 # failed: for good, by the object's fault. undone: it was tried, and a retry may help. untried: it was not its turn.
@@ -30,7 +31,8 @@ class Outcome:
 
 
 UNTRIED = Outcome("untried")
-_PROBE = Outcome("skipped", "it is of the doctor's own object")
+_OWN = Outcome("skipped", "Storeside itself wrote the object, to try or measure the bucket")
+FOLDER = Outcome("skipped", "it is a folder marker")
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Delivery:
             events = parse(message.body)
         except NotificationError as e:
             return cls(message, error=f"it is not an S3 event notification: {e}")
-        return cls(message, events, [_PROBE if event.is_probe else UNTRIED for event in events])
+        return cls(message, events, [_at_first(event) for event in events])
 
     @property
     def needs_nothing(self) -> bool:
@@ -65,14 +67,14 @@ class Delivery:
     def verdict(self, most_failures: int, most_receives: int) -> Verdict:
         """Return what is to be done with the message; it is deleted only when all of its objects are done.
 
-        After `most_receives` SQS itself would move it to the dead letters, without a reason.
+        SQS moves a message to the dead letters, without a reason, when it would be received more than `most_receives`
+        times. So at the last of these receives the message is buried with a reason.
         """
         failed = bool(self.error) or self._any("failed", "undone")
-        tried_out = self.message.receives >= most_receives
-        if self._any("undone"):
-            tried_out = tried_out or self.failures + 1 >= most_failures
-        if self._any("undone", "untried") and not (failed and tried_out):
-            return "release"
+        last = self.message.receives >= most_receives
+        tried_out = self._any("undone") and self.failures + 1 >= most_failures
+        if self._any("undone", "untried"):
+            return "bury" if last or tried_out else "release"
         return "bury" if failed else "delete"
 
     @property
@@ -80,11 +82,19 @@ class Delivery:
         """Why the message is not simply deleted; the first of its reasons."""
         if self.error:
             return self.error
-        for state in ("failed", "undone"):
+        for state in ("failed", "undone", "untried"):
             for event, outcome in zip(self.events, self.outcomes, strict=True):
                 if outcome.state == state:
-                    return f"s3://{event.bucket}/{event.key}: {outcome.reason}"
+                    return f"s3://{event.bucket}/{event.key}: {outcome.reason or self.unexplained}"
         return ""
+
+    @property
+    def unexplained(self) -> str:
+        """Why the message is a dead letter although nothing is known of its objects."""
+        return (
+            f"no run processed it, and after {self.message.receives} receives SQS would have moved the message here:"
+            " start a run that wants this object, and send the message back"
+        )
 
     @property
     def is_failure(self) -> bool:
@@ -98,6 +108,13 @@ class Delivery:
 
     def _any(self, *states: State) -> bool:
         return any(outcome.state in states for outcome in self.outcomes)
+
+
+def _at_first(event: S3Event) -> Outcome:
+    """Return what is known of an event before a pipeline looks at it."""
+    if event.is_own:
+        return _OWN
+    return FOLDER if event.created and is_folder_marker(event.key, event.size) else UNTRIED
 
 
 def sort_out(deliveries: Iterable[Delivery], bucket: str, regex: str) -> list[str]:
@@ -124,8 +141,6 @@ def _needless(event: S3Event, bucket: str, matching: re.Pattern[str]) -> str | N
         return f"it is of another bucket than {bucket}"
     if matching.match(event.key) is None:
         return "the key does not match"
-    if event.size == 0 and event.key.endswith("/"):
-        return "it is a folder"
     return None
 
 

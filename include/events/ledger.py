@@ -93,7 +93,9 @@ class EventLedger:
             [
                 self.queue, message.id, n,
                 event.name, event.bucket, event.key, event.etag, event.size or 0, event.time,
-                *common, outcome.state if outcome.is_final else state, outcome.reason, self.run_id,
+                *common, outcome.state if outcome.is_final else state,
+                outcome.reason or (delivery.unexplained if state == "dead" and not outcome.is_final else ""),
+                self.run_id,
             ]
             for n, (event, outcome) in enumerate(zip(delivery.events, delivery.outcomes, strict=True))
         ]  # fmt: skip

@@ -14,12 +14,13 @@ from typing import Any
 
 from include.events.batches import Batches
 from include.events.current import Found, look_at
-from include.events.deliveries import Delivery, Outcome, conclude, oldest, sort_out
+from include.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
 from include.events.following import Following
 from include.events.lease import Lease
 from include.events.ledger import EventLedger
 from include.events.queue import LONG_POLL, Message, Queue, backoff
 from include.events.settle import MOST_FAILURES, Settled, settle
+from include.storage.names import is_folder_marker
 from include.transfer.engine import Transfer
 from include.transfer.errors import ObjectError, TransientError, TriedOutError, UsageError, classify, may_pass
 from include.transfer.request import Request
@@ -281,7 +282,7 @@ class EventLoad:
         self._transfer = transfer = self._new_transfer()
         found = look_at(self.request.source, keys, self.client, self.s3, pull=transfer.pulls)
         outcomes = {key: _before_loading(found[key]) for key in keys}
-        objects = [o for o in found.values() if isinstance(o, Listed)]
+        objects = [o for o in found.values() if isinstance(o, Listed) and not outcomes[o.key].is_final]
         if objects:
             report = transfer.run(transfer.prepare(objects))
             self.drained.rows += report.rows
@@ -313,7 +314,9 @@ class EventLoad:
 def _before_loading(found: Found) -> Outcome:
     if found is None:
         return Outcome("skipped", "it was deleted before it could be loaded")
-    return _failed(str(found)) if isinstance(found, ObjectError) else Outcome("untried")
+    if isinstance(found, ObjectError):
+        return _failed(str(found))
+    return FOLDER if is_folder_marker(found.key, found.size) else UNTRIED
 
 
 def _failed(reason: str) -> Outcome:

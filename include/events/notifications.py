@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import unquote_plus
 
+from include.storage.names import PROBES, SCRATCH, THROUGHPUT
+
 Effect = Literal["created", "removed", "ignored"]
 
 # By the first part of the event's name ("Supported event types for SQS, SNS, and Lambda", S3 user guide).
@@ -81,10 +83,6 @@ class NotificationError(ValueError):
     """The message is not an S3 event notification; the text says what is wrong where, and what was expected."""
 
 
-# What the keys of the doctor's objects begin with.
-PROBES = ".storeside-doctor/"
-
-
 @dataclass(frozen=True)
 class S3Event:
     """One object of a notification.
@@ -122,9 +120,9 @@ class S3Event:
         return self.effect == "created"
 
     @property
-    def is_probe(self) -> bool:
-        """Whether it tells of an object that the doctor puts to see its event arrive."""
-        return self.key.startswith(PROBES)
+    def is_own(self) -> bool:
+        """Whether Storeside itself wrote the object, to try the bucket or to measure it."""
+        return self.key.startswith((PROBES, SCRATCH, THROUGHPUT))
 
     @property
     def removed(self) -> bool:

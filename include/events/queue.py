@@ -34,11 +34,15 @@ _DEPTH: Any = (
     "ApproximateNumberOfMessagesNotVisible",
     "ApproximateNumberOfMessagesDelayed",
 )
+_SYSTEM: Any = ("SentTimestamp", "ApproximateReceiveCount", "MessageGroupId", "DeadLetterQueueSourceArn")
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message as it was received: its `handle` is good for this receipt; `sent` is in seconds since the epoch."""
+    """A message as it was received: its `handle` is good for this receipt; `sent` is in seconds since the epoch.
+
+    `source` is the name of the queue from which SQS itself moved it to this one; empty where it did not.
+    """
 
     id: str
     handle: str = field(repr=False)
@@ -46,6 +50,7 @@ class Message:
     sent: float
     receives: int
     group: str = ""
+    source: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -138,8 +143,8 @@ class Queue:
                 MaxNumberOfMessages=ENTRIES,
                 VisibilityTimeout=lease_seconds,
                 WaitTimeSeconds=wait_seconds,
-                MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount", "MessageGroupId"],
-                MessageAttributeNames=["storeside.*"],
+                MessageSystemAttributeNames=_SYSTEM,
+                MessageAttributeNames=["All"],  # ElasticMQ gives none for a prefix such as "storeside.*"
             )
         return [_message(found) for found in answer.get("Messages", [])]
 
@@ -206,6 +211,7 @@ def _message(found: Mapping[str, Any]) -> Message:
         sent=int(system.get("SentTimestamp", 0)) / 1000,
         receives=int(system.get("ApproximateReceiveCount", 1)),
         group=system.get("MessageGroupId", ""),
+        source=system.get("DeadLetterQueueSourceArn", "").rpartition(":")[2],
         attributes={
             name: value["StringValue"]
             for name, value in found.get("MessageAttributes", {}).items()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from include import sql
 from include.events.batches import Batches
-from include.events.current import look_at
-from include.events.deliveries import UNTRIED, Delivery, Outcome
+from include.events.current import Found, look_at
+from include.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome
 from include.events.ledger import EventLedger
 from include.events.queue import Queue
 from include.events.settle import Settled, settle
-from include.transfer.source import Source
+from include.storage.names import is_folder_marker
+from include.transfer.errors import ObjectError
+from include.transfer.source import Listed, Source
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -20,8 +23,34 @@ if TYPE_CHECKING:
 # Of events: keys have 1,024 bytes at most, escaped twice as many, and a parameter 128 KiB (ClickHouse's
 # http_max_field_value_size).
 _SLICE = 50
-_MISSING = Outcome("undone", "the run did not load it, and has no reason why")
 _GONE = Outcome("skipped", "it was deleted before it could be loaded")
+_MISSING = Outcome(
+    "undone",
+    "the run ended without it, and neither storeside.speech nor storeside.objects says what became of it: start"
+    " speech_pipeline with 'Retry failed', and send the message back",
+)
+_NOT_REACHED = Outcome("untried", "the run ended before it came to this recording: its log says why")
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """The recordings that a run takes: those of `source` (a bucket's URI) below `prefix`."""
+
+    source: str
+    prefix: str
+    complete: bool
+
+    def outcome(self, bucket: str, key: str, found: Found) -> Outcome:
+        """Return what becomes of the event of a recording that is neither loaded nor failed; `found` is there now."""
+        if found is None:
+            return _GONE
+        if isinstance(found, Listed) and is_folder_marker(key, found.size):
+            return FOLDER
+        if f"s3://{bucket}" != self.source or not key.startswith(self.prefix):
+            return Outcome("untried", f"the last run to have its event takes only {self.source}/{self.prefix}*")
+        if not self.complete:
+            return _NOT_REACHED
+        return Outcome("undone", str(found)) if isinstance(found, ObjectError) else _MISSING
 
 
 def settle_run(
@@ -38,16 +67,14 @@ def settle_run(
         deliveries = {message.id: Delivery.read(message) for message in batches.messages(batch)}
         for message, (_, failures) in ledger.known([d.message for d in deliveries.values()]).items():
             deliveries[message].failures = failures
-        _decide(list(deliveries.values()), client, s3, source, prefix, complete=complete)
+        _decide(list(deliveries.values()), client, s3, _Taken(source, prefix, complete))
         total.add(settle(queue, ledger, list(deliveries.values())))
         batches.settled(batch, run_id)
     ledger.record_depth(queue)
     return total
 
 
-def _decide(
-    deliveries: Sequence[Delivery], client: Any, s3: S3Client, source: str, prefix: str, *, complete: bool
-) -> None:
+def _decide(deliveries: Sequence[Delivery], client: Any, s3: S3Client, taken: _Taken) -> None:
     places: dict[str, list[tuple[Delivery, int]]] = {}
     for delivery in deliveries:
         for n, event in enumerate(delivery.events):
@@ -59,12 +86,11 @@ def _decide(
                 delivery.outcomes[n] = Outcome("skipped", "it tells of no new content")
     for bucket, those in places.items():
         for start in range(0, len(those), _SLICE):
-            some = those[start : start + _SLICE]
-            _decide_some(bucket, some, client, s3, prefix, complete=complete and f"s3://{bucket}" == source)
+            _decide_some(bucket, those[start : start + _SLICE], client, s3, taken)
 
 
 def _decide_some(
-    bucket: str, places: Sequence[tuple[Delivery, int]], client: Any, s3: S3Client, prefix: str, *, complete: bool
+    bucket: str, places: Sequence[tuple[Delivery, int]], client: Any, s3: S3Client, taken: _Taken
 ) -> None:
     events = [delivery.events[n] for delivery, n in places]
     rows = client.query(
@@ -84,7 +110,4 @@ def _decide_some(
     found = look_at(Source(bucket), list({d.events[n].key for d, n in missing}), client, s3, pull=False)
     for delivery, n in missing:
         key = delivery.events[n].key
-        if found[key] is None:
-            delivery.outcomes[n] = _GONE
-        elif complete and key.startswith(prefix):
-            delivery.outcomes[n] = _MISSING
+        delivery.outcomes[n] = taken.outcome(bucket, key, found[key])

@@ -1,4 +1,5 @@
 -- Which of these recordings are loaded, or failed for good on the way and why, in the version of the event or later.
+-- A recording that is put again as it was is not tried again: of the version that was copied, older failures count too.
 WITH places AS
 (
     -- the bucket, and what its objects are copied to
@@ -38,6 +39,16 @@ LEFT JOIN
     )
     GROUP BY key
 ) AS failed ON failed.key = e.key
+LEFT JOIN
+(
+    SELECT object AS key, groupArray((version, recorded_at)) AS copies
+    FROM storeside.objects FINAL
+    WHERE source = {bucket:String} AND object IN {keys:Array(String)}
+    GROUP BY key
+) AS copied ON copied.key = e.key
 WHERE (loaded.key != '' AND (loaded.version = e.etag OR loaded.at > e.happened))
-    OR (failed.key != '' AND failed.at > e.happened)
+    OR (failed.key != '' AND (
+        failed.at > e.happened
+        OR arrayExists(copy -> copy.1 = e.etag AND copy.1 != '' AND failed.at >= copy.2, copied.copies)
+    ))
 SETTINGS join_use_nulls = 0

@@ -34,6 +34,9 @@ SECRETS = (
     "s3_access_key",
     "s3_secret_key",
 )
+# Random bytes of a secret, whose text is a third longer. HS512, by which Airflow signs its tokens, wants a key of at
+# least 64 bytes (RFC 7518, section 3.2).
+_SECRET_BYTES = {"airflow_jwt": 48}
 
 
 class StackError(Exception):
@@ -76,7 +79,7 @@ class Stack:
             cache=folder / "cache",
             targets=targets,
             ports=dict(zip(names, free_ports(len(names)), strict=True)),
-            secrets={name: secrets.token_urlsafe(24) for name in SECRETS},
+            secrets={name: secrets.token_urlsafe(_SECRET_BYTES.get(name, 24)) for name in SECRETS},
         )
 
     @classmethod

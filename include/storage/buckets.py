@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from include.storage.names import is_folder_marker
+
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
@@ -150,6 +152,6 @@ def list_s3(client: S3Client, bucket: str, prefix: str = "") -> Iterator[StoredO
         Bucket=bucket, Prefix=prefix, PaginationConfig={"PageSize": PAGE}
     ):
         for entry in page.get("Contents", []):
-            if entry["Key"].endswith("/") and not entry["Size"]:
+            if is_folder_marker(entry["Key"], entry["Size"]):
                 continue
             yield StoredObject(entry["Key"], entry["Size"], entry["ETag"].strip('"'))

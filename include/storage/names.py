@@ -6,6 +6,18 @@ from __future__ import annotations
 # AIStore's own limit on a whole name is larger.
 _COMPONENT = 255
 _MOST_NAMES = 1_000_000
+# Folders of a user's bucket in which Storeside itself writes objects, to try the bucket or to measure it.
+PROBES, SCRATCH, THROUGHPUT = ".storeside-doctor/", "storeside-measurements/", "storeside-throughput/"
+# What the console of S3 ends the name of a folder with; Hadoop and EMR end it with the second.
+_FOLDER_ENDS = ("/", "_$folder$")
+
+
+def is_folder_marker(name: str, size: int | None) -> bool:
+    """Tell whether an object of `size` bytes only makes its folder visible, so that no pipeline wants it.
+
+    An object with content is none, whatever its name. Neither is one of unknown size (None).
+    """
+    return size == 0 and name.endswith(_FOLDER_ENDS)
 
 
 def unfit(name: str) -> str | None:

@@ -18,6 +18,7 @@ from include.sql.migrate import migrate
 from include.storage.errors import StorageError, UsageError
 from include.storage.mover import Mover
 from include.storage.multipart import MIB, Profile, Settings
+from include.storage.names import SCRATCH
 from include.storage.samples import Samples
 from include.storage.store import Store
 from include.transform.ledger import Pending
@@ -33,7 +34,6 @@ CONCURRENCIES = (16, 8, 4, 2)
 WORTH = 1.1
 NEAR = 1.05
 # Objects of the tuner and of the benchmark are below this, see `scratch`.
-SCRATCH = "storeside-measurements"
 # From how many bytes on an object is measured in parts when it is to be measured in one piece.
 WHOLE = 1 << 62
 
@@ -169,7 +169,7 @@ def scratch(store: Store, scope: str = "") -> Iterator[str]:
     The name is always the same for a `scope`: what a killed try has left under it, uploads too, is removed first.
     Without one it is a new name.
     """
-    key = f"{SCRATCH}/{hashlib.sha256(scope.encode()).hexdigest()[:16] if scope else uuid.uuid4().hex}"
+    key = f"{SCRATCH}{hashlib.sha256(scope.encode()).hexdigest()[:16] if scope else uuid.uuid4().hex}"
     if scope:
         _remove(store, key)
     try:

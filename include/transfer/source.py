@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
 
 from include.storage.buckets import common_prefix
+from include.storage.names import is_folder_marker
 from include.transfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def _take_objects(response_dict: dict[str, Any], customized_response_dict: dict[
         root.remove(entry)
         text = {part.tag.removeprefix(space): part.text or "" for part in entry}
         key, size = decode(text["Key"]), int(text.get("Size", 0))
-        if size or not key.endswith("/"):
+        if not is_folder_marker(key, size):
             taken.append(Listed(key, text.get("ETag", "").strip('"'), size, text.get("LastModified", "")))
     customized_response_dict[_TAKEN] = taken
     response_dict["body"] = ElementTree.tostring(root)

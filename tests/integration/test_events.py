@@ -171,6 +171,24 @@ def test_a_dead_letter_that_was_sent_twice_is_one(mailbox: Mailbox) -> None:
     assert len(dead_letters.listed()) == 1
 
 
+def test_folder_markers_and_objects_of_our_own_are_no_dead_letters(mailbox: Mailbox) -> None:
+    mailbox.create("n UInt32")
+    own = ("storeside-measurements/a/1", "storeside-throughput/a/1", ".storeside-doctor/a")
+    markers = ("x/", "x/y z/", "old_$folder$")
+    for key in (*own, *markers):
+        mailbox.s3.put_object(Bucket=mailbox.bucket, Key=key, Body=b"" if key in markers else b"junk")
+    mailbox.put({"x/1.jsonl": rows_of(1)})
+    mailbox.arrive(7)
+    for key in markers:  # where the event does not say how large the object is
+        mailbox.send(mailbox.record(key, size=None))
+    found = mailbox.drain()
+    assert (found.loaded, found.skipped, found.deleted, found.dead) == (1, 9, 10, 0)
+    assert mailbox.rows() == [(1,)]
+    assert mailbox.depth() == (0, 0)
+    for key in markers:
+        assert mailbox.events()[key, PUT] == [("skipped", "it is a folder marker")] * 2
+
+
 def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
     """Do something after the bucket was asked what its objects are, and before they are loaded."""
     look_at = event_load.look_at

@@ -14,10 +14,10 @@ from include.events.batches import Batches
 from include.events.following import Following
 from include.events.lease import Lease, take_or_receive
 from include.events.load import EventLoad
-from include.events.notifications import PROBES
 from include.events.settle import Settled
 from include.events.watch import Watch, Window
 from include.speech.recordings import settle_run
+from include.storage.names import PROBES
 from include.transform.ledger import Ledger
 from tests.mailboxes import Mailbox
 from tests.support import unique, until
@@ -81,7 +81,9 @@ def test_what_asks_for_nothing_starts_no_run(mailbox: Mailbox, lease: Lease) -> 
     watcher = watch(mailbox, lease)
     until(lambda: watcher.step() or len(mailbox.events()) == 2, 10, "end of both")
     assert mailbox.depth() == (0, 0)
-    assert mailbox.events()[probe, "ObjectCreated:Put"] == [("skipped", "it is of the doctor's own object")]
+    assert mailbox.events()[probe, "ObjectCreated:Put"] == [
+        ("skipped", "Storeside itself wrote the object, to try or measure the bucket")
+    ]
     mailbox.send(mailbox.record(probe), mailbox.record("a.jsonl"))  # but what comes with others does
     told = until(watcher.step, 10, "batch")
     assert told["messages"] == 1
@@ -344,10 +346,12 @@ class Run:
             settings={"async_insert": 0},
         )
 
-    def ledger_row(self, source: str, destination: str, key: str, result: str, status: str) -> None:
+    def ledger_row(
+        self, source: str, destination: str, key: str, result: str, status: str, version: str = "v"
+    ) -> None:
         self.client.insert(
             "storeside.objects",
-            [[source, destination, key, "v", result, status, "broken" if status == "failed" else ""]],
+            [[source, destination, key, version, result, status, "broken" if status == "failed" else ""]],
             column_names=["source", "destination", "object", "version", "destination_object", "status", "reason"],
             settings={"async_insert": 0},
         )
@@ -391,6 +395,60 @@ def test_recordings_that_are_done_failed_and_not_there_yet(mailbox: Mailbox, run
     assert mailbox.depth() == (0, 1)  # given back with a delay
     assert mailbox.events()["unknown.flac", "ObjectCreated:Put"][0][0] == "released"
     assert run.settle() == Settled()
+
+
+def test_folder_markers_start_no_run_and_end_none(mailbox: Mailbox, run: Run, lease: Lease) -> None:
+    markers = ("x/", "x/y z/", "old_$folder$")
+    for key in markers:
+        mailbox.s3.put_object(Bucket=mailbox.bucket, Key=key)
+    mailbox.arrive(len(markers))
+    watcher = watch(mailbox, lease)
+    until(lambda: watcher.step() or len(mailbox.events()) == len(markers), 10, "end of all")
+    assert mailbox.depth() == (0, 0)
+    mailbox.s3.put_object(Bucket=mailbox.bucket, Key="x/empty.flac")
+    mailbox.arrive(1)
+    for key in markers:  # where the event does not say how large the object is
+        mailbox.send(mailbox.record(key, size=None))
+    assert run.lease() == 4
+    assert run.settle() == Settled(deleted=3, released=1)  # an empty recording is none of them
+    assert mailbox.dead() == {}
+    skipped = ("skipped", "it is a folder marker")
+    for key in markers:
+        assert mailbox.events()[key, "ObjectCreated:Put"] == [skipped] * 2
+
+
+def test_a_bad_recording_that_is_put_again_as_it_was(mailbox: Mailbox, run: Run) -> None:
+    """Its version failed for good, so no run tries it again: the reason is that of the version."""
+    keys = ("copy.flac", "transcode.flac", "changed.flac")
+    source, results = f"s3://{mailbox.bucket}", f"ais://{mailbox.bucket}"
+    etags = put(mailbox, *keys)
+    for key, etag in {**etags, "changed.flac": "of an earlier content"}.items():
+        copied = "failed" if key == "copy.flac" else "done"
+        run.ledger_row(source, results, key, "" if copied == "failed" else key, copied, etag)
+        if copied == "done":
+            run.ledger_row(results, "ais://speech", key, "", "failed")
+    mailbox.sqs.purge_queue(QueueUrl=mailbox.url)
+    time.sleep(1.1)
+    assert put(mailbox, *keys) == etags
+    assert run.lease() == 3
+    assert run.settle() == Settled(released=1, dead=2)
+    assert mailbox.dead() == {key: f"{source}/{key}: broken" for key in keys[:2]}
+
+
+def test_what_is_given_back_says_why(mailbox: Mailbox, run: Run) -> None:
+    put(mailbox, "in/a.flac", "other/b.flac")
+    assert run.lease() == 2
+    run.settle("in/")
+    put(mailbox, "in/c.flac")
+    broken_off = Run(mailbox)
+    assert broken_off.lease() == 1
+    broken_off.settle(complete=False)
+    ((_, missing),), ((_, other),), ((_, later),) = (
+        mailbox.events()[key, "ObjectCreated:Put"] for key in ("in/a.flac", "other/b.flac", "in/c.flac")
+    )
+    assert "neither storeside.speech nor storeside.objects says what became of it: start speech_pipeline" in missing
+    assert other == f"the last run to have its event takes only s3://{mailbox.bucket}/in/*"
+    assert later == "the run ended before it came to this recording: its log says why"
 
 
 def test_keys_may_be_long(mailbox: Mailbox, run: Run) -> None:

@@ -16,7 +16,7 @@ import yaml
 from include.doctor.connections import PREFIX, Connection
 from include.stack import aistore, container, s3
 from include.stack.cli import IMAGES
-from include.stack.settings import CHECKOUT
+from include.stack.settings import CHECKOUT, Stack
 from operators.aistore import TRANSFORMER_IMAGE
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
@@ -37,7 +37,7 @@ def test_services_are_unprivileged_and_limited(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
-    if "build" not in service:
+    if not service["image"].startswith("storeside/"):
         assert not service["user"].startswith("0"), "an image of others starts as root"
     if name not in COMMANDS:
         assert service["healthcheck"]["test"][0] == "CMD"
@@ -53,10 +53,62 @@ def test_images_are_pinned_and_ours_are_built() -> None:
         assert tag, name
         assert tag != "latest", name
         if image.startswith("storeside/"):
-            assert service["build"]["target"] in TARGETS
-            assert service["pull_policy"] == "build", f"{name}: a registry would be asked first"
+            assert service["pull_policy"] == "never", f"{name}: a registry would be asked, or `run` would build again"
     for argument in re.findall(r"^ARG \w+_IMAGE=(\S+)$", DOCKERFILE, re.MULTILINE):
         assert re.search(r":\d+\.\d+\.\d+", argument), argument
+
+
+def test_one_service_builds_each_of_our_images() -> None:
+    """Compose labels an image with its service: built by two of them it changes, and containers are created anew."""
+    used = {service["image"] for service in SERVICES.values() if service["image"].startswith("storeside/")}
+    builders = [(s["image"], s["build"]["target"]) for s in SERVICES.values() if "build" in s]
+    assert sorted(image for image, _ in builders) == sorted(used)
+    assert {target for _, target in builders} == {image.partition("/")[2].partition(":")[0] for image in used}
+    assert used <= {f"storeside/{target}:{TRANSFORMER_IMAGE.partition(':')[2]}" for target in TARGETS}
+
+
+def needs(name: str) -> set[str]:
+    """Return a service and all that it depends on, also indirectly: what `docker compose run` builds and starts."""
+    return {name}.union(*(needs(other) for other in SERVICES[name].get("depends_on", ())))
+
+
+@pytest.mark.parametrize("name", [name for name, s in SERVICES.items() if s["image"].startswith("storeside/airflow")])
+def test_what_runs_airflow_starts_the_service_that_builds_its_image(name: str) -> None:
+    assert any(
+        SERVICES[other]["image"] == SERVICES[name]["image"] for other in needs(name) if "build" in SERVICES[other]
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.endswith("-init")])
+def test_up_waits_for_the_end_of_a_command(name: str) -> None:
+    """Compose waits for what a service needs to have ended, else only until it runs."""
+    found = {
+        other: service["depends_on"][name]
+        for other, service in SERVICES.items()
+        if name in service.get("depends_on", {})
+    }
+    assert "service_completed_successfully" in {condition["condition"] for condition in found.values()}
+    for other, condition in found.items():  # without its profile the command is no service
+        inactive = set(SERVICES[name].get("profiles", ())) - set(SERVICES[other].get("profiles", ()))
+        assert condition.get("required", True) is not bool(inactive), other
+
+
+def test_postgres_is_healthy_only_when_it_answers_by_tcp() -> None:
+    probe = SERVICES["postgres"]["healthcheck"]["test"]
+    assert probe[probe.index("--host") + 1] == "127.0.0.1"
+
+
+def test_there_is_time_to_stop() -> None:
+    """Docker kills what has not ended within ten seconds, or the grace period."""
+    seconds = {"s": 1, "m": 60}
+    grace = {
+        name: int(text[:-1]) * seconds[text[-1]]
+        for name, service in SERVICES.items()
+        if (text := service.get("stop_grace_period"))
+    }
+    assert grace["scheduler"] >= 600, "it waits for its tasks: the workers of Airflow's chart have as long"
+    assert grace["triggerer"] >= 60, "as in Airflow's chart"
+    assert {"aistore", "clickhouse"} <= set(grace)
 
 
 def test_ports_are_open_to_this_machine_alone() -> None:
@@ -74,6 +126,7 @@ def test_make_knows_every_secret(tmp_path: Path) -> None:
     assert set(made) == wanted
     assert len(set(made.values())) == len(made)
     assert min(map(len, made.values())) >= 32
+    assert len(made["AIRFLOW_JWT_SECRET"]) >= 64, "HS512 wants a key of 64 bytes (RFC 7518, 3.2)"
     assert (tmp_path / ".env").stat().st_mode & 0o077 == 0
 
 
@@ -89,6 +142,31 @@ def test_make_adds_the_secrets_that_an_older_env_lacks(tmp_path: Path) -> None:
         assert len(added) == len(set(added)) == 6
         assert not {"POSTGRES_PASSWORD", "S3_ACCESS_KEY"} & set(added)
         assert "HSDS_PASSWORD" in added, "for docker compose an empty value is none"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("AIRFLOW_JWT_SECRET={}", True),
+        ("export AIRFLOW_JWT_SECRET = '{}'", True),
+        ("AIRFLOW_JWT_SECRET={0}{0}", False),
+        ("# none", False),
+    ],
+)
+def test_a_short_jwt_secret_of_an_older_env_stays_and_make_says_how_to_replace_it(
+    tmp_path: Path, line: str, told: bool
+) -> None:
+    secret = "0123456789abcdef" * 3  # as long as `make .env` once made it
+    (tmp_path / "Makefile").symlink_to(CHECKOUT / "Makefile")
+    (tmp_path / ".env").write_text(line.format(secret) + "\n")
+    done = subprocess.run(["make", ".env"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert (tmp_path / ".env").read_text().startswith(line.format(secret))
+    assert ("AIRFLOW_JWT_SECRET in .env has fewer than the 64 bytes" in done.stdout) is told
+    assert secret not in done.stdout
+
+
+def test_the_embedded_stack_signs_with_a_long_key_too(tmp_path: Path) -> None:
+    assert len(Stack.create(tmp_path, 1).secrets["airflow_jwt"]) >= 64
 
 
 def test_connections_lead_to_the_services() -> None:
@@ -116,6 +194,13 @@ def test_connections_lead_to_the_services() -> None:
     assert taken == set(SERVICES["clickhouse"]["environment"])
 
 
+def test_no_connection_takes_a_port_of_aistore() -> None:
+    """They are among those that Linux gives to outgoing connections; then a node could not listen at its own."""
+    first, last = SERVICES["aistore"]["sysctls"]["net.ipv4.ip_local_reserved_ports"].split("-")
+    assert int(first) <= container.PORT
+    assert container.PORT + 64 <= int(last)
+
+
 def test_aistore_gets_its_backend() -> None:
     assert set(aistore.BACKEND) <= set(SERVICES["aistore"]["environment"])
     assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "GATEWAY_PORT"} <= set(SERVICES["s3"]["environment"])
@@ -123,6 +208,17 @@ def test_aistore_gets_its_backend() -> None:
 
 
 # the Dockerfile
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_has_one_virtual_environment(target: str) -> None:
+    """A second one on top of it hides the first, whose layers stay in the image."""
+    parents = {name: parent for parent, name in re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)}
+    found, stage = [], target
+    while stage in STAGES:
+        found += re.findall(r"^COPY --from=(\S+-packages) /opt/venv /opt/venv$", STAGES[stage], re.MULTILINE)
+        stage = parents[stage]
+    assert found == [f"{target}-packages"]
 
 
 @pytest.mark.parametrize("target", TARGETS)

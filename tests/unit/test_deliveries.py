@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
+from urllib.parse import quote_plus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from include.events.deliveries import Delivery, Outcome, State, oldest
+from include.events.deliveries import FOLDER, Delivery, Outcome, State, oldest
 from include.events.queue import Message
+from include.storage.names import PROBES, SCRATCH, THROUGHPUT
 
 
 def delivery(state: State, *, receives: int = 1, failures: int = 0) -> Delivery:
@@ -47,13 +52,71 @@ def test_what_failed_comes_again_later_each_time() -> None:
         (("undone", "untried"), 1, 9, "release"),
         (("failed", "untried"), 2, 9, "release"),
         (("failed", "untried"), 0, 10, "bury"),
-        (("untried", "loaded"), 9, 10, "release"),
+        (("untried", "loaded"), 9, 9, "release"),
+        (("untried", "loaded"), 0, 10, "bury"),  # as SQS itself would, but with a reason
     ],
 )
 def test_a_message_with_several_events(states: tuple[State, ...], failures: int, receives: int, verdict: str) -> None:
     found = delivery("untried", receives=receives, failures=failures)
     found.outcomes = [Outcome(state) for state in states]
     assert found.verdict(3, 10) == verdict
+
+
+@given(
+    state=st.lists(st.sampled_from(get_args(State)), min_size=1, max_size=4),
+    failures=st.integers(0, 5),
+    receives=st.integers(1, 60),
+)
+def test_whatever_is_buried_has_a_reason(state: list[State], failures: int, receives: int) -> None:
+    """And at the last receive that the queue allows nothing is given back, which SQS would move without a reason."""
+    found = delivery("untried", receives=receives, failures=failures)
+    found.events *= len(state)
+    found.outcomes = [Outcome(one, "" if one == "untried" else "why") for one in state]
+    verdict = found.verdict(3, 50)
+    assert (verdict == "bury") <= found.reason.startswith("s3://in/a: ")
+    assert (verdict == "bury") <= (len(found.reason) > len("s3://in/a: "))
+    assert receives < 50 or verdict != "release"
+    assert verdict != "delete" or all(outcome.is_final for outcome in found.outcomes)
+
+
+def body(shape: str, key: str, size: int | None) -> str:
+    """Return the event of a new object as S3, EventBridge or SNS sends it; without the size where it is None."""
+    item = {"key": key, "etag": "e", "eTag": "e"} | ({} if size is None else {"size": size})
+    if shape == "eventbridge":
+        detail = {"bucket": {"name": "in"}, "object": item, "reason": "PutObject"}
+        text = json.dumps({
+            "source": "aws.s3", "detail-type": "Object Created", "time": "2026-01-01T00:00:00Z", "detail": detail,
+        })  # fmt: skip
+    else:
+        record = {"eventName": "ObjectCreated:Put", "eventTime": "2026-01-01T00:00:00Z"}
+        item["key"] = quote_plus(key, safe="/" if size else "")  # moto encodes the / too
+        text = json.dumps({"Records": [{**record, "s3": {"bucket": {"name": "in"}, "object": item}}]})
+    return json.dumps({"Type": "Notification", "Message": text}) if shape == "sns" else text
+
+
+@given(
+    shape=st.sampled_from(["s3", "eventbridge", "sns"]),
+    folder=st.text(st.characters(codec="utf-8"), min_size=1, max_size=100),
+    end=st.sampled_from(["/", "//", "_$folder$", "", ".wav", "/a", "$folder$"]),
+    size=st.one_of(st.none(), st.just(0), st.integers(1, 2**40)),
+)
+def test_folder_markers_ask_for_nothing_and_all_else_does(
+    shape: str, folder: str, end: str, size: int | None
+) -> None:
+    key = folder + end
+    found = Delivery.read(Message("id", "handle", body(shape, key, size), 0.0, 1))
+    assert not found.error
+    marker = size == 0 and (key.endswith("/") or key.endswith("_$folder$"))
+    assert found.needs_nothing == marker
+    if marker:
+        assert found.outcomes == [FOLDER]
+        assert found.verdict(3, 10) == "delete"
+
+
+@pytest.mark.parametrize("folder", [PROBES, SCRATCH, THROUGHPUT])
+def test_what_storeside_itself_writes_asks_for_nothing(folder: str) -> None:
+    assert Delivery.read(Message("id", "handle", body("s3", f"{folder}a", 9), 0.0, 1)).needs_nothing
+    assert not Delivery.read(Message("id", "handle", body("s3", f"b/{folder}a", 9), 0.0, 1)).needs_nothing
 
 
 def test_a_message_that_is_no_notification_is_buried() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from include.storage.buckets import list_aistore
 from include.storage.cluster import Cluster
+from include.storage.names import THROUGHPUT
 from include.storage.throughput.load import Load, Loader, Outcome, environment, find
 from include.storage.throughput.nodes import Differences, Sample, Targets, answering
 from include.storage.throughput.tables import Figures, Measurements, Verdict, judge
@@ -20,7 +21,6 @@ from include.transform.errors import TransientTransformError
 
 log = logging.getLogger(__name__)
 
-PREFIX = "storeside-throughput"
 TICK_SECONDS = 1.0
 REPORT_SECONDS = 5.0
 # In the first seconds connections are made and caches warmed; they are in the table but not in the figures.
@@ -109,7 +109,7 @@ class Measurement:
     ) -> None:
         self.load = load
         self.name = name
-        self.prefix = f"{PREFIX}/{hashlib.sha256(scope.encode()).hexdigest()[:16]}"
+        self.prefix = f"{THROUGHPUT}{hashlib.sha256(scope.encode()).hexdigest()[:16]}"
         self._cluster = cluster
         self._client = cluster.client()
         self._tables = Measurements(clickhouse)

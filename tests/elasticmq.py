@@ -1,0 +1,85 @@
+"""ElasticMQ, an SQS server apart from that of the stack: what holds for both is not one server's habit.
+
+Maven fetches its jars once; they stay in the cache of the benchmarks. Tests skip where Java or Maven is absent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from include.stack import s3
+from include.stack.settings import HOST, StackError, free_ports
+
+if TYPE_CHECKING:
+    from types_boto3_sqs import SQSClient
+
+VERSION = "1.7.1"
+START_SECONDS = 60
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>elasticmq</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>org.elasticmq</groupId><artifactId>elasticmq-server_2.13</artifactId><version>{VERSION}</version>
+</dependency></dependencies></project>
+"""
+_SETTINGS = """include classpath("application.conf")
+node-address {{ protocol = http, host = "{host}", port = {port}, context-path = "" }}
+rest-sqs {{ enabled = true, bind-port = {port}, bind-hostname = "{host}", sqs-limits = strict }}
+rest-stats {{ enabled = false }}
+"""
+
+
+def missing() -> str:
+    """Return which program the server needs and this machine lacks; empty when there are all."""
+    return next((name for name in ("java", "mvn") if shutil.which(name) is None), "")
+
+
+def download(cache: Path) -> Path:
+    """Return the folder of the server's jars below `cache`; Maven fetches them first when it is absent."""
+    jars = cache / f"elasticmq-{VERSION}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "elasticmq.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if jars.exists():
+            return jars
+        work = Path(tempfile.mkdtemp(prefix="elasticmq-", dir=cache))
+        try:
+            (work / "pom.xml").write_text(_POM)
+            command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work / 'jars'}"]
+            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise StackError(f"Maven did not fetch ElasticMQ {VERSION}: {done.stdout[-500:]}{done.stderr[-500:]}")
+            (work / "jars").rename(jars)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return jars
+
+
+@contextmanager
+def serve(jars: Path, folder: Path) -> Iterator[SQSClient]:
+    """Run the server on a free port of the loopback address; gives a boto3 client of it."""
+    (port,) = free_ports(1)
+    settings, log = folder / "elasticmq.conf", folder / "elasticmq.log"
+    settings.write_text(_SETTINGS.format(host=HOST, port=port))
+    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", f"-Dconfig.file={settings}", "-cp", f"{jars}/*"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "org.elasticmq.server.Main"], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while "=== ElasticMQ server" not in (text := log.read_text(errors="replace")) or "started" not in text:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise StackError(f"ElasticMQ did not start: {text[-500:]}")
+            time.sleep(0.1)
+        yield s3.client("sqs", f"http://{HOST}:{port}", "x", "y")
+    finally:
+        process.terminate()
+        process.wait(10)
