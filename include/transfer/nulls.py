@@ -1,0 +1,173 @@
+"""Lists, maps and structs of Parquet that are NULL: ClickHouse's arrays, maps and tuples cannot be.
+
+ClickHouse's reader makes them empty, or tuples of NULLs, without a word. The footer tells, for most objects, that
+there are none: a column of which no value is NULL has no NULL around it either. Where it does not, the levels of one
+column are looked at: counted in the footer by newer writers (`SizeStatistics`), else read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from include.transfer.content import Content
+from include.transfer.errors import ObjectError
+from include.transfer.parquet import Facts, Nested, Shape, batches_of, faults, parquet_file
+from include.transfer.schema import bare, is_nullable, same
+from include.transfer.thrift import Decoder, Struct
+
+_BATCH_ROWS = 65_536
+# Field ids of https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+_ROW_GROUPS, _COLUMNS, _METADATA, _SIZES, _DEFINITIONS = 4, 1, 3, 16, 3
+
+
+def holds(target: str) -> bool:
+    """Tell whether a column of this type can be NULL."""
+    return is_nullable(target) or bare(target).startswith(("Variant(", "Dynamic"))
+
+
+def wanted(shape: Shape, targets: dict[str, str | None], *, refuse: bool) -> list[Nested]:
+    """Return the lists, maps and structs of which it matters whether some are NULL.
+
+    `targets` are the types of the table's columns; with `refuse`, a NULL that a column cannot hold is an error.
+    """
+    if refuse:
+        return list(shape.nested)
+    keeping = {column.name: kept for column, kept in zip(shape.columns, shape.keeping, strict=True)}
+    found = []
+    for nested in shape.nested:
+        name = nested.path[0]
+        target = targets.get(name)
+        if target is not None and (holds(target) if len(nested.path) == 1 else same(keeping[name], target)):
+            found.append(nested)
+    return found
+
+
+def possible(facts: Facts, among: Iterable[Nested]) -> list[Nested]:
+    """Return those of which some may be NULL, by the footer's counts: a NULL is one of each of its columns."""
+    return [nested for nested in among if all(facts.nulls[n] for n in nested.leaves)]
+
+
+def present(content: Content, among: Sequence[Nested]) -> frozenset[Nested]:
+    """Return those of which some are NULL in an object. Raises ObjectError."""
+    if not among:
+        return frozenset()
+    found, unknown = _by_footer(content, among)
+    return frozenset(found | _by_levels(content, unknown))
+
+
+def _by_footer(content: Content, among: Sequence[Nested]) -> tuple[set[Nested], list[Nested]]:
+    """Return those of which the footer counts NULLs, and those of which it does not tell."""
+    size = int.from_bytes(content.range(content.size - 8, 4), "little")
+    try:
+        footer = Decoder(content.range(content.size - 8 - size, size)).struct()
+        groups = footer[_ROW_GROUPS][1][1]
+        found, unknown = set(), []
+        for nested in among:
+            counts = [_count(group, nested) for group in groups]
+            if any(counts):
+                found.add(nested)
+            elif None in counts:
+                unknown.append(nested)
+    except (ValueError, LookupError, TypeError):  # which pyarrow would have found, but for fields of no use to it
+        return set(), list(among)
+    return found, unknown
+
+
+def _count(group: Struct, nested: Nested) -> int | None:
+    """Return how many are NULL in a row group; None where its writer has not counted."""
+    for n in nested.leaves:
+        metadata = group[_COLUMNS][1][1][n][_METADATA][1]
+        levels = metadata[_SIZES][1].get(_DEFINITIONS) if _SIZES in metadata else None
+        if levels and 0 <= nested.level < len(levels[1][1]):
+            return int(levels[1][1][nested.level])
+    return None
+
+
+def _by_levels(content: Content, among: Sequence[Nested]) -> set[Nested]:
+    """Read, of each, its smallest column, until a NULL is there."""
+    if not among:
+        return set()
+    file = parquet_file(content, pre_buffer=False)
+    with faults():
+        groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
+        sizes = {n: sum(g.column(n).total_compressed_size for g in groups) for of in among for n in of.leaves}
+        leaves = {min(nested.leaves, key=lambda n: sizes[n]) for nested in among}
+        paths = [file.schema.column(n).path for n in leaves]
+        left = {nested.path: nested for nested in among}
+        found = set()
+        for batch in batches_of(file.iter_batches(_BATCH_ROWS, columns=paths)):
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                for path in _null_paths(array, (name,)):
+                    if path in left:
+                        found.add(left.pop(path))
+            if not left:
+                break
+    return found
+
+
+def _null_paths(array: Any, path: tuple[str, ...]) -> set[tuple[str, ...]]:
+    """Return the paths of lists, maps and structs that are NULL somewhere in an array."""
+    import pyarrow.types as of
+
+    array = getattr(array, "storage", array)
+    kind = array.type
+    if not (of.is_struct(kind) or of.is_map(kind) or hasattr(kind, "value_field")):
+        return set()
+    found = {path} if array.null_count else set()
+    if array.null_count:  # of what is in a NULL, all is NULL
+        array = array.drop_null()
+    if of.is_struct(kind):
+        parts = [(kind.field(n).name, array.field(n)) for n in range(kind.num_fields)]
+    elif of.is_map(kind):
+        entries = array.flatten()
+        parts = [("key", entries.field(0)), ("value", entries.field(1))]
+    else:
+        parts = [("[]", array.flatten())]
+    return found.union(*(_null_paths(part, (*path, name)) for name, part in parts))
+
+
+def emptied(array: Any) -> Any:
+    """Return an array with empty lists and maps, and structs of NULLs, for those that are NULL."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as of
+
+    kind = array.type
+    if of.is_run_end_encoded(kind):
+        return emptied(pc.run_end_decode(array))
+    if isinstance(kind, pa.BaseExtensionType):
+        return emptied(array.storage) if of.is_nested(kind.storage_type) else array
+    if of.is_struct(kind):
+        parts = [emptied(part) for part in array.flatten()]
+        fields = [pa.field(field.name, part.type) for field, part in zip(kind, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields)
+    if of.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, emptied(array.items))
+    if not hasattr(kind, "value_field"):
+        return array
+    if not (of.is_list(kind) or of.is_large_list(kind)):
+        return emptied(array.cast(pa.large_list(kind.value_field)))
+    made = pa.LargeListArray if of.is_large_list(kind) else pa.ListArray
+    return made.from_arrays(array.offsets, emptied(array.values))
+
+
+def wrapped(array: Any) -> Any:
+    """Return an array of structs with one field `v`, that are NULL where the array was; `v` has no other NULL lists."""
+    import pyarrow as pa
+
+    value = emptied(array)
+    return pa.StructArray.from_arrays([value], fields=[pa.field("v", value.type)], mask=array.is_null())
+
+
+def refusal(nulls: Iterable[Nested], target: str) -> ObjectError:
+    """Return the error about lists, maps or structs that are NULL and that a column cannot hold."""
+    first = min(nulls, key=lambda nested: (len(nested.path), nested.path))
+    where = ".".join(first.path)
+    type_ = "Nullable(Tuple(…))" if first.kind == "struct" else f"Variant({bare(target)})"
+    such = f"give the column a type that holds NULL, such as {type_}, or " if len(first.path) == 1 else ""
+    empty = {"struct": "tuples of NULLs", "list": "empty lists", "map": "empty maps"}[first.kind]
+    return ObjectError(
+        f"column {where!r} has a {first.kind} that is NULL, which {target} cannot hold: {such}load it with"
+        f' on_null_nested="empty", which makes them {empty}'
+    )
