@@ -67,18 +67,25 @@ def arrow_type(kind: pyarrow.DataType, name: str, *, optional: bool = False, kee
         return arrow_type(kind.value_type, name, optional=optional, keep=keep)
     if of.is_nested(kind):
         return _nested_type(kind, name, optional=optional, keep=keep)
+    if plain := _plain_type(kind):
+        return plain
+    raise UsageError(
+        f"column {name!r}: ClickHouse has no type for Arrow's {kind}: write it as another, or give the column's type"
+    )
+
+
+def _plain_type(kind: pyarrow.DataType) -> str:
+    """Return the ClickHouse type of an Arrow type with parameters and without nesting; empty where there is none."""
+    import pyarrow.types as of
+
     if of.is_timestamp(kind):
         digits = {"s": 0, "ms": 3, "us": 6, "ns": 9}[kind.unit]
         return f"DateTime64({digits}, 'UTC')" if kind.tz else f"DateTime64({digits})"
-    if of.is_duration(kind):  # Parquet has none: its integers are stored
-        return "Int64"
     if of.is_decimal(kind):
         return f"Decimal({kind.precision}, {kind.scale})"
     if of.is_fixed_size_binary(kind):
         return f"FixedString({kind.byte_width})"
-    raise UsageError(
-        f"column {name!r}: ClickHouse has no type for Arrow's {kind}: write it as another, or give the column's type"
-    )
+    return "Int64" if of.is_duration(kind) else ""  # Parquet has no durations: their integers are stored
 
 
 def _is_json(kind: pyarrow.DataType) -> bool:

@@ -12,13 +12,11 @@ from typing import Any
 
 from include.transfer.content import Content
 from include.transfer.errors import ObjectError
+from include.transfer.footer import Footer
 from include.transfer.parquet import Facts, Nested, Shape, batches_of, faults, parquet_file
 from include.transfer.schema import bare, is_nullable, same
-from include.transfer.thrift import Decoder, Struct
 
 _BATCH_ROWS = 65_536
-# Field ids of https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
-_ROW_GROUPS, _COLUMNS, _METADATA, _SIZES, _DEFINITIONS = 4, 1, 3, 16, 3
 
 
 def holds(target: str) -> bool:
@@ -52,46 +50,19 @@ def present(content: Content, among: Sequence[Nested]) -> frozenset[Nested]:
     """Return those of which some are NULL in an object. Raises ObjectError."""
     if not among:
         return frozenset()
-    found, unknown = _by_footer(content, among)
-    return frozenset(found | _by_levels(content, unknown))
+    footer = Footer(content)
+    counts = {nested: footer.at_level(nested.leaves, nested.level) for nested in among}
+    unknown = [nested for nested, count in counts.items() if count is None]
+    return frozenset({nested for nested, count in counts.items() if count} | _by_levels(content, footer, unknown))
 
 
-def _by_footer(content: Content, among: Sequence[Nested]) -> tuple[set[Nested], list[Nested]]:
-    """Return those of which the footer counts NULLs, and those of which it does not tell."""
-    size = int.from_bytes(content.range(content.size - 8, 4), "little")
-    try:
-        footer = Decoder(content.range(content.size - 8 - size, size)).struct()
-        groups = footer[_ROW_GROUPS][1][1]
-        found, unknown = set(), []
-        for nested in among:
-            counts = [_count(group, nested) for group in groups]
-            if any(counts):
-                found.add(nested)
-            elif None in counts:
-                unknown.append(nested)
-    except (ValueError, LookupError, TypeError):  # which pyarrow would have found, but for fields of no use to it
-        return set(), list(among)
-    return found, unknown
-
-
-def _count(group: Struct, nested: Nested) -> int | None:
-    """Return how many are NULL in a row group; None where its writer has not counted."""
-    for n in nested.leaves:
-        metadata = group[_COLUMNS][1][1][n][_METADATA][1]
-        levels = metadata[_SIZES][1].get(_DEFINITIONS) if _SIZES in metadata else None
-        if levels and 0 <= nested.level < len(levels[1][1]):
-            return int(levels[1][1][nested.level])
-    return None
-
-
-def _by_levels(content: Content, among: Sequence[Nested]) -> set[Nested]:
+def _by_levels(content: Content, footer: Footer, among: Sequence[Nested]) -> set[Nested]:
     """Read, of each, its smallest column, until a NULL is there."""
     if not among:
         return set()
     file = parquet_file(content, pre_buffer=False)
     with faults():
-        groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
-        sizes = {n: sum(g.column(n).total_compressed_size for g in groups) for of in among for n in of.leaves}
+        sizes = footer.sizes([n for nested in among for n in nested.leaves])
         leaves = {min(nested.leaves, key=lambda n: sizes[n]) for nested in among}
         paths = [file.schema.column(n).path for n in leaves]
         left = {nested.path: nested for nested in among}
@@ -135,25 +106,32 @@ def emptied(array: Any) -> Any:
 
     kind = array.type
     if of.is_run_end_encoded(kind):
-        return emptied(pc.run_end_decode(array))
+        array = pc.run_end_decode(array)
+        kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return emptied(array.storage) if of.is_nested(kind.storage_type) else array
     if of.is_struct(kind):
         parts = [emptied(part) for part in array.flatten()]
         fields = [pa.field(field.name, part.type) for field, part in zip(kind, parts, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=fields)
+    return _emptied_list(array) if hasattr(kind, "value_field") or of.is_map(kind) else array
+
+
+def _emptied_list(array: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.types as of
+
+    kind = array.type
     if of.is_map(kind):
         return pa.MapArray.from_arrays(array.offsets, array.keys, emptied(array.items))
-    if not hasattr(kind, "value_field"):
-        return array
     if not (of.is_list(kind) or of.is_large_list(kind)):
-        return emptied(array.cast(pa.large_list(kind.value_field)))
+        return _emptied_list(array.cast(pa.large_list(kind.value_field)))
     made = pa.LargeListArray if of.is_large_list(kind) else pa.ListArray
     return made.from_arrays(array.offsets, emptied(array.values))
 
 
 def wrapped(array: Any) -> Any:
-    """Return an array of structs with one field `v`, that are NULL where the array was; `v` has no other NULL lists."""
+    """Return an array of structs, NULL where the array was, whose one field `v` has nothing nested that is NULL."""
     import pyarrow as pa
 
     value = emptied(array)

@@ -12,13 +12,11 @@ from typing import Any
 from include.transfer.arrow_types import arrow_columns, field_type
 from include.transfer.content import CHUNK, Content
 from include.transfer.errors import ObjectError, UsageError
+from include.transfer.footer import Footer
 from include.transfer.schema import Column
 
 log = logging.getLogger(__name__)
 
-# The count of NULLs in a column for which a footer tells none.
-UNKNOWN = 1 << 60
-OTHER_ROWS = "its footer says {} rows, and its row groups have {}: write it again"
 # A column without a name, which no table can have.
 UNNAMED = "_unnamed"
 _BATCH_ROWS = 65_536
@@ -34,7 +32,7 @@ class Nested:
     """A list, map or struct that may be NULL.
 
     `path` are the names from the column down to it, "[]" for the elements of a list. `level` is the definition level
-    of a NULL, or -1 where it is not known, and `leaves` are the numbers of the columns of Parquet that it consists of.
+    of a NULL, and `leaves` are the numbers of the columns of Parquet that it consists of.
     """
 
     path: tuple[str, ...]
@@ -84,8 +82,10 @@ def facts(content: Content) -> Facts:
     file = parquet_file(content)
     with faults():
         shape = _shape(file)
-        _check_counts(file.metadata)
-        return Facts(shape, int(file.metadata.num_rows), _null_counts(file.metadata, shape))
+        leaves = [file.schema.column(n) for n in range(len(file.schema))]
+    footer = Footer(content)
+    footer.check([leaf.max_repetition_level > 0 for leaf in leaves])
+    return Facts(shape, footer.rows, footer.null_counts(len(leaves)))
 
 
 def columns_of(schema: Any) -> list[Column]:
@@ -136,7 +136,7 @@ def renamed(schema: Any) -> Any:
 def _shape(file: Any) -> Shape:
     schema = renamed(file.schema_arrow)
     leaves = [file.schema.column(n) for n in range(len(file.schema))]
-    walk = _Walk([leaf.max_definition_level for leaf in leaves])
+    walk = _Walk()
     foreign, flat = [], []
     for field, original in zip(schema, file.schema_arrow, strict=True):
         numbers = walk.field(field, (field.name,), 0)
@@ -145,9 +145,8 @@ def _shape(file: Any) -> Shape:
             foreign.append(field.name)
         if strange:
             log.info("column %r: its type %s is loaded as it is stored", field.name, ", ".join(strange))
-        if field.nullable and len(numbers) == 1 and leaves[numbers[0]].max_definition_level == 1:
-            if not leaves[numbers[0]].max_repetition_level:
-                flat.append((field.name, numbers[0]))
+        if field.nullable and not _parts(getattr(field.type, "storage_type", field.type)):
+            flat.append((field.name, numbers[0]))
     columns = columns_of(schema)
     keeping = tuple(field_type(field, keep=True) for field in schema)
     return Shape(tuple(columns), keeping, tuple(walk.found), tuple(flat), tuple(foreign))
@@ -156,8 +155,7 @@ def _shape(file: Any) -> Shape:
 class _Walk:
     """Finds the lists, maps and structs that may be NULL, in the order of the columns of Parquet."""
 
-    def __init__(self, levels: list[int]) -> None:
-        self.levels = levels
+    def __init__(self) -> None:
         self.found: list[Nested] = []
         self._next = 0
 
@@ -187,22 +185,3 @@ def _parts(kind: Any) -> list[tuple[str, Any]]:
     if of.is_struct(kind):
         return [(part.name, part) for part in kind]
     return [("[]", kind.value_field)] if hasattr(kind, "value_field") else []
-
-
-def _check_counts(metadata: Any) -> None:
-    """Compare the numbers of rows in a footer with each other. Raises ObjectError."""
-    rows = sum(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
-    if rows != metadata.num_rows:
-        raise ObjectError(OTHER_ROWS.format(metadata.num_rows, rows))
-
-
-def _null_counts(metadata: Any, shape: Shape) -> tuple[int, ...]:
-    counts = [0] * metadata.num_columns
-    wanted = {n for _, n in shape.flat} | {n for nested in shape.nested for n in nested.leaves}
-    for g in range(metadata.num_row_groups):
-        group = metadata.row_group(g)
-        for n in wanted:
-            statistics = group.column(n).statistics
-            told = statistics is not None and statistics.has_null_count
-            counts[n] += statistics.null_count if told else UNKNOWN
-    return tuple(counts)

@@ -14,10 +14,11 @@ from include.storage.buckets import common_prefix
 from include.transfer import queries
 from include.transfer.content import Content
 from include.transfer.errors import DELETED, Cancelled, ObjectError, about, classify, code_of
+from include.transfer.footer import OTHER_ROWS, UNKNOWN
 from include.transfer.formats import Format
 from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned
 from include.transfer.nulls import possible, present, wanted
-from include.transfer.parquet import OTHER_ROWS, UNKNOWN, Facts, Nested, Shape, facts
+from include.transfer.parquet import Facts, Nested, Shape, facts
 from include.transfer.push import push
 from include.transfer.request import Request
 from include.transfer.schema import Column, is_nullable, structure

@@ -318,23 +318,25 @@ def converted(value: str, source: str, target: str) -> str:
 def fits(source: str, target: str) -> bool:
     """Tell whether all values of a type can be meant for a column of another; values may still be out of range."""
     a, b = bare(source), bare(target)
-    if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING:
-        return True
-    if _CLOCK.fullmatch(a) and _CLOCK.fullmatch(b):
+    if a.startswith("Array(") and b.startswith("Array("):
+        return fits(a[6:-1], b[6:-1])
+    if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or _are_clocks(a, b):
         return True
     if b.startswith("Variant("):
-        return a.replace("`", "") in (kind.replace("`", "") for kind in arguments(b))
+        return any(same(a, kind) for kind in arguments(b))
     if _NUMBER.fullmatch(a) and _NUMBER.fullmatch(b):
         return not (re.fullmatch(r"U?Int\d+", b) and not re.fullmatch(r"U?Int\d+", a)) and not (
             b.startswith("Decimal") and "Float" in a
         )
     if _TIME.fullmatch(a) and _TIME.fullmatch(b):
         return b.startswith("DateTime64") or "Time" not in a
-    if a.startswith("Array(") and b.startswith("Array("):
-        return fits(a[6:-1], b[6:-1])
     return (a, b) in {("String", "UUID"), ("String", "JSON"), ("Bool", "UInt8"), ("UInt8", "Bool")} or b.startswith(
         ("Enum", "FixedString")
     )
+
+
+def _are_clocks(a: str, b: str) -> bool:
+    return _CLOCK.fullmatch(a) is not None and _CLOCK.fullmatch(b) is not None
 
 
 def with_overrides(columns: Sequence[Column], overrides: Mapping[str, str]) -> list[Column]:

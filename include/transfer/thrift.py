@@ -1,6 +1,7 @@
 """Thrift's compact protocol, in which Parquet writes its footers and page headers.
 
-A struct is a dictionary of field ids with the type and the value of each; a list is its elements' type and the elements.
+A struct is a dictionary of field ids with the type and the value of each; a list is the type of its elements, and
+these.
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
 

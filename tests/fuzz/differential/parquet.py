@@ -1,8 +1,8 @@
 """Parquet: files through the product's loaders into ClickHouse, and through pyarrow.
 
 Files of one schema share a table, which the product makes of the first one. Whole files are staged together, damaged
-ones alone; each by every loader: ClickHouse that pulls, the worker that sends the object, and the worker that reads it
-and sends Arrow, as it does with large objects. What is staged is compared value by value.
+ones alone, each by every loader: ClickHouse pulls, the worker sends the object, and the worker reads it and sends
+Arrow, as it does with large objects. What is staged is compared value by value.
 """
 
 from __future__ import annotations
@@ -337,5 +337,3 @@ def canonical(value: Any, kind: str) -> Any:
         kinds = [part.partition(" ") for part in arguments(kind)]
         return {name.strip("`"): canonical(value[name.strip("`")], of_) for name, _, of_ in kinds}
     return value
-
-
