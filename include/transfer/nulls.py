@@ -14,7 +14,7 @@ from include.transfer.content import Content
 from include.transfer.errors import ObjectError
 from include.transfer.footer import Footer
 from include.transfer.parquet import Facts, Nested, Shape, batches_of, faults, parquet_file
-from include.transfer.schema import bare, is_nullable, same
+from include.transfer.schema import bare, is_nullable
 
 _BATCH_ROWS = 65_536
 
@@ -22,6 +22,11 @@ _BATCH_ROWS = 65_536
 def holds(target: str) -> bool:
     """Tell whether a column of this type can be NULL."""
     return is_nullable(target) or bare(target).startswith(("Variant(", "Dynamic"))
+
+
+def keeps(keeping: str, target: str) -> bool:
+    """Tell whether a column is of the type that keeps all structs that are NULL."""
+    return keeping.replace("`", "") == target.replace("`", "")
 
 
 def wanted(shape: Shape, targets: dict[str, str | None], *, refuse: bool) -> list[Nested]:
@@ -36,7 +41,7 @@ def wanted(shape: Shape, targets: dict[str, str | None], *, refuse: bool) -> lis
     for nested in shape.nested:
         name = nested.path[0]
         target = targets.get(name)
-        if target is not None and (holds(target) if len(nested.path) == 1 else same(keeping[name], target)):
+        if target is not None and (holds(target) if len(nested.path) == 1 else keeps(keeping[name], target)):
             found.append(nested)
     return found
 

@@ -10,7 +10,7 @@ from include.transfer.errors import DriftError
 from include.transfer.formats import Format
 from include.transfer.loads import LONG_STATEMENT, Planned
 from include.transfer.lock import STAGING
-from include.transfer.nulls import holds, refusal
+from include.transfer.nulls import holds, keeps, refusal
 from include.transfer.parquet import Nested, Shape
 from include.transfer.schema import (
     NOTHING,
@@ -188,7 +188,7 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
     name, here = column.name, identifier(column.name)
     if bare(column.type) == NOTHING:
         return _nothing(name, target, refuse_nulls)
-    if any(nested.kind == "struct" for nested in nulls) and same(keeping, target):
+    if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
         return _Way(Column(name, target), here, sent="as it is")
     kind = settled(column.type)
     if holds(target) and any(len(nested.path) == 1 for nested in nulls):

@@ -68,7 +68,9 @@ def test_a_time_keeps_its_fraction(
     loading.put({"a.parquet": parquet(table)})
     loading.load(loader=loader, columns={"x": "String"})
     assert loading.types()["t"] == f"Nullable({type_})"
-    shown = loading.query(f"SELECT toString(t), toString(l[1]), toString(s.l[1]), toString(s.t), x FROM {loading.table}")
+    shown = loading.query(
+        f"SELECT toString(t), toString(l[1]), toString(s.l[1]), toString(s.t), x FROM {loading.table}"
+    )
     assert shown == [(text,) * 5]
 
 
@@ -272,5 +274,3 @@ def test_a_planted_difference_is_found(
 
     monkeypatch.setattr(differential, "read_by_pyarrow", planted)
     assert differential.compare_with(stack, clickhouse, s3_client, 20, 7).silent
-
-

@@ -10,9 +10,9 @@ import pytest
 from include.events.notifications import parse
 from include.transfer import parquet as objects
 from include.transfer import push
+from include.transfer.arrow_types import arrow_columns
 from include.transfer.errors import ObjectError
 from include.transfer.formats import Csv
-from include.transfer.arrow_types import arrow_columns
 from tests.fuzz import tables
 from tests.fuzz.tables import Held
 from tests.transfers import parquet
