@@ -56,7 +56,7 @@ TIMES = (
 )
 
 
-@pytest.mark.parametrize(("kind", "type_", "value", "text"), TIMES, ids=lambda v: str(v))
+@pytest.mark.parametrize(("kind", "type_", "value", "text"), TIMES, ids=str)
 def test_a_time_keeps_its_fraction(
     loading: Loading, loader: str, kind: pa.DataType, type_: str, value: int, text: str
 ) -> None:

@@ -52,7 +52,8 @@ TOGETHER = 100
 _FAULTY = 0.5
 # Numbers as they are, so that nothing is rounded on the way into Python.
 _AS_STORED = {
-    "DateTime64": "int", "Time64": "int", "Date32": "int", "String": "bytes", "FixedString": "bytes", "UUID": "string",
+    "DateTime64": "int", "Time64": "int", "Date32": "int", "String": "bytes", "FixedString": "bytes",
+    "UUID": "string",
 }  # fmt: skip
 REFUSED = object()
 
@@ -102,7 +103,7 @@ class _Comparison:
 
     def __init__(self, client: Any, store: Any, outcome: Outcome, seed: int, number: int) -> None:
         self.client, self.store, self.outcome = client, store, outcome
-        self.random = random.Random(f"{seed}/{number}")
+        self.random = random.Random(f"{seed}/{number}")  # noqa: S311
         self.label = f"seed {seed}, table {number}"
         self.name = f"fuzz_{uuid.uuid4().hex[:12]}"
         self.bucket = self.name.replace("_", "-")
@@ -110,7 +111,7 @@ class _Comparison:
 
     def run(self, count: int) -> None:
         family = Family(self.random)
-        first = File("0000", family.file(random.Random(f"{self.label}/0")), "")
+        first = File("0000", family.file(random.Random(f"{self.label}/0")), "")  # noqa: S311
         files = [first, *(self._file(family, n) for n in range(1, count))]
         expected = {file.name: read_by_pyarrow(file.content) for file in files}
         self.store.create_bucket(Bucket=self.bucket)
@@ -125,7 +126,7 @@ class _Comparison:
         self.client.command(f"DROP TABLE IF EXISTS storeside.{self.name} SYNC")
 
     def _file(self, family: Family, n: int) -> File:
-        r = random.Random(f"{self.label}/{n}")
+        r = random.Random(f"{self.label}/{n}")  # noqa: S311
         if r.random() >= _FAULTY:
             return File(f"{n:04}", family.file(r), "")
         fault = r.choice(FAULTS)

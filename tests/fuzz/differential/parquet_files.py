@@ -255,6 +255,6 @@ def cut_off(content: bytes, r: random.Random) -> bytes:
 
 
 FAULTS = (
-    flipped_bit, flipped_footer_bit, without_bytes, zeroed, changed_footer, changed_footer, changed_page, changed_page,
-    another_logical_type, cut_off,
+    flipped_bit, flipped_footer_bit, without_bytes, zeroed, changed_footer, changed_footer, changed_page,
+    changed_page, another_logical_type, cut_off,
 )  # fmt: skip
