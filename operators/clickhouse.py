@@ -46,6 +46,8 @@ class S3ToClickHouseOperator(MovementOperator):
     :param ttl: TTL of a new table
     :param engine: engine of a new table: ``MergeTree`` or ``ReplacingMergeTree``, also replicated
     :param system_columns: of ``_object``, ``_row_number``, ``_version``, ``_loaded_at``
+    :param on_null_nested: what happens to an object with a list, map or struct that is NULL where its column cannot
+        be: ``refuse`` fails it, ``empty`` makes it ``[]``, ``{}`` or a tuple of NULLs
     :param nested: what JSON objects within JSON Lines become: ``tuple``, ``json`` or ``string``
     :param on_drift: objects with other columns: ``fail``, ``add``, ``widen`` or ``rest``
     :param on_bad_rows: rows that cannot be parsed: ``fail`` the object, ``skip`` or ``keep`` them
@@ -97,6 +99,7 @@ class S3ToClickHouseOperator(MovementOperator):
         engine: str = "MergeTree",
         system_columns: Sequence[str] = (),
         nested: str = "tuple",
+        on_null_nested: str = "refuse",
         on_drift: str = "fail",
         on_bad_rows: str = "fail",
         max_bad_rows: int = 1000,
@@ -127,6 +130,7 @@ class S3ToClickHouseOperator(MovementOperator):
         self.engine = engine
         self.system_columns = system_columns
         self.nested = nested
+        self.on_null_nested = on_null_nested
         self.on_drift = on_drift
         self.on_bad_rows = on_bad_rows
         self.max_bad_rows = max_bad_rows
@@ -163,6 +167,7 @@ class S3ToClickHouseOperator(MovementOperator):
             columns=dict(self.columns or {}),
             system_columns=tuple(self.system_columns),
             nested=self.nested,
+            on_null_nested=self.on_null_nested,
             on_drift=self.on_drift,
             on_bad_rows=self.on_bad_rows,
             max_bad_rows=self.max_bad_rows,

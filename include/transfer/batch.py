@@ -20,6 +20,7 @@ from include.transfer.errors import (
     TransferError,
     TransientError,
     UsageError,
+    about,
     by_size,
     classify,
     code_of,
@@ -27,9 +28,9 @@ from include.transfer.errors import (
     remedy,
 )
 from include.transfer.formats import BY_WORKER, compression_by_name
-from include.transfer.loads import Batch, Loaded, Loads, Planned
+from include.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
 from include.transfer.lock import STAGING
-from include.transfer.push import parquet_facts
+from include.transfer.parquet import facts
 from include.transfer.reader import USUAL, How, Reader, Work, statements
 from include.transfer.salvage import RejectedRows, salvage
 from include.transfer.samples import sample_columns, whole_columns
@@ -150,7 +151,7 @@ class BatchLoad:
         if self.work.stop.is_set():
             raise Cancelled("the transfer was stopped")
         groups = self.reader.groups(objects, self.destination, how)
-        is_one = len(groups) == 1 and len(statements(objects)) == 1 and not self.reader.pushes(groups, how)
+        is_one = len(groups) == 1 and len(statements(objects)) == 1 and not self.reader.pushes(groups[0], how)
         return self._filled(
             lambda table: self.reader.read(table, self.destination, groups, how),
             [o.load_id for o in objects] if is_one else [],
@@ -192,8 +193,7 @@ class BatchLoad:
             try:
                 queries.follow(self.client, query_id, self.work.stop)
                 groups = self.reader.groups(some, self.destination)
-                loaded = [Loaded(o, rows) for g in groups for o, rows in zip(g.objects, g.rows, strict=True)]
-                staged = Staged(table, loaded)
+                staged = Staged(table, [o for group in groups for o in group.objects])
                 self._check(staged)
             except (DatabaseError, OperationalError, ObjectError, TransientError) as e:
                 log.info("batch %d: that did not succeed: %s", self.batch.number, e)
@@ -204,11 +204,14 @@ class BatchLoad:
         return None
 
     def _check(self, staged: Staged) -> None:
-        found = dict(
-            self.client.query(
-                f"SELECT {LOAD_ID}, count() FROM {STAGING}.{identifier(staged.table)} GROUP BY 1"
-            ).result_rows
-        )
+        declared = list(dict.fromkeys(name for o in staged.loaded for name, _ in o.nulls))
+        nulls = "".join(f", sum(isNull({identifier(name)}))" for name in declared)
+        found, arrived = {}, {}
+        for load_id, count, *counts in self.client.query(
+            f"SELECT {LOAD_ID}, count(){nulls} FROM {STAGING}.{identifier(staged.table)} GROUP BY 1",
+            settings={"max_query_size": LONG_STATEMENT},
+        ).result_rows:
+            found[load_id], arrived[load_id] = count, dict(zip(declared, counts, strict=True))
         ids = {o.planned.load_id for o in staged.loaded}
         strange = sum(count for load_id, count in found.items() if load_id not in ids)
         if strange:
@@ -220,7 +223,11 @@ class BatchLoad:
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
             if o.rows >= 0 and there != o.rows:
-                raise ObjectError(f"it has {o.rows} rows, but {there} arrived")
+                raise about(ObjectError(f"it has {o.rows} rows, but {there} arrived"), o.planned.key)
+            for name, count in o.nulls if there else ():
+                if arrived[o.planned.load_id][name] != count:
+                    reason = f"{arrived[o.planned.load_id][name]} arrived: its content is damaged, write it again"
+                    raise about(ObjectError(f"column {name!r} has {count} NULLs, but {reason}"), o.planned.key)
             staged.loaded[n] = Loaded(o.planned, there, o.rejected)
 
     # objects that are not as they should be
@@ -283,7 +290,7 @@ class BatchLoad:
         rejected = RejectedRows(
             self.destination, o, self.request.source.bucket, keep=keep, limit=self.request.max_bad_rows
         )
-        reading = text_reading(self.work.form, self.destination)
+        reading = text_reading(self.work.form, self.destination, empty_nulls=self.request.on_null_nested == "empty")
 
         def fill(table: str) -> list[Loaded]:
             rows = salvage(
@@ -300,7 +307,7 @@ class BatchLoad:
     def _columns(self, o: Planned) -> list[Column]:
         """Return the columns that an object has; ClickHouse looks at all of it where it can."""
         if not self.work.form.is_text:
-            return parquet_facts(self.reader.content(o))[0]
+            return list(facts(self.reader.content(o)).shape.columns)
         if self.reader.pushed or not self.work.form.is_native:
             return sample_columns(self.client, self.request, self.work.form, [self.reader.content(o)])
         return whole_columns(self.client, self.request, self.work.form, o.key)

@@ -38,7 +38,7 @@ from include.transfer.lock import BROKEN, STAGING, locked
 from include.transfer.reader import Work
 from include.transfer.request import Request
 from include.transfer.samples import columns_of, recognise
-from include.transfer.schema import Column, with_overrides
+from include.transfer.schema import Column, settled, with_overrides
 from include.transfer.source import Listed, list_objects
 from include.transfer.table import REST, SYSTEM_COLUMNS, Destination, ddl, existing, look_up, settle
 
@@ -212,7 +212,7 @@ class Transfer:
         return Content(self.s3, self.request.source.bucket, o.key, o.size)
 
     def _create(self, columns: list[Column]) -> Destination:
-        columns = with_overrides(columns, self.request.columns)
+        columns = [Column(c.name, settled(c.type)) for c in with_overrides(columns, self.request.columns)]
         statement = ddl(self.request.table, columns, self.request.layout)
         log.info("creating the table:\n%s", statement)
         self.client.command(statement)

@@ -113,6 +113,8 @@ class Format:
         }
         if self.is_text:
             settings["date_time_input_format"] = "best_effort"
+        if self.name == "parquet":
+            settings["input_format_parquet_allow_missing_columns"] = 0
         if self.name == "csv":
             settings |= {
                 "format_csv_delimiter": self.csv.delimiter,

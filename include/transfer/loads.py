@@ -58,11 +58,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Loaded:
-    """An object whose rows are ready to be published."""
+    """An object whose rows are ready to be published; `nulls` has columns with the NULLs that its footer declares."""
 
     planned: Planned
     rows: int
     rejected: int = 0
+    nulls: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

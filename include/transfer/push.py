@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from clickhouse_connect.driver.exceptions import OperationalError
 
 from include.transfer.content import CHUNK, Content
-from include.transfer.errors import DriftError, ObjectError, TransferError, UsageError
+from include.transfer.errors import DriftError, ObjectError, TransferError
 from include.transfer.formats import Csv
 from include.transfer.loads import Planned
-from include.transfer.schema import Column, arrow_columns, bare, structure
+from include.transfer.nulls import emptied, wrapped
+from include.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
+from include.transfer.schema import Column, bare, structure
 from include.transfer.source import literal
 from include.transfer.statement import Reading, pushed_columns, settings
 
@@ -23,10 +23,6 @@ WHOLE_PARQUET = 256 << 20
 # Encodings that ClickHouse takes in requests. Of zstd and lz4 it takes a stream that is cut off for a whole one, and
 # not every build of it has bz2: a worker decompresses those.
 _ENCODINGS = {"gzip": "gzip", "xz": "xz", "": None}
-_BATCH_ROWS = 65_536
-# A row group of so many bytes is fetched at once. Of larger ones, each column is, a megabyte at a time: that takes
-# more requests, and memory that does not depend on them.
-WHOLE_ROW_GROUP = 128 << 20
 
 
 def push(
@@ -45,8 +41,9 @@ def push(
     form = reading.form
     if form.is_text and not planned.size:  # in a request, nothing is a header that is missing
         return 0
-    if form.name == "parquet" and planned.size > WHOLE_PARQUET:
-        return _insert_arrow(client, _row_groups(content), reading, planned, staging, system, query_id)
+    if form.name == "parquet" and (reading.by_arrow or planned.size > WHOLE_PARQUET):
+        batches = _sendable(*row_groups(content), reading)
+        return _insert_arrow(client, batches, reading, planned, staging, system, query_id)
     if not form.is_native:
         return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
     encoding: str | None = None
@@ -119,66 +116,38 @@ def _arrow_stream(schema: Any, batches: Iterator[Any]) -> Iterator[bytes]:
     yield sink.getvalue()
 
 
-def parquet_file(content: Content, *, pre_buffer: bool = True) -> Any:
-    """Open a Parquet object; with `pre_buffer`, what is read of it in one go is fetched first, whole.
+def _sendable(schema: Any, batches: Iterator[Any], reading: Reading) -> tuple[Any, Iterator[Any]]:
+    """Return the rows of a Parquet object as ClickHouse's reader of Arrow takes them.
 
-    Raises ObjectError when it is none.
+    That one refuses what its reader of Parquet takes: structs that are NULL for tuples, and some kinds of lists.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    with _faults("not a whole Parquet file: "):
-        return pq.ParquetFile(pa.PythonFile(content, mode="r"), buffer_size=CHUNK, pre_buffer=pre_buffer)
+    schema = renamed(schema)
 
+    def changed(name: str, array: Any) -> Any:
+        if name in reading.as_it_is:
+            return array
+        return wrapped(array) if name in reading.wrapped else emptied(array)
 
-def parquet_facts(content: Content) -> tuple[list[Column], int]:
-    """Return the columns and the number of rows in a Parquet object's footer. Raises ObjectError."""
-    file = parquet_file(content)
-    with _faults():
-        return _columns(file.schema_arrow), int(file.metadata.num_rows)
+    def columns(arrays: Sequence[Any]) -> list[Any]:
+        return [changed(name, array) for name, array in zip(schema.names, arrays, strict=True)]
 
+    empty = columns([column.combine_chunks() for column in schema.empty_table().columns])
+    sent = pa.schema([pa.field(name, array.type) for name, array in zip(schema.names, empty, strict=True)])
 
-def _columns(schema: Any) -> list[Column]:
-    """Return the columns of an object. Raises ObjectError, for names that are no UTF-8 as well."""
-    try:
-        with _faults():
-            return arrow_columns(schema)
-    except UsageError as e:
-        raise ObjectError(str(e)) from e
+    def rows() -> Iterator[Any]:
+        for batch in batches:
+            with faults():
+                yield pa.RecordBatch.from_arrays(columns(batch.columns), schema=sent)
 
-
-def _row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
-    file = parquet_file(content)
-    with _faults():
-        groups = range(file.num_row_groups)
-        if any(file.metadata.row_group(n).total_byte_size > WHOLE_ROW_GROUP for n in groups):
-            file = parquet_file(content, pre_buffer=False)
-        # One after the other: all of those that are asked for together are held together.
-        each = (file.iter_batches(_BATCH_ROWS, row_groups=[n]) for n in groups)
-        return file.schema_arrow, batches_of(itertools.chain.from_iterable(each))
-
-
-def batches_of(reader: Any) -> Iterator[Any]:
-    """Yield what a reader of pyarrow yields. Raises ObjectError where the content turns out to be broken."""
-    with _faults():
-        yield from reader
-
-
-@contextlib.contextmanager
-def _faults(what: str = "") -> Iterator[None]:
-    """Make an ObjectError of each error by which pyarrow says that the content is at fault."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeError) as e:
-        raise ObjectError(f"{what}{e}") from e
+    return sent, rows()
 
 
 def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]:
     types = {column.name: _arrow_type(column.type) for column in reading.columns}
     reader = csv_reader(content.plain(), reading.form.csv, types)
-    with _faults():
+    with faults():
         unknown = [name for name in reader.schema.names if name not in types]
     if unknown:
         raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in the table")
@@ -205,7 +174,7 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any]) -> Any:
     import pyarrow as pa
     import pyarrow.csv as pc
 
-    with _faults():
+    with faults():
         return pc.open_csv(
             file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r"),
             read_options=pc.ReadOptions(
@@ -234,7 +203,7 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any]) -> Any:
 
 def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
     """Return the columns that pyarrow deduces from a sample of a CSV dialect. Raises ObjectError."""
-    return _columns(csv_reader(io.BytesIO(sample), csv, {}).schema)
+    return columns_of(csv_reader(io.BytesIO(sample), csv, {}).schema)
 
 
 def _pieces(file: Any) -> Iterator[bytes]:

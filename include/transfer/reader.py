@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -14,11 +14,14 @@ from include.storage.buckets import common_prefix
 from include.transfer import queries
 from include.transfer.content import Content
 from include.transfer.errors import DELETED, Cancelled, ObjectError, about, classify, code_of
+from include.transfer.footer import OTHER_ROWS, UNKNOWN
 from include.transfer.formats import Format
 from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned
-from include.transfer.push import parquet_facts, push
+from include.transfer.nulls import possible, present, wanted
+from include.transfer.parquet import Facts, Nested, Shape, facts
+from include.transfer.push import push
 from include.transfer.request import Request
-from include.transfer.schema import Column, structure
+from include.transfer.schema import Column, is_nullable, structure
 from include.transfer.source import wild
 from include.transfer.statement import (
     PULLED_VERSION,
@@ -54,7 +57,7 @@ class Work:
     s3: Any
     push_all: bool
     stop: threading.Event = field(default_factory=threading.Event)
-    shapes: dict[str, tuple[Column, ...]] = field(default_factory=dict)
+    shapes: dict[str, Shape] = field(default_factory=dict)
     alters: threading.Lock = field(default_factory=threading.Lock)
     relists: bool = True
 
@@ -75,13 +78,17 @@ class How:
 USUAL = How()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Group:
-    """Objects that are read in one way, and the rows of each by its footer, or -1."""
+    """Objects that are read in one way; of each, what is known of its rows before they are: -1 for text."""
 
     reading: Reading
-    objects: list[Planned]
-    rows: list[int]
+    objects: list[Loaded]
+
+    @property
+    def planned(self) -> list[Planned]:
+        """The objects, as they were planned."""
+        return [o.planned for o in self.objects]
 
 
 class Reader:
@@ -96,31 +103,51 @@ class Reader:
         self.pushed = pushed
         self._queries = count(1)
 
-    def pushes(self, groups: Sequence[Group], how: How) -> bool:
-        """Whether this process reads the groups."""
-        return self.pushed or how.push or any(group.reading.hides_virtual for group in groups)
+    def pushes(self, group: Group, how: How) -> bool:
+        """Whether this process reads a group."""
+        return self.pushed or how.push or group.reading.hides_virtual or group.reading.by_arrow
 
     def read(self, table: str, destination: Destination, groups: Sequence[Group], how: How) -> list[Loaded]:
         """Fill a staging table. Raises ObjectError, and what ClickHouse does."""
-        if self.pushes(groups, how):
-            return self._push(table, groups)
-        return self._pull(table, destination, groups, how)
+        loaded = []
+        for group in groups:
+            if self.pushes(group, how):
+                loaded += self._push(table, group)
+            else:
+                loaded += self._pull(table, destination, group, how)
+        return loaded
 
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         """Return how the objects are read."""
         form = self.work.form
         if form.is_text:
-            return [Group(text_reading(form, destination, how.rest), list(objects), [-1] * len(objects))]
-        alike: dict[tuple[Column, ...], tuple[list[Planned], list[int]]] = {}
-        for o, (columns, rows) in zip(objects, self._footers(objects), strict=True):
-            some, counts = alike.setdefault(columns, ([], []))
-            some.append(o)
-            counts.append(rows)
-        keep_rest = self.request.on_drift == "rest"
-        return [
-            Group(parquet_reading(form, destination, columns, keep_rest=keep_rest), some, counts)
-            for columns, (some, counts) in alike.items()
-        ]
+            reading = text_reading(form, destination, how.rest, empty_nulls=self._empties)
+            return [Group(reading, [Loaded(o, -1) for o in objects])]
+        alike: dict[tuple[Shape, frozenset[Nested]], Group] = {}
+        for o, told in zip(objects, self._footers(objects), strict=True):
+            try:
+                nulls = self._nulls(o, told, destination)
+                if (told.shape, nulls) not in alike:
+                    reading = parquet_reading(
+                        form, destination, told.shape, nulls,
+                        keep_rest=self.request.on_drift == "rest", refuse_nulls=not self._empties,
+                    )  # fmt: skip
+                    alike[told.shape, nulls] = Group(reading, [])
+            except ObjectError as e:
+                raise about(e, o.key) from e
+            alike[told.shape, nulls].objects.append(Loaded(o, told.rows, nulls=_declared(told, destination)))
+        return list(alike.values())
+
+    @property
+    def _empties(self) -> bool:
+        return self.request.on_null_nested == "empty"
+
+    def _nulls(self, o: Planned, told: Facts, destination: Destination) -> frozenset[Nested]:
+        """Return the lists, maps and structs of an object that are NULL somewhere, of those that matter."""
+        if not told.shape.nested or not told.rows:
+            return frozenset()
+        targets = {column.name: destination.type_of(column.name) for column in told.shape.columns}
+        return present(self.content(o), possible(told, wanted(told.shape, targets, refuse=not self._empties)))
 
     def check_unchanged(self, objects: Sequence[Planned]) -> None:
         """Compare the versions of objects with those at the listing; raises ObjectError."""
@@ -145,20 +172,22 @@ class Reader:
         """Return a new id for a statement that fills a staging table."""
         return queries.query_id(table, next(self._queries))
 
-    def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[tuple[Column, ...], int]]:
-        """Yield columns and rows of Parquet objects, from their footers."""
+    def _footers(self, objects: Sequence[Planned]) -> Iterator[Facts]:
+        """Yield what the footers of Parquet objects say."""
         if self.pushed or len(objects) == 1:
             for o in objects:
                 try:
-                    columns, rows_in_footer = parquet_facts(self.content(o))
+                    yield facts(self.content(o))
                 except ObjectError as e:
                     raise about(e, o.key) from e
-                yield tuple(columns), rows_in_footer
             return
         source, only = self._source(objects, "ParquetMetadata")
         rows = self.client.query(
             "SELECT _path, num_rows, toString(cityHash64(arrayMap(c -> (c.path, c.physical_type, c.logical_type,"
-            " c.max_definition_level, c.max_repetition_level), columns)))"
+            " c.max_definition_level, c.max_repetition_level), columns))),"
+            " arrayReduce('sumForEach', arrayMap(g -> arrayMap("
+            f"c -> ifNull(c.statistics.null_count, {UNKNOWN}), g.columns), row_groups)),"
+            " arraySum(g -> g.num_rows, row_groups)"
             f" FROM {source}{f' WHERE {only}' if only else ''}",
             settings={
                 "use_hive_partitioning": 0,
@@ -167,15 +196,17 @@ class Reader:
                 **_cached(objects),
             },
         ).result_rows
-        found = {path: (rows_in_footer, shape) for path, rows_in_footer, shape in rows}
+        found = {path: tuple(more) for path, *more in rows}
         for o in objects:
             path = f"{self.source.bucket}/{o.key}"
             if path not in found:
                 raise about(ObjectError(DELETED), o.key)
-            rows_in_footer, shape = found[path]
+            rows_in_footer, shape, nulls, in_groups = found[path]
+            if in_groups != rows_in_footer:
+                raise about(ObjectError(OTHER_ROWS.format(rows_in_footer, in_groups)), o.key)
             if shape not in self.work.shapes:
-                self.work.shapes[shape] = tuple(parquet_facts(self.content(o))[0])
-            yield self.work.shapes[shape], rows_in_footer
+                self.work.shapes[shape] = facts(self.content(o)).shape
+            yield Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls))
 
     def _source(
         self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"
@@ -197,19 +228,16 @@ class Reader:
             return self.source.among(keys, form, columns, compression), self.source.only(keys)
         return self.source.objects(keys, form, columns, compression), ""
 
-    def _pull(self, table: str, destination: Destination, groups: Sequence[Group], how: How) -> list[Loaded]:
-        loaded = []
-        for group in groups:
-            reading = group.reading
-            for few in statements(group.objects):
-                columns = structure(reading.columns)
-                source, only = self._source(few, reading.form.clickhouse, columns, how.compression)
-                extra = pulled_columns(destination.name, self.source.bucket, few, self.request.system_columns)
-                more = {} if reading.form.is_text else _cached(group.objects)
-                statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
-                self._execute(table, statement, settings(reading.form, **more))
-            loaded += [Loaded(o, rows) for o, rows in zip(group.objects, group.rows, strict=True)]
-        return loaded
+    def _pull(self, table: str, destination: Destination, group: Group, how: How) -> list[Loaded]:
+        reading = group.reading
+        for few in statements(group.planned):
+            columns = structure(reading.columns)
+            source, only = self._source(few, reading.form.clickhouse, columns, how.compression)
+            extra = pulled_columns(destination.name, self.source.bucket, few, self.request.system_columns)
+            more = {} if reading.form.is_text else _cached(group.planned)
+            statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
+            self._execute(table, statement, settings(reading.form, **more))
+        return list(group.objects)
 
     def _execute(self, table: str, statement: str, options: dict[str, Any]) -> None:
         """Run an INSERT that may take longer than any connection lives."""
@@ -221,23 +249,33 @@ class Reader:
                 raise
             queries.follow(self.client, query_id, self.work.stop)
 
-    def _push(self, table: str, groups: Sequence[Group]) -> list[Loaded]:
+    def _push(self, table: str, group: Group) -> list[Loaded]:
         loaded = []
-        for group in groups:
-            for o, rows in zip(group.objects, group.rows, strict=True):
-                if self.work.stop.is_set():
-                    raise Cancelled("the transfer was stopped")
-                try:
-                    read = push(
-                        self.client, self.content(o), group.reading, o, table, self.request.system_columns,
-                        self.query_id(table),
-                    )  # fmt: skip
-                except DatabaseError as e:
-                    raise about(classify(e), o.key) from e
-                except ObjectError as e:
-                    raise about(e, o.key) from e
-                loaded.append(Loaded(o, rows if rows >= 0 else read))
+        for o in group.objects:
+            if self.work.stop.is_set():
+                raise Cancelled("the transfer was stopped")
+            planned = o.planned
+            try:
+                read = push(
+                    self.client, self.content(planned), group.reading, planned, table, self.request.system_columns,
+                    self.query_id(table),
+                )  # fmt: skip
+            except DatabaseError as e:
+                raise about(classify(e), planned.key) from e
+            except ObjectError as e:
+                raise about(e, planned.key) from e
+            loaded.append(o if o.rows >= 0 else replace(o, rows=read))
         return loaded
+
+
+def _declared(told: Facts, destination: Destination) -> tuple[tuple[str, int], ...]:
+    """Return the columns that hold NULL as it is, with the number that the footer has of each."""
+    found = []
+    for name, leaf in told.shape.flat:
+        target = destination.type_of(name)
+        if target is not None and is_nullable(target) and told.nulls[leaf] < UNKNOWN:
+            found.append((name, told.nulls[leaf]))
+    return tuple(found)
 
 
 def statements(objects: Sequence[Planned]) -> list[list[Planned]]:

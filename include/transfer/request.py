@@ -19,6 +19,7 @@ CHOICES = {
     "on_bad_rows": ("fail", "skip", "keep"),
     "on_overwrite": ("append", "replace"),
     "nested": ("tuple", "json", "string"),
+    "on_null_nested": ("refuse", "empty"),
 }
 
 
@@ -31,6 +32,8 @@ class Request:
 
     `loader`: ``pull`` has ClickHouse read the objects, ``push`` has the worker stream them, ``auto`` pulls when
     ClickHouse reaches the bucket.
+    `on_null_nested`: what happens to an object with a list, map or struct that is NULL where its column cannot be: it
+    fails, or they become empty lists and maps, and tuples of NULLs.
     `on_drift`: what happens to an object whose columns are not the table's: it fails, its new columns are added, or
     also types are widened, or what the table lacks goes into the column ``_rest``.
     `on_bad_rows`: an object with a row that cannot be parsed fails, or the row is skipped and counted, or also kept
@@ -52,6 +55,7 @@ class Request:
     columns: Mapping[str, str] = field(default_factory=dict)
     system_columns: tuple[str, ...] = ()
     nested: str = "tuple"
+    on_null_nested: str = "refuse"
     on_drift: str = "fail"
     on_bad_rows: str = "fail"
     max_bad_rows: int = 1000

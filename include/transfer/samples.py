@@ -12,7 +12,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from include.transfer.content import Content
 from include.transfer.errors import ObjectError, UsageError, plain
 from include.transfer.formats import Format, format_of
-from include.transfer.push import csv_columns, parquet_facts
+from include.transfer.parquet import facts
+from include.transfer.push import csv_columns
 from include.transfer.request import Request
 from include.transfer.schema import Column, deduced, merge, text_columns
 
@@ -72,13 +73,16 @@ def _readable(client: Any, request: Request, form: Format, contents: Sequence[Co
 def sample_columns(client: Any, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
     """Return the columns of sampled objects, merged. Raises ObjectError, or DatabaseError for text that is none."""
     if form.name == "parquet":
-        return merge(client, [parquet_facts(content)[0] for content in contents])
+        return merge(client, [facts(content).shape.columns for content in contents], request.columns)
     samples = [content.sample(request.sample_bytes) for content in contents]
     if not form.is_native:
-        return merge(client, [csv_columns(sample, form.csv) for sample in samples])
+        return merge(client, [csv_columns(sample, form.csv) for sample in samples], request.columns)
     if form.name == "jsonl":  # ClickHouse merges what lines of one text have
         samples = [b"".join(s if s.endswith(b"\n") else s + b"\n" for s in samples)]
-    return merge(client, [text_columns(client, form, sample, request.nested) for sample in samples])  # type: ignore[arg-type]
+    nested: Any = request.nested
+    return merge(
+        client, [text_columns(client, form, sample, nested, request.columns) for sample in samples], request.columns
+    )
 
 
 def whole_columns(client: Any, request: Request, form: Format, key: str) -> list[Column]:

@@ -1,26 +1,20 @@
 """Columns: deduced from samples of objects, merged, and held against a table's.
 
-Types are ClickHouse's, as text. Parquet types become, at the least, what the tables of DoubleCloud's connector say
-(https://double.cloud/blog/posts/2023/10/native-s3-connector-vs-airbyte-s3-connector/), and finer where ClickHouse has
-a finer type; text is deduced by ClickHouse itself.
+Types are ClickHouse's, as text. `arrow_types` has those of Parquet; text is deduced by ClickHouse itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer.errors import UsageError
 from include.transfer.formats import Format
 from include.transfer.source import identifier, literal
-
-if TYPE_CHECKING:
-    import pyarrow
 
 Nested = Literal["tuple", "json", "string"]
 
@@ -31,7 +25,9 @@ _MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
 # An integer within a nested type; the name of a tuple's element has its type behind it.
 _NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
 _MICROSECONDS = 6
-_NO_TYPE = "column {!r}: ClickHouse has no type for Parquet's {}: write it as another"
+# The type of a column that has no value but NULL, until another object tells its type.
+NOTHING = "Nothing"
+_CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 # A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
 _ENOUGH_ROWS, _DISTINCT = 1000, 0.05
 
@@ -63,7 +59,7 @@ def same(one: str, other: str) -> bool:
 
 def nullable(kind: str) -> str:
     """Return a type that also holds NULL, where ClickHouse has one."""
-    if is_nullable(kind) or bare(kind).startswith(("Array(", "Map(", "Tuple(", "JSON", "Variant(", "Dynamic")):
+    if is_nullable(kind) or is_nested(kind) or bare(kind).startswith(("JSON", "Variant(", "Dynamic")):
         return kind
     if kind.startswith("LowCardinality("):
         return f"LowCardinality(Nullable({bare(kind)}))"
@@ -75,69 +71,53 @@ def is_nullable(kind: str) -> bool:
     return kind.startswith(("Nullable(", "LowCardinality(Nullable("))
 
 
+def is_nested(kind: str) -> bool:
+    """Tell whether a type is that of lists, maps or structs."""
+    return bare(kind).startswith(("Array(", "Map(", "Tuple("))
+
+
+def settled(kind: str) -> str:
+    """Return the type of a new column: that of text where no value has told another."""
+    return re.sub(rf"\b{NOTHING}\b", "String", kind)
+
+
+def arguments(kind: str) -> list[str]:
+    """Return what stands between the parentheses of a type, divided at its commas."""
+    inside = kind[kind.index("(") + 1 : -1] if kind.endswith(")") else ""
+    found, depth, start, quoted = [], 0, 0, False
+    for at, c in enumerate(inside):
+        if c == "`":
+            quoted = not quoted
+        elif not quoted:
+            depth += (c == "(") - (c == ")")
+            if c == "," and not depth:
+                found.append(inside[start:at].strip())
+                start = at + 1
+    return [*found, inside[start:].strip()] if inside else []
+
+
+def loose(kind: str) -> str:
+    """Return a type without what says that values, or the fields of its structs, may be NULL."""
+    kind = bare(kind).replace("`", "")
+    while (at := kind.find("Nullable(")) >= 0:
+        depth, end = 1, at + len("Nullable(")
+        while depth and end < len(kind):
+            depth += (kind[end] == "(") - (kind[end] == ")")
+            end += 1
+        kind = kind[:at] + kind[at + len("Nullable(") : end - 1] + kind[end:]
+    return kind
+
+
 def structure(columns: Iterable[Column]) -> str:
     """Return columns as the structure argument of a table function."""
     return ", ".join(column.definition for column in columns)
 
 
-def arrow_columns(found: pyarrow.Schema) -> list[Column]:
-    """Return a Parquet file's columns. Raises UsageError for types without a counterpart, and for equal names."""
-    for name, times in Counter(found.names).items():
-        if times > 1:
-            raise UsageError(f"column {name!r} is there {times} times: a table has each name once")
-    return [Column(field.name, _nullable_arrow(field)) for field in found]
-
-
-def _nullable_arrow(field: pyarrow.Field) -> str:
-    kind = arrow_type(field.type, field.name)
-    return nullable(kind) if field.nullable else kind
-
-
-def arrow_type(kind: pyarrow.DataType, name: str) -> str:
-    """Return the ClickHouse type of an Arrow type; `name` is the column's, for errors."""
-    import pyarrow.types as of
-
-    simple = {
-        "bool": "Bool", "int8": "Int8", "int16": "Int16", "int32": "Int32", "int64": "Int64", "uint8": "UInt8",
-        "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64", "halffloat": "Float32", "float": "Float32",
-        "double": "Float64", "string": "String", "large_string": "String", "binary": "String",
-        "large_binary": "String", "date32[day]": "Date32", "date64[ms]": "Date32", "string_view": "String",
-        "time32[ms]": "Int32", "time32[s]": "Int32", "time64[us]": "Int64", "time64[ns]": "Int64",
-    }  # fmt: skip
-    if found := simple.get(str(kind)):
-        return found
-    if of.is_nested(kind):
-        return _nested_type(kind, name)
-    if of.is_timestamp(kind):
-        digits = {"s": 0, "ms": 3, "us": 6, "ns": 9}[kind.unit]
-        return f"DateTime64({digits}, 'UTC')" if kind.tz else f"DateTime64({digits})"
-    if of.is_decimal(kind):
-        return f"Decimal({kind.precision}, {kind.scale})"
-    if of.is_fixed_size_binary(kind):
-        return f"FixedString({kind.byte_width})"
-    if of.is_dictionary(kind):
-        return arrow_type(kind.value_type, name)
-    raise UsageError(_NO_TYPE.format(name, kind))
-
-
-def _nested_type(kind: pyarrow.DataType, name: str) -> str:
-    import pyarrow.types as of
-
-    if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
-        return f"Array({_nullable_arrow(kind.value_field)})"
-    if of.is_map(kind):
-        return f"Map({arrow_type(kind.key_type, name)}, {_nullable_arrow(kind.item_field)})"
-    if of.is_struct(kind):
-        parts = (f"{identifier(part.name)} {_nullable_arrow(part)}" for part in kind)
-        return f"Tuple({', '.join(parts)})"
-    raise UsageError(_NO_TYPE.format(name, kind))
-
-
-def text_columns(client: Any, form: Format, sample: bytes, nested: Nested) -> list[Column]:
+def text_columns(client: Any, form: Format, sample: bytes, nested: Nested, given: Mapping[str, str]) -> list[Column]:
     """Return the columns that ClickHouse deduces from the first bytes of a text object, cut after a line.
 
     `nested` says what objects within JSON Lines become. Of text that looks like it, UUIDs and columns of few distinct
-    strings are told apart.
+    strings are told apart. Of columns with a `given` type nothing is deduced.
     """
     # As a literal, not as a parameter: names of columns stand in the same statement, and may look like parameters.
     function = f"format({form.clickhouse}, {literal(sample.decode('utf-8', 'replace'))})"
@@ -146,9 +126,11 @@ def text_columns(client: Any, form: Format, sample: bytes, nested: Nested) -> li
         settings["input_format_json_try_infer_named_tuples_from_objects"] = 0
     if form.csv.names:
         settings["column_names_for_schema_inference"] = ",".join(form.csv.names)
+    if given:
+        settings["schema_inference_hints"] = structure(Column(name, kind) for name, kind in given.items())
     rows = client.query(f"DESCRIBE TABLE {function}", settings=settings).result_rows
-    columns = [Column(row[0], deduced(row[1], nested)) for row in rows]
-    return _refined(client, function, columns, settings)
+    columns = [Column(row[0], given.get(row[0]) or deduced(row[1], nested)) for row in rows]
+    return _refined(client, function, columns, settings, given)
 
 
 def deduced(kind: str, nested: Nested) -> str:
@@ -163,8 +145,10 @@ def deduced(kind: str, nested: Nested) -> str:
     return kind
 
 
-def _refined(client: Any, function: str, columns: list[Column], settings: dict[str, Any]) -> list[Column]:
-    strings = [column for column in columns if bare(column.type) == "String"]
+def _refined(
+    client: Any, function: str, columns: list[Column], settings: dict[str, Any], given: Mapping[str, str]
+) -> list[Column]:
+    strings = [column for column in columns if bare(column.type) == "String" and column.name not in given]
     if not strings:
         return columns
     facts = ", ".join(
@@ -185,27 +169,36 @@ def _refined(client: Any, function: str, columns: list[Column], settings: dict[s
     return [Column(column.name, finer.get(column.name, column.type)) for column in columns]
 
 
-def merge(client: Any, samples: Sequence[Sequence[Column]]) -> list[Column]:
+def merge(client: Any, samples: Sequence[Sequence[Column]], given: Mapping[str, str]) -> list[Column]:
     """Return the columns of all samples, each of a type that takes the values of every sample that has it.
 
-    A column that some samples lack may be NULL.
+    A column that some samples lack may be NULL. Columns with a `given` type have that one, whatever samples say.
     """
     merged: dict[str, str] = {}
     for columns in samples:
         for column in columns:
             seen = merged.get(column.name)
-            merged[column.name] = column.type if seen is None else wider(client, seen, column.type)
+            if seen is None or column.name in given:
+                merged[column.name] = given.get(column.name, column.type)
+            else:
+                merged[column.name] = wider(client, seen, column.type)
     everywhere = set.intersection(*({column.name for column in columns} for columns in samples)) if samples else set()
-    return [Column(name, kind if name in everywhere else nullable(kind)) for name, kind in merged.items()]
+    return [
+        Column(name, kind if name in everywhere or name in given else nullable(kind)) for name, kind in merged.items()
+    ]
 
 
 def wider(client: Any, one: str, other: str) -> str:
     """Return a type that takes the values of both: ClickHouse's common supertype, else Float64 or String."""
     if one.replace("`", "") == other.replace("`", ""):
         return one
-    wants_null = is_nullable(one) or is_nullable(other)
     a, b = bare(one), bare(other)
+    if NOTHING in (a, b):
+        return nullable(other if a == NOTHING else one)
+    wants_null = is_nullable(one) or is_nullable(other)
     kind = a
+    if "Tuple(" in a and loose(a) == loose(b):  # of which one has more fields that may be NULL
+        return max(one, other, key=len)
     if a != b and (a.startswith("Tuple(") or b.startswith("Tuple(")):
         raise UsageError(f"no type takes the values of {a} and of {b}: load nested objects as JSON or as strings")
     if a != b:
@@ -236,8 +229,9 @@ def reading(form: Format, target: str) -> str:
         known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
         kind = "Int64" if _INTEGER.fullmatch(core) else known.get(core, "String")
         return f"Nullable({'DateTime64(6)' if _TIME.fullmatch(core) else kind})"
-    if core.startswith(("Array(", "Map(", "Tuple(")):
-        return core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)
+    if is_nested(core):
+        kind = core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)
+        return f"Nullable({kind})" if is_nullable(target) else kind
     if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
         return target if is_nullable(target) else core
     return nullable(_larger(core))
@@ -281,6 +275,10 @@ def _is_cut(a: str, b: str) -> bool:
         return digits > others
     if _TIME.fullmatch(a) and _TIME.fullmatch(b):
         return _fraction(a) > _fraction(b)
+    if (one := _CLOCK.fullmatch(a)) and (other := _CLOCK.fullmatch(b)):
+        return int(one.group(1) or 0) > int(other.group(1) or 0)
+    if a.startswith("Array(") and b.startswith("Array("):
+        return _is_cut(bare(a[6:-1]), bare(b[6:-1]))
     return (a, b) == ("UInt8", "Bool")
 
 
@@ -296,39 +294,49 @@ def _fraction(kind: str) -> int:
 
 
 def conversion(name: str, source: str, target: str) -> str:
-    """Return the expression that makes a column of type `target` of one of type `source`, or fails at a value.
+    """Return the expression that makes a column of type `target` of one of type `source`; see `converted`."""
+    return converted(identifier(name), source, target)
+
+
+def converted(value: str, source: str, target: str) -> str:
+    """Return the expression that makes one of type `target` of a value of type `source`, or fails.
 
     Nothing is wrapped, cut or replaced by a default on the way.
     """
-    column = identifier(name)
     a, b = bare(source), bare(target)
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):
-        return column
+        return value
     if a.startswith("Decimal") and b.startswith("Decimal"):  # which accurateCast does not check
-        return f"CAST(toString({column}), {literal(target)})"
+        return f"CAST(toString({value}), {literal(target)})"
     if b == "String" and a != b:
-        return f"CAST(toString({column}), {literal(target)})"
-    if a == "String":
-        return f"CAST({column}, {literal(target)})"
-    return f"accurateCast({column}, {literal(target)})"
+        return f"CAST(toString({value}), {literal(target)})"
+    if a == "String" or b.startswith("Variant("):
+        return f"CAST({value}, {literal(target)})"
+    return f"accurateCast({value}, {literal(target)})"
 
 
 def fits(source: str, target: str) -> bool:
     """Tell whether all values of a type can be meant for a column of another; values may still be out of range."""
     a, b = bare(source), bare(target)
-    if same(a, b) or b in ("String", "Dynamic"):
+    if a.startswith("Array(") and b.startswith("Array("):
+        return fits(a[6:-1], b[6:-1])
+    if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or _are_clocks(a, b):
         return True
+    if b.startswith("Variant("):
+        return any(same(a, kind) for kind in arguments(b))
     if _NUMBER.fullmatch(a) and _NUMBER.fullmatch(b):
         return not (re.fullmatch(r"U?Int\d+", b) and not re.fullmatch(r"U?Int\d+", a)) and not (
             b.startswith("Decimal") and "Float" in a
         )
     if _TIME.fullmatch(a) and _TIME.fullmatch(b):
         return b.startswith("DateTime64") or "Time" not in a
-    if a.startswith("Array(") and b.startswith("Array("):
-        return fits(a[6:-1], b[6:-1])
     return (a, b) in {("String", "UUID"), ("String", "JSON"), ("Bool", "UInt8"), ("UInt8", "Bool")} or b.startswith(
         ("Enum", "FixedString")
     )
+
+
+def _are_clocks(a: str, b: str) -> bool:
+    return _CLOCK.fullmatch(a) is not None and _CLOCK.fullmatch(b) is not None
 
 
 def with_overrides(columns: Sequence[Column], overrides: Mapping[str, str]) -> list[Column]:

@@ -10,7 +10,24 @@ from include.transfer.errors import DriftError
 from include.transfer.formats import Format
 from include.transfer.loads import LONG_STATEMENT, Planned
 from include.transfer.lock import STAGING
-from include.transfer.schema import Column, bare, conversion, fits, nullable, reading, same, whole
+from include.transfer.nulls import holds, keeps, refusal
+from include.transfer.parquet import Nested, Shape
+from include.transfer.schema import (
+    NOTHING,
+    Column,
+    bare,
+    conversion,
+    converted,
+    fits,
+    is_nested,
+    is_nullable,
+    loose,
+    nullable,
+    reading,
+    same,
+    settled,
+    whole,
+)
 from include.transfer.source import identifier, literal
 from include.transfer.table import LOAD_ID, REST, SYSTEM_COLUMNS, Destination
 
@@ -22,12 +39,20 @@ PULLED_VERSION = "trim(BOTH '\"' FROM _etag)"
 
 @dataclass(frozen=True)
 class Reading:
-    """How objects of one shape are read: their columns, and what each column of the table is made of."""
+    """How objects of one shape are read: their columns, and what each column of the table is made of.
+
+    With `by_arrow`, a worker reads them: Parquet that ClickHouse cannot read, or of which it would not tell all. Of
+    the columns, it sends those in `as_it_is` with their NULL structs, and those in `wrapped` within a struct that is
+    NULL for them; in all others lists, maps and structs that are NULL become empty.
+    """
 
     form: Format
     columns: tuple[Column, ...]
     expressions: tuple[tuple[str, str], ...]
     condition: str = ""
+    by_arrow: bool = False
+    as_it_is: frozenset[str] = frozenset()
+    wrapped: frozenset[str] = frozenset()
 
     @property
     def hides_virtual(self) -> bool:
@@ -44,10 +69,13 @@ class Reading:
         return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
 
 
-def text_reading(form: Format, destination: Destination, rest: Sequence[Column] = ()) -> Reading:
+def text_reading(
+    form: Format, destination: Destination, rest: Sequence[Column] = (), *, empty_nulls: bool = False
+) -> Reading:
     """Return how text objects are read into a table: every column of it may be there.
 
-    `rest` are columns of the objects that the table does not have; they go into its column `_rest`.
+    `rest` are columns of the objects that the table does not have; they go into its column `_rest`. With
+    `empty_nulls`, a list, map or struct that is NULL becomes empty where its column cannot be NULL.
     """
     data = [c for c in destination.columns if c.name not in SYSTEM_COLUMNS and c.name != REST]
     if form.csv.names:
@@ -61,8 +89,13 @@ def text_reading(form: Format, destination: Destination, rest: Sequence[Column] 
         kind, default = reading(form, c.type), destination.defaults.get(c.name)
         if default is not None:  # for what is missing or NULL
             kind = nullable(kind)
-        columns.append(Column(c.name, kind))
-        made = conversion(c.name, kind, nullable(c.type) if default else c.type)
+        value = identifier(c.name)
+        if empty_nulls and is_nested(kind) and not is_nullable(kind):
+            columns.append(Column(c.name, f"Variant({kind})"))
+            value = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
+        else:
+            columns.append(Column(c.name, kind))
+        made = converted(value, kind, nullable(c.type) if default else c.type)
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
         checks.append(_whole(c.name, kind, c.type))
     checks += [_valid(c.name) for c in data if bare(c.type) == "String"]
@@ -88,33 +121,93 @@ def _valid(name: str) -> str:
     return f"throwIf(NOT {valid}, {literal(f'column {name!r} has invalid UTF-8')}) = 0"
 
 
-def parquet_reading(form: Format, destination: Destination, columns: Sequence[Column], *, keep_rest: bool) -> Reading:
-    """Return how Parquet objects with these columns are read into a table.
+def parquet_reading(
+    form: Format,
+    destination: Destination,
+    shape: Shape,
+    nulls: frozenset[Nested] = frozenset(),
+    *,
+    keep_rest: bool,
+    refuse_nulls: bool,
+) -> Reading:
+    """Return how Parquet objects of a shape are read into a table.
 
-    Raises DriftError for columns that the table does not have, unless `keep_rest`, or cannot take.
+    `nulls` are the lists, maps and structs that are NULL somewhere. Raises DriftError for columns that the table does
+    not have, unless `keep_rest`, or cannot take, and ObjectError for NULLs that a column cannot hold, unless they are
+    to become empty.
     """
-    read, expressions, rest, checks = [], [], [], []
-    for column in columns:
+    ways, rest = [], []
+    for column, keeping in zip(shape.columns, shape.keeping, strict=True):
+        here = [nested for nested in nulls if nested.path[0] == column.name]
         target = destination.type_of(column.name)
         if target is None:
-            rest.append(column)
-            read.append(column)
+            rest.append(Column(column.name, settled(column.type)))
         elif not fits(column.type, target):
             raise DriftError(
                 f"column {column.name!r} is {column.type}, which {destination.name} cannot take as {target}"
             )
-        elif same(column.type, target):  # then the reader itself refuses a NULL
-            expressions.append((column.name, identifier(column.name)))
-            read.append(Column(column.name, target))
-        else:
-            expressions.append((column.name, conversion(column.name, column.type, target)))
-            checks.append(_whole(column.name, column.type, target))
-            read.append(column)
+        way = None if target is None else _way(column, keeping, target, here, refuse_nulls)
+        lost = [nested for nested in here if way is None or not way.keeps(nested)]
+        if lost and refuse_nulls:
+            raise refusal(lost, target or f"column {REST}")
+        if way is not None:
+            ways.append(way)
     if rest and not keep_rest:
         raise DriftError(f"columns {', '.join(repr(c.name) for c in rest)} are not in {destination.name}")
+    expressions = [(way.read.name, way.expression) for way in ways]
     if rest:
         expressions.append((REST, _as_map(rest)))
-    return Reading(form, tuple(read), tuple(expressions), " AND ".join(filter(None, checks)))
+    return Reading(
+        form,
+        (*(way.read for way in ways), *rest),
+        tuple(expressions),
+        " AND ".join(way.check for way in ways if way.check),
+        bool(shape.foreign) or any(way.sent for way in ways),
+        frozenset(way.read.name for way in ways if way.sent == "as it is"),
+        frozenset(way.read.name for way in ways if way.sent == "wrapped"),
+    )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How one column of Parquet is read; `sent` says how a worker has to send it, where ClickHouse cannot read it."""
+
+    read: Column
+    expression: str
+    check: str = ""
+    sent: str = ""
+
+    def keeps(self, nested: Nested) -> bool:
+        """Tell whether it keeps such NULLs."""
+        return (self.sent == "as it is" and nested.kind == "struct") or (
+            self.sent == "wrapped" and len(nested.path) == 1
+        )
+
+
+def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], refuse_nulls: bool) -> _Way:
+    name, here = column.name, identifier(column.name)
+    if bare(column.type) == NOTHING:
+        return _nothing(name, target, refuse_nulls)
+    if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
+        return _Way(Column(name, target), here, sent="as it is")
+    kind = settled(column.type)
+    if holds(target) and any(len(nested.path) == 1 for nested in nulls):
+        value = converted(f"tupleElement(assumeNotNull({here}), 'v')", kind, target)
+        read = Column(name, f"Nullable(Tuple(v {kind}))")
+        return _Way(read, f"if(isNull({here}), NULL, {value})", sent="wrapped")
+    if same(kind, target) or (loose(kind) == loose(target) and is_nested(kind) and "Nullable(Tuple(" not in target):
+        return _Way(Column(name, target), here)  # the reader itself refuses a NULL
+    return _Way(Column(name, kind), conversion(name, kind, target), _whole(name, kind, target))
+
+
+def _nothing(name: str, target: str, refuse_nulls: bool) -> _Way:
+    """Return how a column is read that has no value but NULL."""
+    here = identifier(name)
+    check = f"throwIf({here} IS NOT NULL, {literal(f'column {name!r} has a value, and the type of none')}) = 0"
+    made = f"CAST({here}, {literal(target)})"
+    if is_nested(target) and not is_nullable(target) and not refuse_nulls:
+        made = f"defaultValueOfTypeName({literal(target)})"
+    return _Way(Column(name, "Nullable(String)"), made, check)
 
 
 def _as_map(columns: Sequence[Column]) -> str:

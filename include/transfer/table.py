@@ -24,7 +24,7 @@ from include.transfer.errors import (
 )
 from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
 from include.transfer.lock import STAGING, locked
-from include.transfer.schema import Column, bare, nullable
+from include.transfer.schema import Column, bare, nullable, settled
 from include.transfer.source import identifier, literal
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class Destination:
         for column in columns:
             now = self.type_of(column.name)
             if now is None:
-                actions.append(f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(column.type)}")
+                actions.append(f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(settled(column.type))}")
             elif now != column.type:
                 if _names(key, column.name):
                     raise UsageError(f"column {column.name!r} of {self.name} is part of its key and stays {now}")

@@ -29,6 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from include.events.notifications import NotificationError, newest, parse
+from include.transfer import parquet as objects
 from include.transfer import push
 from include.transfer.content import Content, opened
 from include.transfer.errors import ObjectError, UsageError
@@ -66,8 +67,8 @@ def read_parquet(content: bytes, _: random.Random) -> None:
     """Read columns and rows as a push does."""
     held = Held("a.parquet", content)
     with contextlib.suppress(ObjectError):
-        push.parquet_facts(held)
-        schema, batches = push._row_groups(held)
+        objects.facts(held)
+        schema, batches = objects.row_groups(held)
         for n, _piece in enumerate(push._arrow_stream(schema, batches)):
             if n == 100:
                 break
@@ -89,7 +90,7 @@ def read_csv(content: bytes, rng: random.Random) -> None:
         columns = push.csv_columns(held.sample(_SAMPLE), dialect)
         kinds = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.timestamp("us"))
         types = {column.name: rng.choice(kinds) for column in columns if rng.random() < 0.7}
-        for _batch in push.batches_of(push.csv_reader(held.plain(), dialect, types)):
+        for _batch in objects.batches_of(push.csv_reader(held.plain(), dialect, types)):
             pass
 
 

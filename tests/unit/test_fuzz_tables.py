@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from include.events.notifications import parse
+from include.transfer import parquet as objects
 from include.transfer import push
+from include.transfer.arrow_types import arrow_columns
 from include.transfer.errors import ObjectError
 from include.transfer.formats import Csv
-from include.transfer.schema import arrow_columns
 from tests.fuzz import tables
 from tests.fuzz.tables import Held
 from tests.transfers import parquet
@@ -20,7 +21,7 @@ from tests.transfers import parquet
 def test_the_fuzzing_begins_with_good_inputs() -> None:
     found = tables.corpora()
     for content in found[tables.read_parquet]:
-        assert push.parquet_facts(Held("a.parquet", content))[1] in (40, 1)
+        assert objects.facts(Held("a.parquet", content)).rows in (40, 1)
     assert sum(len(parse(content.decode())) for content in found[tables.read_event][:4]) == 6
     assert all(
         Held("a.snappy", content).sample(100).startswith(b'{"n": 0') for content in found[tables.read_text][:9]
@@ -51,7 +52,7 @@ def test_rows_of_a_damaged_parquet_object_are_an_error_of_the_object(at: int) ->
     content = bytearray(parquet(pa.table({"s": [f"word {n}" for n in range(2_000)]}), compression="none"))
     content[at : at + 16] = random.Random(at).randbytes(16)  # noqa: S311
     try:
-        schema, batches = push._row_groups(Held("a.parquet", bytes(content)))
+        schema, batches = objects.row_groups(Held("a.parquet", bytes(content)))
         assert sum(len(piece) for piece in push._arrow_stream(schema, batches))
     except ObjectError:
         pass

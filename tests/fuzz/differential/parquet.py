@@ -1,0 +1,340 @@
+"""Parquet: files through the product's loaders into ClickHouse, and through pyarrow.
+
+Files of one schema share a table, which the product makes of the first one. Whole files are staged together, damaged
+ones alone, each by every loader: ClickHouse pulls, the worker sends the object, and the worker reads it and sends
+Arrow, as it does with large objects. What is staged is compared value by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import logging
+import math
+import random
+import re
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as of
+
+from include.stack import cli, demo, s3
+from include.stack.settings import Stack, default_folder
+from include.stack.supervisor import Supervisor
+from include.transfer import push
+from include.transfer.batch import BatchLoad, Staged
+from include.transfer.engine import Transfer
+from include.transfer.errors import ObjectError, TransferError, TransientError
+from include.transfer.formats import Format
+from include.transfer.loads import Batch, Planned
+from include.transfer.lock import STAGING
+from include.transfer.parquet import UNNAMED
+from include.transfer.reader import Work
+from include.transfer.request import Request
+from include.transfer.schema import arguments, bare
+from include.transfer.source import Source, identifier
+from include.transfer.table import LOAD_ID
+from include.transform.ledger import Ledger
+from tests.fuzz.differential.outcome import Outcome
+from tests.fuzz.differential.parquet_files import FAULTS, SAFE_CODECS, Family
+
+LOADERS = ("pull", "push", "arrow")
+# Files that share a table.
+TOGETHER = 100
+_FAULTY = 0.5
+# Numbers as they are, so that nothing is rounded on the way into Python.
+_AS_STORED = {
+    "DateTime64": "int", "Time64": "int", "Date32": "int", "String": "bytes", "FixedString": "bytes",
+    "UUID": "string",
+}  # fmt: skip
+REFUSED = object()
+
+
+@dataclass(frozen=True)
+class File:
+    """A file: how it can be made again, what is in it, and what was done to it."""
+
+    name: str
+    content: bytes
+    fault: str
+
+
+def compare(files: int, seed: int) -> Outcome:
+    """Compare so many files of a seed."""
+    with server() as (stack, client, store):
+        return compare_with(stack, client, store, files, seed)
+
+
+@contextlib.contextmanager
+def server() -> Iterator[tuple[Stack, Any, Any]]:
+    """Run ClickHouse and S3 for a comparison."""
+    logging.getLogger("include").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=default_folder()) as name:
+        stack = cli.up(Path(name), only=("s3", "clickhouse"))
+        try:
+            client = demo.clickhouse_client(stack)
+            Ledger(client).create()
+            yield stack, client, s3.client("s3", stack.url("s3"), *s3.keys(stack))
+        finally:
+            Supervisor(stack).stop()
+
+
+def compare_with(stack: Stack, client: Any, store: Any, files: int, seed: int) -> Outcome:
+    """Compare with servers that are there."""
+    outcome = Outcome("parquet")
+    for number in itertools.count():
+        left = files - outcome.files
+        if left <= 0:
+            return outcome
+        _Comparison(client, store, outcome, seed, number).run(min(left, TOGETHER))
+    return outcome
+
+
+class _Comparison:
+    """The comparison of files that share their columns."""
+
+    def __init__(self, client: Any, store: Any, outcome: Outcome, seed: int, number: int) -> None:
+        self.client, self.store, self.outcome = client, store, outcome
+        self.random = random.Random(f"{seed}/{number}")  # noqa: S311
+        self.label = f"seed {seed}, table {number}"
+        self.name = f"fuzz_{uuid.uuid4().hex[:12]}"
+        self.bucket = self.name.replace("_", "-")
+        self.empty = self.random.random() < 0.5
+
+    def run(self, count: int) -> None:
+        family = Family(self.random)
+        first = File("0000", family.file(random.Random(f"{self.label}/0")), "")  # noqa: S311
+        files = [first, *(self._file(family, n) for n in range(1, count))]
+        expected = {file.name: read_by_pyarrow(file.content) for file in files}
+        self.store.create_bucket(Bucket=self.bucket)
+        for file in files:
+            self.store.put_object(Bucket=self.bucket, Key=file.name, Body=file.content)
+        found: dict[str, dict[str, Any]] = {file.name: {} for file in files}
+        for loader in LOADERS:
+            for name, rows in self._read(files, loader).items():
+                found[name][loader] = rows
+        for file in files:
+            self._judge(file, expected[file.name], found[file.name])
+        self.client.command(f"DROP TABLE IF EXISTS storeside.{self.name} SYNC")
+
+    def _file(self, family: Family, n: int) -> File:
+        r = random.Random(f"{self.label}/{n}")  # noqa: S311
+        if r.random() >= _FAULTY:
+            return File(f"{n:04}", family.file(r), "")
+        fault = r.choice(FAULTS)
+        return File(f"{n:04}", fault(family.file(r, SAFE_CODECS), r), fault.__name__)
+
+    def _read(self, files: Sequence[File], loader: str) -> dict[str, Any]:
+        """Return what a loader makes of each file: its rows, or the reason why it refuses it."""
+        # Columns that can hold NULL keep the difference; the other half of the tables has the types that are deduced.
+        request = Request(
+            Source(self.bucket, "", collection="storeside_s3"), f"storeside.{self.name}", format="parquet",
+            loader="pull" if loader == "pull" else "push", on_null_nested="empty" if self.empty else "refuse",
+            system_columns=("_row_number",), sample_objects=1,
+        )  # fmt: skip
+        transfer = Transfer(request, self.client, self.store, uuid.uuid4().hex)
+        try:
+            prepared = transfer.prepare()
+        except TransferError as e:
+            return {file.name: f"no table: {e}" for file in files}
+        work = Work(
+            request, Format("parquet"), transfer.id, uuid.uuid4().hex[:8], transfer.run_id, self.client, self.store,
+            prepared.push,
+        )  # fmt: skip
+        load = BatchLoad(work, Batch(0, prepared.push, 0, 0))
+        load.destination = load._destination()
+        planned = {o.key: o for number in transfer.loads.batches() for o in transfer.loads.objects(number.number)}
+        whole = [planned[file.name] for file in files if not file.fault]
+        damaged = [planned[file.name] for file in files if file.fault and file.name in planned]
+        found: dict[str, Any] = {file.name: "the object is empty" for file in files if file.name not in planned}
+        with mock.patch.object(push, "WHOLE_PARQUET", 0 if loader == "arrow" else push.WHOLE_PARQUET):
+            found |= self._stage(load, whole)
+            for o in damaged:
+                found |= self._stage(load, [o])
+        transfer.loads.forget("load_plan")
+        transfer.loads.forget("load_listings")
+        return found
+
+    def _stage(self, load: BatchLoad, objects: Sequence[Planned]) -> dict[str, Any]:
+        try:
+            staged = load._with_retries(objects)
+        except TransientError:
+            raise
+        except ObjectError as e:
+            if len(objects) == 1:
+                return {objects[0].key: str(e)}
+            return {key: rows for o in objects for key, rows in self._stage(load, [o]).items()}
+        rows = self._rows(load, staged)
+        load.drop(staged.table)
+        return {o.key: rows.get(o.load_id, []) for o in objects}
+
+    def _rows(self, load: BatchLoad, staged: Staged) -> dict[int, list[Any]]:
+        names = [c.name for c in load.destination.columns if not c.name.startswith("_row")]
+        kinds = [load.destination.type_of(name) or "" for name in names]
+        columns = ", ".join(identifier(name) for name in names)
+        found: dict[int, list[Any]] = {}
+        for load_id, *values in self.client.query(
+            f"SELECT {LOAD_ID}, {columns} FROM {STAGING}.{identifier(staged.table)} ORDER BY {LOAD_ID}, _row_number",
+            query_formats=_AS_STORED,
+        ).result_rows:
+            made = {n: canonical(value, kind) for n, value, kind in zip(names, values, kinds, strict=True)}
+            found.setdefault(load_id, []).append(made)
+        return found
+
+    def _judge(self, file: File, expected: Any, found: Mapping[str, Any]) -> None:
+        outcome = self.outcome
+        outcome.files += 1
+        again = f"{self.label}, file {file.name}, {file.fault or 'whole'}"
+        refusals = [rows for rows in found.values() if isinstance(rows, str)]
+        for loader, rows in found.items():
+            if isinstance(rows, str):
+                continue
+            if expected is REFUSED:
+                outcome.silent.append(f"{again}: {loader} loads what pyarrow refuses")
+                return
+            if rows != (wanted := emptied(expected) if self.empty else expected) and not equal(rows, wanted):
+                outcome.silent.append(f"{again}: {loader} loads other values: {_difference(rows, wanted)}")
+                return
+        if refusals:
+            outcome.refused += 1
+            if expected is not REFUSED:
+                loaders = ",".join(name for name, rows in found.items() if isinstance(rows, str))
+                outcome.stricter[f"{file.fault or 'whole'}: {loaders}: {_plain(refusals[0])}"] += 1
+        else:
+            outcome.equal += 1
+
+
+def _plain(reason: str) -> str:
+    return re.sub(r"\d+", "N", re.sub(r"[`'\"][^`'\"]*[`'\"]|\b(c|f)\d\b", "…", reason))[:110]
+
+
+def _difference(rows: Any, wanted: Any) -> str:
+    if len(rows) != len(wanted):
+        return f"{len(rows)} rows instead of {len(wanted)}"
+    for n, (one, other) in enumerate(zip(rows, wanted, strict=True)):
+        for name in other:
+            if not equal(one.get(name), other[name]):
+                return f"row {n}, {name}: {one.get(name)!r:.120} instead of {other[name]!r:.120}"
+    return "columns"
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Tell whether values are the same; NaN is the same as NaN."""
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+@dataclass(frozen=True)
+class Null:
+    """A list, map or struct that is NULL, with what it becomes where it may become empty."""
+
+    empty: Any
+
+    def __eq__(self, other: object) -> bool:
+        return other is None
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def emptied(value: Any) -> Any:
+    """Return a value with empty lists, maps and structs for those that are NULL."""
+    if isinstance(value, Null):
+        return value.empty
+    if isinstance(value, list | tuple):
+        return [emptied(one) for one in value]
+    if isinstance(value, dict):
+        return {key: emptied(one) for key, one in value.items()}
+    return value
+
+
+def read_by_pyarrow(content: bytes) -> Any:
+    """Return the rows that pyarrow reads, or REFUSED."""
+    try:
+        table = pq.ParquetFile(io.BytesIO(content)).read()
+        table.validate(full=True)
+        columns = [[value for chunk in column.chunks for value in plain(chunk)] for column in table.columns]
+        names = [name or UNNAMED for name in table.schema.names]
+    except (pa.ArrowException, OSError, UnicodeError, OverflowError, ValueError):
+        return REFUSED
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def plain(array: pa.Array) -> list[Any]:
+    """Return the values of an array: times as numbers, text as bytes, lists, dictionaries for structs and maps."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        values = plain(array.storage)
+        as_uuid = isinstance(kind, pa.UuidType)
+        return [str(uuid.UUID(bytes=value)) if as_uuid and value is not None else value for value in values]
+    if of.is_dictionary(kind):
+        return plain(array.dictionary_decode())
+    if of.is_struct(kind):
+        names = [field.name for field in kind]
+        parts = list(zip(*(plain(part) for part in array.flatten()), strict=True)) or [()] * len(array)
+        nothing = {field.name: _nothing(field.type) for field in kind}
+        return [
+            dict(zip(names, row, strict=True)) if there.as_py() else Null(nothing)
+            for row, there in zip(parts, array.is_valid(), strict=True)
+        ]
+    if of.is_map(kind) or hasattr(kind, "value_field"):
+        return [_list(one, map_=of.is_map(kind)) for one in array]
+    return _flat(array)
+
+
+def _list(one: pa.Scalar, *, map_: bool) -> Any:
+    if not one.is_valid:
+        return Null({} if map_ else [])
+    if not map_:
+        return plain(one.values)
+    return dict(zip(plain(one.values.field(0)), plain(one.values.field(1)), strict=True))
+
+
+def _nothing(kind: pa.DataType) -> Any:
+    """Return what a field of a struct is in a struct that is NULL."""
+    if of.is_struct(kind):
+        return {field.name: _nothing(field.type) for field in kind}
+    return {} if of.is_map(kind) else [] if hasattr(kind, "value_field") else None
+
+
+def _flat(array: pa.Array) -> list[Any]:
+    kind = array.type
+    if of.is_date64(kind):
+        array = array.cast(pa.date32())
+    if of.is_timestamp(kind) or of.is_time64(kind) or of.is_date64(kind) or of.is_duration(kind):
+        width = pa.int32() if of.is_date64(kind) else pa.int64()
+        return list(array.cast(width).to_pylist())
+    if of.is_date32(kind) or of.is_time32(kind):
+        return list(array.cast(pa.int32()).to_pylist())
+    if of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind):
+        return [None if value is None else value.encode() for value in array.to_pylist()]
+    return list(array.to_pylist())
+
+
+def canonical(value: Any, kind: str) -> Any:
+    """Return a value that ClickHouse has given, as `plain` has it."""
+    kind = bare(kind)
+    if value is None or not kind.endswith(")"):
+        return value
+    if kind.startswith("Array("):
+        return [canonical(one, kind[6:-1]) for one in value]
+    if kind.startswith("Map("):
+        keys, values = arguments(kind)
+        return {canonical(key, keys): canonical(one, values) for key, one in value.items()}
+    if kind.startswith("Tuple("):
+        kinds = [part.partition(" ") for part in arguments(kind)]
+        return {name.strip("`"): canonical(value[name.strip("`")], of_) for name, _, of_ in kinds}
+    return value
