@@ -47,6 +47,7 @@ class S3ToClickHouseOperator(MovementOperator):
     :param engine: engine of a new table: ``MergeTree`` or ``ReplacingMergeTree``, also replicated
     :param system_columns: of ``_object``, ``_row_number``, ``_version``, ``_loaded_at``
     :param nested: what JSON objects within JSON Lines become: ``tuple``, ``json`` or ``string``
+    :param strict_json: check JSON Lines against RFC 8259, which ClickHouse's own parser does not do
     :param on_drift: objects with other columns: ``fail``, ``add``, ``widen`` or ``rest``
     :param on_bad_rows: rows that cannot be parsed: ``fail`` the object, ``skip`` or ``keep`` them
     :param max_bad_rows: of one object; over that it fails
@@ -97,6 +98,7 @@ class S3ToClickHouseOperator(MovementOperator):
         engine: str = "MergeTree",
         system_columns: Sequence[str] = (),
         nested: str = "tuple",
+        strict_json: bool = True,
         on_drift: str = "fail",
         on_bad_rows: str = "fail",
         max_bad_rows: int = 1000,
@@ -127,6 +129,7 @@ class S3ToClickHouseOperator(MovementOperator):
         self.engine = engine
         self.system_columns = system_columns
         self.nested = nested
+        self.strict_json = strict_json
         self.on_drift = on_drift
         self.on_bad_rows = on_bad_rows
         self.max_bad_rows = max_bad_rows
@@ -163,6 +166,7 @@ class S3ToClickHouseOperator(MovementOperator):
             columns=dict(self.columns or {}),
             system_columns=tuple(self.system_columns),
             nested=self.nested,
+            strict_json=self.strict_json,
             on_drift=self.on_drift,
             on_bad_rows=self.on_bad_rows,
             max_bad_rows=self.max_bad_rows,

@@ -16,7 +16,7 @@ from include.transfer.content import Content
 from include.transfer.errors import DELETED, Cancelled, ObjectError, about, classify, code_of
 from include.transfer.formats import Format
 from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned
-from include.transfer.push import parquet_facts, push
+from include.transfer.push import parquet_facts, pieces, push
 from include.transfer.request import Request
 from include.transfer.schema import Column, structure
 from include.transfer.source import wild
@@ -28,6 +28,7 @@ from include.transfer.statement import (
     settings,
     text_reading,
 )
+from include.transfer.strict_json import checked
 from include.transfer.table import Destination
 
 # Bytes from which an object has a statement of its own.
@@ -64,12 +65,13 @@ class How:
     """How objects are read that the usual way does not suit.
 
     `rest` are columns that go into the one for the rest, `compression` is ClickHouse's name of what the content has,
-    where their names say something else, and `push` has this process read them.
+    where their names say something else, and `push` has this process read them, `tidy` as `records` has them.
     """
 
     rest: tuple[Column, ...] = ()
     compression: str = "auto"
     push: bool = False
+    tidy: bool = False
 
 
 USUAL = How()
@@ -103,7 +105,7 @@ class Reader:
     def read(self, table: str, destination: Destination, groups: Sequence[Group], how: How) -> list[Loaded]:
         """Fill a staging table. Raises ObjectError, and what ClickHouse does."""
         if self.pushes(groups, how):
-            return self._push(table, groups)
+            return self._push(table, groups, how)
         return self._pull(table, destination, groups, how)
 
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
@@ -208,6 +210,7 @@ class Reader:
                 more = {} if reading.form.is_text else _cached(group.objects)
                 statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
                 self._execute(table, statement, settings(reading.form, **more))
+            self.check_json(table, group.objects, how.compression)
             loaded += [Loaded(o, rows) for o, rows in zip(group.objects, group.rows, strict=True)]
         return loaded
 
@@ -221,7 +224,49 @@ class Reader:
                 raise
             queries.follow(self.client, query_id, self.work.stop)
 
-    def _push(self, table: str, groups: Sequence[Group]) -> list[Loaded]:
+    def check_json(self, table: str, objects: Sequence[Planned], compression: str = "auto") -> None:
+        """Check that objects of JSON Lines are JSON, where the request asks for it; see `strict_json`.
+
+        ClickHouse looks at each line. Objects with a line that is no document are read by this process, because
+        documents may span lines. Raises ObjectError.
+        """
+        if not self.is_strict:
+            return
+        for few in statements(objects):
+            source, only = self._source(few, "LineAsString", "line String", compression)
+            rows = self.client.query(
+                f"SELECT _path, {PULLED_VERSION} AS version,"
+                " countIf(NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r'))) AS wrong"
+                f" FROM {source}{f' WHERE {only}' if only else ''} GROUP BY 1, 2",
+                settings={
+                    "use_hive_partitioning": 0,
+                    "max_query_size": LONG_STATEMENT,
+                    "s3_retry_attempts": 10,
+                    "query_id": queries.check_id(table, next(self._queries)),
+                },
+            ).result_rows
+            wrong = {(path, version) for path, version, count in rows if count}
+            seen = {path: version for path, version, _ in rows}
+            for o in few:
+                path = f"{self.source.bucket}/{o.key}"
+                if seen.get(path, o.version) != o.version:
+                    raise about(ObjectError("it was overwritten after it was listed"), o.key)
+                if (path, o.version) in wrong:
+                    self._check_whole(o)
+
+    def _check_whole(self, o: Planned) -> None:
+        try:
+            for _ in checked(pieces(self.content(o).plain())):
+                pass
+        except ObjectError as e:
+            raise about(e, o.key) from e
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether objects are JSON Lines that are to be checked."""
+        return self.work.form.name == "jsonl" and self.request.strict_json
+
+    def _push(self, table: str, groups: Sequence[Group], how: How) -> list[Loaded]:
         loaded = []
         for group in groups:
             for o, rows in zip(group.objects, group.rows, strict=True):
@@ -230,7 +275,7 @@ class Reader:
                 try:
                     read = push(
                         self.client, self.content(o), group.reading, o, table, self.request.system_columns,
-                        self.query_id(table),
+                        self.query_id(table), strict=self.is_strict, tidy=how.tidy,
                     )  # fmt: skip
                 except DatabaseError as e:
                     raise about(classify(e), o.key) from e
