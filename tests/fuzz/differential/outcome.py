@@ -33,6 +33,8 @@ class Outcome:
         """Return the report, a line each."""
         found = [f"{self.family}: {self.files} files, {self.equal} equal, {self.refused} refused"]
         found += [f"  {count:6} intended: {title}" for title, count in self.intended.most_common()]
-        found += [f"  {count:6} refused, accepted by the other: {why}" for why, count in self.stricter.most_common(20)]
+        found += [
+            f"  {count:6} refused, accepted by the other: {why}" for why, count in self.stricter.most_common(20)
+        ]
         found += [f"  SILENT {difference}" for difference in self.silent[: MOST_EXAMPLES * 4]]
         return found
