@@ -49,6 +49,7 @@ class S3ToClickHouseOperator(MovementOperator):
     :param on_null_nested: what happens to an object with a list, map or struct that is NULL where its column cannot
         be: ``refuse`` fails it, ``empty`` makes it ``[]``, ``{}`` or a tuple of NULLs
     :param nested: what JSON objects within JSON Lines become: ``tuple``, ``json`` or ``string``
+    :param strict_json: check JSON Lines against RFC 8259, which ClickHouse's own parser does not do
     :param on_drift: objects with other columns: ``fail``, ``add``, ``widen`` or ``rest``
     :param on_bad_rows: rows that cannot be parsed: ``fail`` the object, ``skip`` or ``keep`` them
     :param max_bad_rows: of one object; over that it fails
@@ -100,6 +101,7 @@ class S3ToClickHouseOperator(MovementOperator):
         system_columns: Sequence[str] = (),
         nested: str = "tuple",
         on_null_nested: str = "refuse",
+        strict_json: bool = True,
         on_drift: str = "fail",
         on_bad_rows: str = "fail",
         max_bad_rows: int = 1000,
@@ -131,6 +133,7 @@ class S3ToClickHouseOperator(MovementOperator):
         self.system_columns = system_columns
         self.nested = nested
         self.on_null_nested = on_null_nested
+        self.strict_json = strict_json
         self.on_drift = on_drift
         self.on_bad_rows = on_bad_rows
         self.max_bad_rows = max_bad_rows
@@ -168,6 +171,7 @@ class S3ToClickHouseOperator(MovementOperator):
             system_columns=tuple(self.system_columns),
             nested=self.nested,
             on_null_nested=self.on_null_nested,
+            strict_json=self.strict_json,
             on_drift=self.on_drift,
             on_bad_rows=self.on_bad_rows,
             max_bad_rows=self.max_bad_rows,

@@ -74,6 +74,9 @@ def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser
     ):
         default = getattr(Request, name)
         parser.add_argument(_option(name), type=int, default=default, help=f"{what}; default: %(default)s")
+    parser.add_argument(
+        "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
+    )
     parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
     return parser
 
@@ -108,6 +111,7 @@ def request(given: argparse.Namespace) -> Request:
         sample_objects=given.sample_objects,
         sample_bytes=given.sample_bytes,
         batch_objects=given.batch_objects,
+        strict_json=given.strict_json,
         **{name: getattr(given, name) for name in CHOICES},
     )
 

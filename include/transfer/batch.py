@@ -24,6 +24,7 @@ from include.transfer.errors import (
     by_size,
     classify,
     code_of,
+    is_unlistable,
     named_file,
     remedy,
 )
@@ -32,6 +33,7 @@ from include.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
 from include.transfer.lock import STAGING
 from include.transfer.parquet import facts
 from include.transfer.reader import USUAL, How, Reader, Work, statements
+from include.transfer.records import is_untidy
 from include.transfer.salvage import RejectedRows, salvage
 from include.transfer.samples import sample_columns, whole_columns
 from include.transfer.schema import Column, wider
@@ -123,7 +125,7 @@ class BatchLoad:
             try:
                 return self._stage(objects, how)
             except (DatabaseError, OperationalError, TransientError) as e:
-                if code_of(e) == OBJECT_CHANGED and self.work.relists:
+                if self.work.relists and (code_of(e) == OBJECT_CHANGED or is_unlistable(e)):
                     self.work.relists = False  # some endpoints write ETags otherwise in listings than in answers
                     continue
                 error = classify(e)
@@ -193,6 +195,7 @@ class BatchLoad:
             try:
                 queries.follow(self.client, query_id, self.work.stop)
                 groups = self.reader.groups(some, self.destination)
+                self.reader.check_json(table, some)
                 staged = Staged(table, [o for group in groups for o in group.objects])
                 self._check(staged)
             except (DatabaseError, OperationalError, ObjectError, TransientError) as e:
@@ -235,7 +238,7 @@ class BatchLoad:
     def _mend(self, o: Planned, error: ObjectError) -> Staged | None:
         """Load an object that failed alone, as the request allows; record it as failed when that is impossible."""
         try:
-            for remedy in (self._by_its_compression, self._by_drift, self._by_salvage):
+            for remedy in (self._by_its_compression, self._by_tidying, self._by_drift, self._by_salvage):
                 if (staged := remedy(o, error)) is not None:
                     return staged
         except (ObjectError, DatabaseError) as e:
@@ -257,6 +260,17 @@ class BatchLoad:
         if actual.removeprefix("hadoop-") == compression_by_name(o.key):
             return None
         return self._with_retries([o], How(compression=actual or "none"))
+
+    def _by_tidying(self, o: Planned, error: ObjectError) -> Staged | None:
+        """Push a text object without its blank lines, and with a name for a column that has none."""
+        form = self.work.form
+        if not (form.is_text and form.is_native and is_untidy(self.reader.content(o).plain(), form)):
+            return None
+        try:
+            return self._with_retries([o], How(push=True, tidy=True))
+        except ObjectError as e:
+            log.info("%r: without its blank lines, and with all names: %s", o.key, e)
+            return None
 
     def _by_drift(self, o: Planned, error: ObjectError) -> Staged | None:
         policy = self.request.on_drift
@@ -295,7 +309,7 @@ class BatchLoad:
         def fill(table: str) -> list[Loaded]:
             rows = salvage(
                 self.client, self.reader.content(o), reading, o, table, self.request.system_columns,
-                self.reader.query_id(table), rejected,
+                self.reader.query_id(table), rejected, strict=self.reader.is_strict,
             )  # fmt: skip
             rejected.flush()
             return [Loaded(o, rows, rejected.count)]

@@ -29,15 +29,16 @@ from include.transfer.errors import (
     UsageError,
     classify,
     code_of,
+    is_unlistable,
     plain,
     shown,
 )
 from include.transfer.formats import Format
-from include.transfer.loads import Batch, Loads, Planned, Totals
+from include.transfer.loads import Batch, Loaded, Loads, Planned, Totals
 from include.transfer.lock import BROKEN, STAGING, locked
 from include.transfer.reader import Work
 from include.transfer.request import Request
-from include.transfer.samples import columns_of, recognise
+from include.transfer.samples import NoRowsError, columns_of, recognise
 from include.transfer.schema import Column, settled, with_overrides
 from include.transfer.source import Listed, list_objects
 from include.transfer.table import REST, SYSTEM_COLUMNS, Destination, ddl, existing, look_up, settle
@@ -49,6 +50,8 @@ Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
 REPORT_SECONDS = 5.0
 _TICK_SECONDS = 0.5
 MOST_FAILURES = 20
+# Objects that are looked at when the first samples have no rows.
+MOST_SAMPLED = 200
 # Objects that are published in one step: the ledger is asked about all of them while others wait for the lock.
 MOST_AT_ONCE = 100_000
 _STALE_HOURS = 7 * 24
@@ -148,7 +151,7 @@ class Transfer:
             return Prepared(self.request.format, push, listed, 0, 0)
         if destination is None or self.request.format == "auto":
             if (found := self._look(destination is None, given=objects is not None)) is None:
-                return Prepared(self.request.format, push, listed, 0, 0)
+                return Prepared(self.request.format, push, listed, planned, size)
             form, columns = found
             destination = destination or self._create(columns)
         else:
@@ -168,6 +171,8 @@ class Transfer:
                 settings={"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0},
             )
         except DatabaseError as e:
+            if is_unlistable(e):
+                return True
             if self.request.loader == "pull":
                 raise UsageError(f"ClickHouse cannot read s3://{self.request.source.bucket}: {plain(e)}") from e
             log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
@@ -195,18 +200,42 @@ class Transfer:
 
         Of `given` objects those that tell nothing have failed; None when that is all of them.
         """
+        sample_size = self.request.sample_objects
         while True:
-            sample = self.loads.sample(self.request.sample_objects)
+            sample = self.loads.sample(sample_size)
             try:
                 form, samples = recognise(self.request, [self._content(o) for o in sample])
                 return form, columns_of(self.client, self.request, form, samples) if with_columns else []
+            except NoRowsError:
+                if self._are_all(sample):
+                    self._without_rows()
+                    return None
+                sample_size = MOST_SAMPLED
+                if len(sample) >= MOST_SAMPLED:
+                    raise
             except UsageError as e:
+                if not sample and not given and self.request.format != "parquet":
+                    self._without_rows()
+                    return None
                 if not given:
                     raise
                 left = sample or self.loads.unfinished()  # empty ones
                 self.loads.record_failed((o, str(e)) for o in left)
                 if not sample:
                     return None
+
+    def _are_all(self, sample: Sequence[Planned]) -> bool:
+        """Tell whether every object of the plan that is not empty is in a sample."""
+        return len([o for o in self.loads.unfinished() if o.size]) <= len(sample)
+
+    def _without_rows(self) -> None:
+        """Record the objects of the plan as loaded: none has a row, and so there is no table to make."""
+        objects = self.loads.unfinished()
+        self.loads.record([Loaded(o, 0) for o in objects], "loaded")
+        log.info(
+            "%d objects have no rows, such as %r: %s is made when an object has one",
+            len(objects), objects[0].key, self.request.table,
+        )  # fmt: skip
 
     def _content(self, o: Planned) -> Content:
         return Content(self.s3, self.request.source.bucket, o.key, o.size)

@@ -101,6 +101,7 @@ _PARSED = re.compile(
     r"^(?P<what>.*?): \(at row (?P<row>\d+)\).*Column \d+, name: (?P<name>.*?), type: [^\"]*parsed text: "
     r"(?:.*?ERROR: (?P<why>.*)|.*(?P<code> \(.*))$"
 )
+_AT_ROW = re.compile(r"\(at row (\d+)\)")
 _KEY = re.compile(r":? ?\(while reading the value of key (?P<name>.+?)\)")
 _BEFORE_NAME = re.compile(r"[:.\s]+(?=\([A-Z_0-9]+\)$)")
 _GONE = re.compile(r"HTTP response code: 404|NoSuchKey|The specified key does not exist")
@@ -135,17 +136,22 @@ def _text(error: BaseException) -> str:
     return text if len(text) <= 2 * _END else f"{text[:_END]} … {text[-_END:]}"
 
 
-def plain(error: BaseException) -> str:
-    """Return the first words of an error, without the client's and the server's wrapping."""
+def plain(error: BaseException, first_row: int = 0) -> str:
+    """Return the first words of an error, without the client's and the server's wrapping.
+
+    Rows are numbered as in the column `_row_number`, from 0; the statement began with the `first_row`-th.
+    """
     text = _NOISE.sub("", " ".join(_text(error).split())).strip()
     if cast := _CAST.search(text):
         text = f"column {cast['name'].strip('`')!r}: {text[: cast.start()]}{text[cast.end() :]}"
     text = _EXPRESSION.sub("", text)
     if parsed := _PARSED.search(text):
         why = f": {parsed['why']}" if parsed["why"] else parsed["code"]
-        text = f"row {parsed['row']}, column {parsed['name']!r}: {parsed['what']}{why}"
+        row = int(parsed["row"]) - 1 + first_row
+        text = f"row {row}, column {parsed['name']!r}: {parsed['what']}{why}"
     elif key := _KEY.search(text):
         text = f"column {key['name']!r}: {text[: key.start()]}{text[key.end() :]}"
+    text = _AT_ROW.sub(lambda found: f"(row {int(found[1]) - 1 + first_row})", text)
     text = _BEFORE_NAME.sub(" ", text.strip()).replace(" (FUNCTION_THROW_IF_VALUE_IS_NON_ZERO)", "")
     return text if len(text) <= _MOST else f"{text[:_MOST]} …"
 
@@ -171,6 +177,14 @@ def named_file(error: BaseException) -> str:
     """Return the ``bucket/key``, or the key, that an error of ClickHouse names; empty when it names none."""
     found = _FILE.search(_text(error))
     return next((value for value in found.groupdict().values() if value), "") if found else ""
+
+
+def is_unlistable(error: BaseException) -> bool:
+    """Tell whether ClickHouse could not read a listing, as where a key has a control character, which XML has not.
+
+    The server has answered, so ClickHouse reaches it and may list; objects that are asked for by name can be read.
+    """
+    return code_of(error) == _S3_ERROR and "Xml Parse Error" in _text(error)
 
 
 def is_transient(error: BaseException) -> bool:

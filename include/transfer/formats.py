@@ -122,12 +122,14 @@ class Format:
                 "input_format_csv_detect_header": 0,
                 "input_format_csv_allow_variable_number_of_columns": 0,
                 "input_format_csv_use_default_on_bad_values": 0,
+                "input_format_csv_trim_whitespaces": 0,  # of strings and names; around numbers spaces are skipped
             }
             if self.csv.null_values:
                 settings["format_csv_null_representation"] = self.csv.null_values[0]
         if self.name == "jsonl":
             settings["input_format_json_ignore_unknown_keys_in_named_tuple"] = 0
             settings["input_format_json_ignore_unnecessary_fields"] = 0  # what follows the last known one
+            settings["input_format_json_read_bools_as_numbers"] = 0
         return settings
 
 

@@ -13,12 +13,10 @@ from include.transfer.arrow_types import arrow_columns, field_type
 from include.transfer.content import CHUNK, Content
 from include.transfer.errors import ObjectError, UsageError
 from include.transfer.footer import Footer
-from include.transfer.schema import Column
+from include.transfer.schema import UNNAMED, Column
 
 log = logging.getLogger(__name__)
 
-# A column without a name, which no table can have.
-UNNAMED = "_unnamed"
 _BATCH_ROWS = 65_536
 # A row group of so many bytes is fetched at once. Of larger ones, each column is, a megabyte at a time: that takes
 # more requests, and memory that does not depend on them.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from clickhouse_connect.driver.exceptions import OperationalError
@@ -14,9 +16,11 @@ from include.transfer.formats import Csv
 from include.transfer.loads import Planned
 from include.transfer.nulls import emptied, wrapped
 from include.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
-from include.transfer.schema import Column, bare, structure
+from include.transfer.records import one_column, records
+from include.transfer.schema import UNNAMED, Column, bare, structure
 from include.transfer.source import literal
 from include.transfer.statement import Reading, pushed_columns, settings
+from include.transfer.strict_json import checked
 
 # Of Parquet, ClickHouse keeps the whole body of a request in memory: larger objects go by row groups.
 WHOLE_PARQUET = 256 << 20
@@ -33,10 +37,14 @@ def push(
     staging: str,
     system: Sequence[str],
     query_id: str,
+    *,
+    strict: bool = False,
+    tidy: bool = False,
 ) -> int:
     """Stream one object into the staging table; returns the rows that ClickHouse has read.
 
-    The object's own bytes are sent, unless a worker has to parse them first.
+    The object's own bytes are sent, unless a worker has to parse them first. With `strict`, JSON Lines are checked on
+    the way; see `strict_json`. With `tidy` the rows go as `records` has them.
     """
     form = reading.form
     if form.is_text and not planned.size:  # in a request, nothing is a header that is missing
@@ -48,12 +56,21 @@ def push(
         return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
     encoding: str | None = None
     body: Iterator[bytes] = content.stream()
-    if form.is_text:
+    if tidy:
+        reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # they are gone
+        rows = records(content.plain(), form)
+        if (first := next(rows, None)) is None:
+            return 0
+        body = gathered(raw for _, raw in itertools.chain([first], rows))
+        body = checked(body) if form.name == "jsonl" and strict else body
+    elif form.name == "jsonl" and strict:
+        body = checked(pieces(content.plain()))
+    elif form.is_text:
         kind = content.compression
         if kind in _ENCODINGS:
             encoding = _ENCODINGS[kind]
         else:
-            body = _pieces(content.plain())
+            body = pieces(content.plain())
     return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id, encoding=encoding)
 
 
@@ -146,13 +163,25 @@ def _sendable(schema: Any, batches: Iterator[Any], reading: Reading) -> tuple[An
 
 def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]:
     types = {column.name: _arrow_type(column.type) for column in reading.columns}
-    reader = csv_reader(content.plain(), reading.form.csv, types)
+    if UNNAMED in types:
+        types[""] = types[UNNAMED]
+    dialect = reading.form.csv
+    reader = csv_reader(content.plain(), dialect, types, has_one=_has_one_column(content.sample(CHUNK), dialect))
     with faults():
-        unknown = [name for name in reader.schema.names if name not in types]
+        unknown = [name for name in reader.schema.names if (name or UNNAMED) not in types]
     if unknown:
         raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in the table")
 
-    return reader.schema, batches_of(reader)
+    schema = reader.schema.with_metadata(None)
+    named = schema if "" not in schema.names else schema_of([name or UNNAMED for name in schema.names], schema)
+    return named, (batch.rename_columns(named.names) for batch in batches_of(reader))
+
+
+def schema_of(names: Sequence[str], schema: Any) -> Any:
+    """Return a schema with other names."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_name(name) for name, field in zip(names, schema, strict=True)])
 
 
 def _arrow_type(kind: str) -> Any:
@@ -166,8 +195,16 @@ def _arrow_type(kind: str) -> Any:
     return pa.timestamp("us") if core.startswith("DateTime64") else kinds.get(core, pa.string())
 
 
-def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any]) -> Any:
-    """Return pyarrow's streaming reader of a CSV dialect.
+def _has_one_column(sample: bytes, csv: Csv) -> bool:
+    """Tell whether the first row of a CSV dialect has a single column."""
+    if csv.names:
+        return len(csv.names) == 1
+    lines = sample.decode(csv.encoding, "replace").splitlines()[csv.skip_rows :]
+    return one_column(next(filter(None, lines), "").encode(csv.encoding, "replace"), csv)
+
+
+def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any], *, has_one: bool = False) -> Any:
+    """Return pyarrow's streaming reader of a CSV dialect; `has_one` column has empty values for blank lines.
 
     Columns without a type get the one that the beginning suggests. Raises ObjectError when not even that can be read.
     """
@@ -188,6 +225,7 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any]) -> Any:
                 quote_char=csv.quote or False,
                 escape_char=csv.escape or False,
                 newlines_in_values=True,
+                ignore_empty_lines=not has_one,
             ),
             convert_options=pc.ConvertOptions(
                 column_types=types,
@@ -203,10 +241,27 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any]) -> Any:
 
 def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
     """Return the columns that pyarrow deduces from a sample of a CSV dialect. Raises ObjectError."""
-    return columns_of(csv_reader(io.BytesIO(sample), csv, {}).schema)
+    schema = csv_reader(io.BytesIO(sample), csv, {}).schema
+    with faults():
+        names = [name or UNNAMED for name in schema.names]
+    return columns_of(schema_of(names, schema))
 
 
-def _pieces(file: Any) -> Iterator[bytes]:
+def gathered(rows: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield rows in pieces of about a megabyte."""
+    some: list[bytes] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row)
+        if size >= CHUNK:
+            yield b"".join(some)
+            some, size = [], 0
+    yield b"".join(some)
+
+
+def pieces(file: Any) -> Iterator[bytes]:
+    """Yield what a file has, a megabyte at a time. Raises ObjectError where its compression is broken."""
     try:
         while piece := file.read(CHUNK):
             yield piece

@@ -13,6 +13,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from include.transfer.errors import Cancelled, TransientError
 
 _MARK = "storeside-"
+_CHECK = "storeside-check-"
 _POLL_SECONDS = 0.5
 # ClickHouse writes its logs by itself this often (config.xml, flush_interval_milliseconds), and a little more.
 _FLUSH_SECONDS = 8.0
@@ -28,6 +29,11 @@ def tables_of(transfer: str, batch: int | None = None) -> str:
 def query_id(table: str, number: int) -> str:
     """Return the id of a statement that fills a staging table."""
     return f"{_MARK}{table}-{number}"
+
+
+def check_id(table: str, number: int) -> str:
+    """Return the id of a statement that reads objects of a staging table and does not fill it."""
+    return f"{_CHECK}{table}-{number}"
 
 
 def table_of(query: str) -> str:
@@ -47,8 +53,9 @@ def running(client: Any, tables: str) -> dict[str, int]:
 def kill(client: Any, tables: str, *, wait: bool) -> None:
     """End the statements that fill staging tables with this beginning."""
     client.command(
-        f"KILL QUERY WHERE startsWith(query_id, {{prefix:String}}) {'SYNC' if wait else 'ASYNC'}",
-        parameters={"prefix": _MARK + tables},
+        "KILL QUERY WHERE startsWith(query_id, {prefix:String}) OR startsWith(query_id, {check:String})"
+        f" {'SYNC' if wait else 'ASYNC'}",
+        parameters={"prefix": _MARK + tables, "check": _CHECK + tables},
     )
 
 

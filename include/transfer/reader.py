@@ -19,7 +19,7 @@ from include.transfer.formats import Format
 from include.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned
 from include.transfer.nulls import possible, present, wanted
 from include.transfer.parquet import Facts, Nested, Shape, facts
-from include.transfer.push import push
+from include.transfer.push import pieces, push
 from include.transfer.request import Request
 from include.transfer.schema import Column, is_nullable, structure
 from include.transfer.source import wild
@@ -31,6 +31,7 @@ from include.transfer.statement import (
     settings,
     text_reading,
 )
+from include.transfer.strict_json import checked
 from include.transfer.table import Destination
 
 # Bytes from which an object has a statement of its own.
@@ -67,12 +68,13 @@ class How:
     """How objects are read that the usual way does not suit.
 
     `rest` are columns that go into the one for the rest, `compression` is ClickHouse's name of what the content has,
-    where their names say something else, and `push` has this process read them.
+    where their names say something else, and `push` has this process read them, `tidy` as `records` has them.
     """
 
     rest: tuple[Column, ...] = ()
     compression: str = "auto"
     push: bool = False
+    tidy: bool = False
 
 
 USUAL = How()
@@ -112,7 +114,7 @@ class Reader:
         loaded = []
         for group in groups:
             if self.pushes(group, how):
-                loaded += self._push(table, group)
+                loaded += self._push(table, group, how)
             else:
                 loaded += self._pull(table, destination, group, how)
         return loaded
@@ -237,6 +239,7 @@ class Reader:
             more = {} if reading.form.is_text else _cached(group.planned)
             statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
             self._execute(table, statement, settings(reading.form, **more))
+        self.check_json(table, group.planned, how.compression)
         return list(group.objects)
 
     def _execute(self, table: str, statement: str, options: dict[str, Any]) -> None:
@@ -249,7 +252,49 @@ class Reader:
                 raise
             queries.follow(self.client, query_id, self.work.stop)
 
-    def _push(self, table: str, group: Group) -> list[Loaded]:
+    def check_json(self, table: str, objects: Sequence[Planned], compression: str = "auto") -> None:
+        """Check that objects of JSON Lines are JSON, where the request asks for it; see `strict_json`.
+
+        ClickHouse looks at each line. Objects with a line that is no document are read by this process, because
+        documents may span lines. Raises ObjectError.
+        """
+        if not self.is_strict:
+            return
+        for few in statements(objects):
+            source, only = self._source(few, "LineAsString", "line String", compression)
+            rows = self.client.query(
+                f"SELECT _path, {PULLED_VERSION} AS version,"
+                " countIf(NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r'))) AS wrong"
+                f" FROM {source}{f' WHERE {only}' if only else ''} GROUP BY 1, 2",
+                settings={
+                    "use_hive_partitioning": 0,
+                    "max_query_size": LONG_STATEMENT,
+                    "s3_retry_attempts": 10,
+                    "query_id": queries.check_id(table, next(self._queries)),
+                },
+            ).result_rows
+            wrong = {(path, version) for path, version, count in rows if count}
+            seen = {path: version for path, version, _ in rows}
+            for o in few:
+                path = f"{self.source.bucket}/{o.key}"
+                if seen.get(path, o.version) != o.version:
+                    raise about(ObjectError("it was overwritten after it was listed"), o.key)
+                if (path, o.version) in wrong:
+                    self._check_whole(o)
+
+    def _check_whole(self, o: Planned) -> None:
+        try:
+            for _ in checked(pieces(self.content(o).plain())):
+                pass
+        except ObjectError as e:
+            raise about(e, o.key) from e
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether objects are JSON Lines that are to be checked."""
+        return self.work.form.name == "jsonl" and self.request.strict_json
+
+    def _push(self, table: str, group: Group, how: How) -> list[Loaded]:
         loaded = []
         for o in group.objects:
             if self.work.stop.is_set():
@@ -258,7 +303,7 @@ class Reader:
             try:
                 read = push(
                     self.client, self.content(planned), group.reading, planned, table, self.request.system_columns,
-                    self.query_id(table),
+                    self.query_id(table), strict=self.is_strict, tidy=how.tidy,
                 )  # fmt: skip
             except DatabaseError as e:
                 raise about(classify(e), planned.key) from e

@@ -39,6 +39,7 @@ class Request:
     `on_bad_rows`: an object with a row that cannot be parsed fails, or the row is skipped and counted, or also kept
     in ``<table>_rejected``; over `max_bad_rows` in one object it fails.
     `on_overwrite`: rows of an earlier version of an object stay beside those of the new one, or are replaced.
+    `strict_json`: JSON Lines are checked against RFC 8259, which ClickHouse's parser does not do.
     `system_columns`: of ``_object``, ``_row_number`` (from 0), ``_version`` and ``_loaded_at``.
     `all_or_nothing`: all objects of the run become visible at once, or, when one fails, none does.
     `batch_bytes`, `batch_objects`: how much is loaded and published at once; `parallel` batches at a time.
@@ -59,6 +60,7 @@ class Request:
     on_drift: str = "fail"
     on_bad_rows: str = "fail"
     max_bad_rows: int = 1000
+    strict_json: bool = True
     on_overwrite: str = "append"
     all_or_nothing: bool = False
     retry_failed: bool = False

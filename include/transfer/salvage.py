@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from include.transfer import strict_json
 from include.transfer.content import CHUNK, Content
 from include.transfer.errors import ObjectError, TransientError, is_transient, plain
-from include.transfer.formats import Format
 from include.transfer.loads import Planned
 from include.transfer.push import insert
+from include.transfer.records import Record, records
 from include.transfer.source import identifier
 from include.transfer.statement import Reading
 from include.transfer.table import Destination
 
 _BLOCK = 4 * CHUNK
-# A row that does not end within this is not one.
-LONGEST_ROW = 64 << 20
 _KEPT_BYTES = 64 << 10
 _KEPT_AT_ONCE = 1000
-
-Record = tuple[int, bytes]
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that could not be parsed; `row` counts from 0, without a header."""
+    """A row that could not be parsed; `row` is its number as in the column `_row_number`: from 0, no header."""
 
     row: int
     raw: bytes
@@ -38,17 +34,18 @@ class Rejected:
 
 def salvage(
     client: Any, content: Content, reading: Reading, planned: Planned, staging: str, system: Sequence[str],
-    query_id: str, reject: Callable[[Rejected], None],
+    query_id: str, reject: Callable[[Rejected], None], *, strict: bool = False,
 ) -> int:  # fmt: skip
     """Send the rows of an object that can be parsed to the staging table; returns how many.
 
     Rows go in blocks; a block that is refused is halved until the bad rows are alone, and they go to `reject`, which
-    may raise to give up. Raises ObjectError for content that has no rows.
+    may raise to give up. With `strict`, so do lines of JSON that RFC 8259 forbids. Raises ObjectError for content
+    that has no rows.
     """
     header = b""
-    records = _records(content.plain(), reading.form)
+    rows = records(content.plain(), reading.form)
     if reading.form.clickhouse == "CSVWithNames":
-        header = next(records, (0, b""))[1]
+        header = next(rows, (0, b""))[1]
     # Of the first lines, those to be left out are gone.
     reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))
     shift = 1 if header else 0
@@ -69,13 +66,20 @@ def salvage(
             if is_transient(e):
                 raise TransientError(plain(e)) from e
             if len(block) == 1:
-                reject(Rejected(first, block[0][1], plain(e)))
+                reject(Rejected(first, block[0][1], plain(e, first)))
                 return 0
             middle = len(block) // 2
             return send(block[:middle]) + send(block[middle:])
         return len(block)
 
-    for block in _blocks(records):
+    def is_json(record: Record) -> bool:
+        if reason := strict_json.fault(record[1]):
+            reject(Rejected(record[0], record[1], f"not JSON (RFC 8259): {reason}"))
+        return not reason
+
+    if strict:
+        rows = filter(is_json, rows)
+    for block in _blocks(rows):
         accepted += send(block)
     return accepted
 
@@ -84,6 +88,9 @@ def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:
     block: list[Record] = []
     size = 0
     for record in records:
+        if block and record[0] != block[-1][0] + 1:  # the rows of a block are numbered from its first one on
+            yield block
+            block, size = [], 0
         block.append(record)
         size += len(record[1])
         if size >= _BLOCK:
@@ -91,76 +98,6 @@ def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:
             block, size = [], 0
     if block:
         yield block
-
-
-def _records(file: Any, form: Format) -> Iterator[Record]:
-    """Yield a text's records with their numbers; a line feed within quotes does not end one of CSV."""
-    is_csv = form.name == "csv"
-    skip = form.csv.skip_rows if is_csv else 0
-    opening = re.compile(rb'(?:^|%b)[ \t]*"' % re.escape(form.csv.delimiter.encode()))
-    pending: list[bytes] = []
-    size = number = 0
-    inside = False
-    for line in _lines(file):
-        if skip:
-            skip -= 1
-            continue
-        pending.append(line)
-        size += len(line)
-        if is_csv and b'"' in line:
-            inside = _ends_inside(line, opening, inside)
-        if size > LONGEST_ROW:
-            raise ObjectError(f"row {number} does not end within {LONGEST_ROW >> 20} MB")
-        if inside:
-            continue
-        if record := b"".join(pending).rstrip(b"\r\n"):
-            yield number, record + b"\n"
-            number += 1
-        pending, size = [], 0
-    if pending:
-        yield number, b"".join(pending).rstrip(b"\r\n") + b"\n"
-
-
-def _ends_inside(line: bytes, opening: re.Pattern[bytes], inside: bool) -> bool:
-    """Tell whether a line ends within quotes. A quote opens at the beginning of a field; elsewhere it is a letter."""
-    at = 0
-    while True:
-        if inside:
-            at = line.find(b'"', at) + 1
-            if not at:
-                return True
-            inside = line[at : at + 1] == b'"'  # two of them are one that is meant
-            at += inside
-        else:
-            found = opening.search(line, at)
-            if not found:
-                return False
-            at, inside = found.end(), True
-
-
-def _lines(file: Any) -> Iterator[bytes]:
-    pending: list[bytes] = []  # of a line whose end has not come yet: to join it with each piece costs its square
-    size = 0
-    while True:
-        try:
-            piece = file.read(CHUNK)
-        except OSError as e:
-            raise ObjectError(f"its compressed content is broken: {e}") from e
-        if not piece:
-            break
-        first, *lines = piece.split(b"\n")
-        pending.append(first)
-        size += len(first)
-        if lines:
-            yield b"".join(pending) + b"\n"
-            *whole, rest = lines
-            for line in whole:
-                yield line + b"\n"
-            pending, size = [rest], len(rest)
-        if size > LONGEST_ROW:
-            raise ObjectError(f"a row does not end within {LONGEST_ROW >> 20} MB")
-    if rest := b"".join(pending):
-        yield rest
 
 
 class RejectedRows:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from include.transfer.content import Content
 from include.transfer.errors import ObjectError, UsageError, plain
-from include.transfer.formats import Format, format_of
+from include.transfer.formats import Csv, Format, format_of
 from include.transfer.parquet import facts
 from include.transfer.push import csv_columns
+from include.transfer.records import records
 from include.transfer.request import Request
 from include.transfer.schema import Column, deduced, merge, text_columns
 
@@ -31,7 +34,8 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     found: list[tuple[Content, str]] = []
     for content in contents:
         try:
-            found.append((content, format_of(content.key, content.sample(_HEAD))))
+            if head := content.sample(_HEAD):
+                found.append((content, format_of(content.key, head)))
         except ObjectError as e:
             log.warning("%r is no sample: %s", content.key, e)
         except UsageError as e:
@@ -63,6 +67,8 @@ def _readable(client: Any, request: Request, form: Format, contents: Sequence[Co
         try:
             sample_columns(client, request, form, [content])
             readable.append(content)
+        except NoRowsError:
+            continue
         except (ObjectError, DatabaseError) as e:
             log.warning("%r is no sample: %s", content.key, plain(e))
     if not readable:
@@ -76,13 +82,35 @@ def sample_columns(client: Any, request: Request, form: Format, contents: Sequen
         return merge(client, [facts(content).shape.columns for content in contents], request.columns)
     samples = [content.sample(request.sample_bytes) for content in contents]
     if not form.is_native:
+        samples = [sample for sample in samples if _has_rows(sample, form.csv)]
+        _require_rows(samples, request)
         return merge(client, [csv_columns(sample, form.csv) for sample in samples], request.columns)
+    header = 1 if form.clickhouse == "CSVWithNames" else 0
+    rows = [[raw for _, raw in records(io.BytesIO(sample), form)] for sample in samples]
+    samples = [b"".join(some) for some in rows if len(some) > header]
+    _require_rows(samples, request)
+    form = replace(form, csv=replace(form.csv, skip_rows=0))  # they are gone
     if form.name == "jsonl":  # ClickHouse merges what lines of one text have
-        samples = [b"".join(s if s.endswith(b"\n") else s + b"\n" for s in samples)]
+        samples = [b"".join(samples)]
     nested: Any = request.nested
     return merge(
         client, [text_columns(client, form, sample, nested, request.columns) for sample in samples], request.columns
     )
+
+
+class NoRowsError(UsageError):
+    """No sampled object has a row that could tell columns."""
+
+
+def _require_rows(samples: Sequence[bytes], request: Request) -> None:
+    if not samples:
+        raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
+
+
+def _has_rows(sample: bytes, csv: Csv) -> bool:
+    """Tell whether a sample of a dialect has more than a header."""
+    lines = sample.decode(csv.encoding, "replace").splitlines()[csv.skip_rows :]
+    return sum(bool(line) for line in lines) > (0 if csv.names else 1)
 
 
 def whole_columns(client: Any, request: Request, form: Format, key: str) -> list[Column]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -28,6 +28,10 @@ _MICROSECONDS = 6
 # The type of a column that has no value but NULL, until another object tells its type.
 NOTHING = "Nothing"
 _CLOCK = re.compile(r"Time(?:64\((\d)\))?")
+# Every integer of so many digits is one of 128 bits.
+_INT128_DIGITS = 38
+# What a column without a name is called: no column of ClickHouse can have no name.
+UNNAMED = "_unnamed"
 # A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
 _ENOUGH_ROWS, _DISTINCT = 1000, 0.05
 
@@ -128,9 +132,50 @@ def text_columns(client: Any, form: Format, sample: bytes, nested: Nested, given
         settings["column_names_for_schema_inference"] = ",".join(form.csv.names)
     if given:
         settings["schema_inference_hints"] = structure(Column(name, kind) for name, kind in given.items())
+    if form.name == "jsonl":  # else one `true` among numbers would have no type; the load refuses its object
+        settings["input_format_json_read_bools_as_numbers"] = 1
     rows = client.query(f"DESCRIBE TABLE {function}", settings=settings).result_rows
     columns = [Column(row[0], given.get(row[0]) or deduced(row[1], nested)) for row in rows]
+    if form.name == "csv":
+        columns = _numbers(client, form, function, sample, columns, settings, given)
     return _refined(client, function, columns, settings, given)
+
+
+def _numbers(
+    client: Any, form: Format, function: str, sample: bytes, columns: list[Column], settings: dict[str, Any],
+    given: Mapping[str, str],
+) -> list[Column]:  # fmt: skip
+    """Return the columns of a CSV sample with the types of numbers that have spaces around them, or many digits.
+
+    Columns with a `given` type keep it. ClickHouse deduces Float64 of integers beyond 64 bits, and would round them.
+    """
+    rows = client.query(
+        f"DESCRIBE TABLE {function}", settings={**settings, "input_format_csv_trim_whitespaces": 1}
+    ).result_rows
+    if len(rows) == len(columns):
+        columns = [
+            replace(c, type=row[1]) if c.name not in given and _NUMBER.fullmatch(bare(row[1])) else c
+            for c, row in zip(columns, rows, strict=True)
+        ]
+    floats = [c.name for c in columns if bare(c.type) == "Float64" and c.name not in given]
+    if not floats:
+        return columns
+    texts = structure(Column(c.name, "Nullable(String)") for c in columns)
+    facts = ", ".join(
+        f"countIf(NOT match({name}, '^[ \\t]*[+-]?[0-9]+[ \\t]*$')), max(length({name}))"
+        for name in map(identifier, floats)
+    )
+    row = client.query(
+        f"SELECT {facts} FROM format({form.clickhouse}, {literal(texts)},"
+        f" {literal(sample.decode('utf-8', 'replace'))})",
+        settings=settings,
+    ).first_row
+    wide = {}
+    for n, name in enumerate(floats):
+        others, digits = row[2 * n : 2 * n + 2]
+        if not others:
+            wide[name] = "Nullable(Int128)" if digits <= _INT128_DIGITS else "Nullable(String)"
+    return [Column(c.name, wide.get(c.name, c.type)) for c in columns]
 
 
 def deduced(kind: str, nested: Nested) -> str:
@@ -140,8 +185,9 @@ def deduced(kind: str, nested: Nested) -> str:
         return "Nullable(Date32)"
     if re.fullmatch(r"DateTime(\(.*\))?", core):  # ends in 2106, and has no fractions
         return "Nullable(DateTime64(6))"
-    if core.startswith(("Tuple(", "Object(", "Map(")):
-        return {"tuple": core, "json": "JSON", "string": "Nullable(String)"}[nested]
+    if core.startswith(("Tuple(", "Object(", "Map(")):  # an object may be null in another row
+        kept = f"Nullable({core})" if core.startswith("Tuple(") else core
+        return {"tuple": kept, "json": "Nullable(JSON)", "string": "Nullable(String)"}[nested]
     return kind
 
 
@@ -233,7 +279,8 @@ def reading(form: Format, target: str) -> str:
         kind = core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)
         return f"Nullable({kind})" if is_nullable(target) else kind
     if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
-        return target if is_nullable(target) else core
+        # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
+        return f"Nullable({core})" if is_nullable(target) else core
     return nullable(_larger(core))
 
 
@@ -251,10 +298,15 @@ def _larger(core: str) -> str:
     return core
 
 
-def whole(name: str, source: str, target: str) -> str:
+def _unpadded(value: str) -> str:
+    """Return the expression of a text without the spaces and tabs around it."""
+    return f"trimBoth({value}, ' \\t')"
+
+
+def whole(name: str, source: str, target: str, *, padded: bool = False) -> str:
     """Return the condition that `conversion` takes nothing away from a value; empty where it never does, or fails."""
-    column = identifier(name)
     a, b = bare(source), bare(target)
+    column = _unpadded(identifier(name)) if padded and a == "String" else identifier(name)
     kept = ""
     if a == "String" and b in ("Date", "Date32"):  # days that a month has not become the next one's first
         day, date = f"substring({column}, -2)", f"CAST({column}, {literal(nullable(b))})"
@@ -293,15 +345,16 @@ def _fraction(kind: str) -> int:
     return int(found.group(1) or 0) if found else -1
 
 
-def conversion(name: str, source: str, target: str) -> str:
+def conversion(name: str, source: str, target: str, *, padded: bool = False) -> str:
     """Return the expression that makes a column of type `target` of one of type `source`; see `converted`."""
-    return converted(identifier(name), source, target)
+    return converted(identifier(name), source, target, padded=padded)
 
 
-def converted(value: str, source: str, target: str) -> str:
+def converted(value: str, source: str, target: str, *, padded: bool = False) -> str:
     """Return the expression that makes one of type `target` of a value of type `source`, or fails.
 
-    Nothing is wrapped, cut or replaced by a default on the way.
+    Nothing is wrapped, cut or replaced by a default on the way. With `padded`, text that becomes another type may
+    have spaces and tabs around it.
     """
     a, b = bare(source), bare(target)
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):
@@ -311,7 +364,7 @@ def converted(value: str, source: str, target: str) -> str:
     if b == "String" and a != b:
         return f"CAST(toString({value}), {literal(target)})"
     if a == "String" or b.startswith("Variant("):
-        return f"CAST({value}, {literal(target)})"
+        return f"CAST({_unpadded(value) if padded and a == 'String' else value}, {literal(target)})"
     return f"accurateCast({value}, {literal(target)})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,15 +90,17 @@ def text_reading(
         kind, default = reading(form, c.type), destination.defaults.get(c.name)
         if default is not None:  # for what is missing or NULL
             kind = nullable(kind)
-        value = identifier(c.name)
+        value, is_padded = identifier(c.name), form.name == "csv"
         if empty_nulls and is_nested(kind) and not is_nullable(kind):
             columns.append(Column(c.name, f"Variant({kind})"))
             value = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
         else:
             columns.append(Column(c.name, kind))
-        made = converted(value, kind, nullable(c.type) if default else c.type)
+        made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
-        checks.append(_whole(c.name, kind, c.type))
+        checks.append(_whole(c.name, kind, c.type, padded=form.name == "csv"))
+        if form.name == "jsonl":
+            checks.append(_finite(c.name, c.type))
     checks += [_valid(c.name) for c in data if bare(c.type) == "String"]
     if rest:
         columns += rest
@@ -108,11 +111,25 @@ def text_reading(
     return Reading(form, tuple(columns), tuple(expressions), " AND ".join(filter(None, checks)))
 
 
-def _whole(name: str, source: str, target: str) -> str:
+def _whole(name: str, source: str, target: str, *, padded: bool = False) -> str:
     """Return the condition that fails a load at a value that a column cannot hold whole; empty where all are."""
-    if not (kept := whole(name, source, target)):
+    if not (kept := whole(name, source, target, padded=padded)):
         return ""
     return f"throwIf(NOT ({kept}), {literal(f'column {name!r} has a value that {target} cannot hold whole')}) = 0"
+
+
+def _finite(name: str, kind: str) -> str:
+    """Return the condition that fails a load at a number beyond a float's range, which ClickHouse makes infinite.
+
+    It is empty where a column is neither of floats nor of arrays of floats.
+    """
+    if re.fullmatch(r"Float\d+", bare(kind)):
+        infinite = f"isInfinite(ifNull({identifier(name)}, 0))"
+    elif re.fullmatch(r"Array\((Nullable\()?Float\d+\)+", kind):
+        infinite = f"arrayExists(x -> isInfinite(ifNull(x, 0)), {identifier(name)})"
+    else:
+        return ""
+    return f"throwIf({infinite}, {literal(f'column {name!r} has a number that is too large for it')}) = 0"
 
 
 def _valid(name: str) -> str:

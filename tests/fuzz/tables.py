@@ -34,7 +34,7 @@ from include.transfer import push
 from include.transfer.content import Content, opened
 from include.transfer.errors import ObjectError, UsageError
 from include.transfer.formats import Csv, Format, format_of
-from include.transfer.salvage import _records
+from include.transfer.records import records
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz import recordings
 from tests.transfers import jsonl, parquet
@@ -103,7 +103,7 @@ def read_text(content: bytes, rng: random.Random) -> None:
         held.sample(_SAMPLE)
     for name in ("csv", "jsonl"):
         with contextlib.suppress(ObjectError):
-            for n, _record in enumerate(_records(held.plain(), Format(name))):  # type: ignore[arg-type]
+            for n, _record in enumerate(records(held.plain(), Format(name))):  # type: ignore[arg-type]
                 if n == 10_000:
                     break
 

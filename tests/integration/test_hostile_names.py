@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from include.transfer.engine import Transfer
 from include.transfer.errors import UsageError
@@ -37,6 +39,10 @@ COLUMNS = (
     "n Int8) ENGINE = Null --",
     "x` String) ENGINE = Null AS SELECT * FROM system.users --", "\U0001f600", "Nullable(", "a, b",
 )  # fmt: skip
+# Characters of keys: control characters, what s3() and URLs take for their own, and letters of several bytes.
+NAMES = st.sampled_from(
+    "".join(map(chr, range(32))) + "\x7f *?{}[]%+&=#;:,'\"`\\$()!~@^|<>.-_aZ9/\u00e9\u2028\U0001f600"
+)
 # What ClickHouse's s3() calls what it knows of an object.
 VIRTUAL = ("_path", "_file", "_size", "_time", "_etag")
 
@@ -80,6 +86,25 @@ def test_keys_are_data(loading: Loading, loader: str, caplog: pytest.LogCaptureF
     assert set(loading.reasons()) == {bad}
     assert report.failed == 1
     assert honest(caplog)
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.sets(st.text(NAMES, min_size=1, max_size=12), min_size=25, max_size=60))
+def test_any_key_is_loaded_or_fails_alone(
+    stack: Any, clickhouse: Any, s3_client: Any, loader: str, names: set[str]
+) -> None:
+    loading = Loading(stack, clickhouse, s3_client)
+    loading.put({f"in/{name}": jsonl([{"n": n}]) for n, name in enumerate(sorted(names))})
+    loading.put({"in/a\0b": jsonl([{"n": -1}]), "in/\x01": b"{no", "plain": jsonl([{"n": -2}])})
+    pages = loading.s3.get_paginator("list_objects_v2").paginate(Bucket=loading.bucket)
+    listed = {one["Key"] for page in pages for one in page.get("Contents", [])}
+    assert {"in/a\0b", "in/\x01", "plain"} <= listed
+    wanted = {f"in/{name}": n for n, name in enumerate(sorted(names))} | {"in/a\0b": -1, "plain": -2}
+    wanted.pop("in/\x01", None)
+    loading.load(loader=loader, format="jsonl", system_columns=("_object",))
+    assert dict(loading.rows("_object, n")) == {key: n for key, n in wanted.items() if key in listed}
+    assert set(loading.reasons()) == {"in/\x01"}
 
 
 def test_keys_in_events_are_data(mailbox: Mailbox, caplog: pytest.LogCaptureFixture) -> None:

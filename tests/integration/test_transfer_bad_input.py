@@ -138,8 +138,8 @@ def broken_objects() -> dict[str, tuple[bytes, str]]:
         "parquet.csv": (parquet({"n": [1]}), "is a Parquet file"),
         "unknown.csv": (b"n,s,z\n1,x,2\n", "z"),
         "twice.csv": (b"n,n,s\n1,2,x\n", "Duplicate field"),
-        "less.csv": (b"n,s\n1\n", "row 1"),
-        "more.csv": (b"n,s\n1,x,2\n", "row 1"),
+        "less.csv": (b"n,s\n1\n", "row 0"),
+        "more.csv": (b"n,s\n1,x,2\n", "row 0"),
         "utf-16.csv": ("n,s\n1,x\n".encode("utf-16"), "Unknown field"),
         "zeros.csv": (bytes(10_000), "Unknown field"),
     }
@@ -294,9 +294,9 @@ def test_bad_json_rows(loading: Loading) -> None:
 
 
 def test_a_row_that_does_not_end(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    from include.transfer import salvage
+    from include.transfer import records
 
-    monkeypatch.setattr(salvage, "LONGEST_ROW", 1 << 20)
+    monkeypatch.setattr(records, "LONGEST_ROW", 1 << 20)
     loading.create("n Int64, s String")
     long = b"1," + b"x" * (5 << 20)
     loading.put({"long.csv": b"n,s\nbad,y\n" + long + b"\n", "good.csv": b"n,s\n1,x\n"})

@@ -147,8 +147,9 @@ def test_a_column_that_some_samples_lack_may_be_null(engine: Engine) -> None:
     ("kind", "nested", "found"),
     [
         ("Nullable(Date)", "tuple", "Nullable(Date32)"), ("Nullable(DateTime)", "tuple", "Nullable(DateTime64(6))"),
-        ("DateTime('UTC')", "tuple", "Nullable(DateTime64(6))"), ("Tuple(a Int8)", "tuple", "Tuple(a Int8)"),
-        ("Tuple(a Int8)", "json", "JSON"), ("Map(String, Int8)", "string", "Nullable(String)"),
+        ("DateTime('UTC')", "tuple", "Nullable(DateTime64(6))"),
+        ("Tuple(a Int8)", "tuple", "Nullable(Tuple(a Int8))"),
+        ("Tuple(a Int8)", "json", "Nullable(JSON)"), ("Map(String, Int8)", "string", "Nullable(String)"),
         ("Nullable(Int64)", "json", "Nullable(Int64)"),
     ],
 )  # fmt: skip

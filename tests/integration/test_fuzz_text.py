@@ -1,0 +1,43 @@
+"""The families of text: generated files, both loaders, and Python's own readers beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from include.stack.settings import CHECKOUT
+from tests.fuzz.differential import delimited, jsonlines, text
+from tests.fuzz.differential.outcome import Outcome
+
+pytestmark = pytest.mark.timeout(600)
+
+FAMILIES = {"delimited": delimited, "jsonlines": jsonlines}
+FILES = 200
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_difference_is_silent(stack: Any, clickhouse: Any, s3_client: Any, family: str) -> None:
+    outcome = FAMILIES[family].compare_with(stack, clickhouse, s3_client, FILES, 7)
+    assert outcome.silent == []
+    assert outcome.files == FILES
+    assert outcome.equal > FILES
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_planted_difference_is_found(stack: Any, clickhouse: Any, s3_client: Any, family: str) -> None:
+    group = next(FAMILIES[family].groups(6, 7))
+    rows = {key: group.expected(content) for key, content in group.files.items()}
+    victim = next(content for key, content in group.files.items() if rows[key])
+    planted = replace(
+        group, expected=lambda content: group.expected(content)[1:] if content == victim else group.expected(content)
+    )
+    outcome = text.compare_groups(Outcome(family), iter([planted]), stack, clickhouse, s3_client, pushed=1)
+    assert len(outcome.silent) == 2  # one by each loader
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_intended_differences_are_documented(family: str) -> None:
+    sections = [line.removeprefix("### ") for line in (CHECKOUT / "docs" / "differences.md").read_text().splitlines()]
+    assert set(FAMILIES[family].INTENDED) <= set(sections)

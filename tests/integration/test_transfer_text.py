@@ -1,0 +1,279 @@
+"""CSV and JSON Lines: values as they are in the file, and nothing that their specifications forbid."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from include.transfer.formats import Csv
+from tests.transfers import Loading, jsonl
+
+pytestmark = pytest.mark.timeout(180)
+
+LOADERS = ("pull", "push")
+
+
+@pytest.fixture
+def loading(stack: Any, clickhouse: Any, s3_client: Any) -> Loading:
+    return Loading(stack, clickhouse, s3_client)
+
+
+PADDED = ["x", " x", "x ", " ", "\t", "\tx\t", "  a b  ", "\u00a0x\u00a0"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", ["String", "Nullable(String)", "LowCardinality(Nullable(String))"])
+def test_spaces_around_csv_text_are_kept(loading: Loading, loader: str, kind: str) -> None:
+    loading.create(f"n Int64, a {kind}, b {kind}")
+    lines = [f"{n},{text},{text}" for n, text in enumerate(PADDED)]
+    lines += [f'{n},"{text}","{text}"' for n, text in enumerate(PADDED, len(PADDED))]
+    loading.put({"a.csv": "\n".join(["n,a,b", *lines]).encode(), "b.csv": "\r\n".join(["n,a,b", *lines]).encode()})
+    loading.load(loader=loader)
+    assert loading.reasons() == {}
+    assert sorted(loading.rows("n, a, b")) == sorted(2 * [(n, text, text) for n, text in enumerate(2 * PADDED)])
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_spaces_around_csv_text_are_kept_beside_bad_rows(loading: Loading, loader: str) -> None:
+    loading.create("n Int64, a String")
+    loading.put({"a.csv": b'n,a\n1, x \nbad,y\n2, "z"\n3,"\t"\n'})
+    loading.load(loader=loader, on_bad_rows="skip")
+    assert loading.rows("n, a") == [(1, " x "), (2, ' "z"'), (3, "\t")]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_spaces_around_other_csv_values_are_skipped(loading: Loading, loader: str) -> None:
+    types = "i Nullable(Int64), f Float64, d Date, dec Decimal(9, 2), t DateTime64(3, 'UTC'), u UUID"
+    loading.create(types)
+    uuid = "61f0c404-5cb3-11e7-907b-a6006ad3dba0"
+    values = ["1", "2.5", "2026-01-02", "1.25", "2026-01-02 03:04:05.678", uuid]
+    padded = [f" \t{value}{'' if ':' in value else ' '}" for value in values]  # of moments only before them
+    loading.put({"a.csv": f"i,f,d,dec,t,u\n{','.join(padded)}\n".encode()})
+    loading.load(loader=loader)
+    assert loading.reasons() == {}
+    assert loading.rows("toString(i), toString(f), toString(d), toString(dec), toString(t), toString(u)") == [
+        tuple(values)
+    ]
+
+
+def test_deduced_columns_of_padded_csv(loading: Loading) -> None:
+    loading.put({"a.csv": b"n, s,big\n 1, x,123456789012345678901234567890\n 2 ,y ,-5\n"})
+    loading.load()
+    assert loading.rows() == [(1, " x", 123456789012345678901234567890), (2, "y ", -5)]
+    assert list(loading.types()) == ["n", " s", "big"]
+
+
+# Documents that RFC 8259 forbids, by the part of its grammar that they break; each is one line.
+FORBIDDEN = {
+    "escapes": [r'{"s": "\a\x41"}', r'{"s": "\u12"}', r'{"s": "\u12G4"}', r'{"s": "\'"}', r'{"\s": "x"}'],
+    "numbers": [
+        *(f'{{"n": {n}}}' for n in ("012", "-012", "+1", "1.", ".5", "-.5", "-", "1e", "1e+", "0x10", "1.e5", "--1")),
+        *(f'{{"f": {n}}}' for n in ("NaN", "Infinity", "-Infinity", "inf", "nan", "1.5.", "1_000", "0e", "00")),
+    ],
+    "literals": ['{"b": True}', '{"b": tru}', '{"b": TRUE}', '{"s": nul}', '{"s": None}', '{"s": undefined}'],
+    "strings": ['{"s": "a\tb"}', '{"s": "a\x01b"}', "{'s': 'x'}", '{"s": x}', '{"s": "x}', '{s: "x"}'],
+    "arrays": ['{"a": [1,]}', '{"a": [,1]}', '{"a": [1 2]}', '{"a": [1,,2]}', '{"a": [1}', '{"a": [1;2]}'],
+    "objects": ['{"n": 1,}', '{,"n": 1}', '{"n" 1}', '{"n":}', '{"n": 1 "s": "x"}', '{"n":: 1}', '{"n": 1', "{1:1}"],
+    "within text": ['{"s": [1,]}', '{"s": {"x": tru}}', '{"s": {x: 1}}', '{"s": 012}', r'{"s": ["\a"]}'],
+    "around documents": ['{"n": 1};', '{"n": 1},', '{"n": 1} x', '{"n": 1}{"n": 2}', '\x0c{"n": 1}', '{"n":\x0b1}',
+                         '{"n": 1}\x00', '{"n": 1}]', '\u00a0{"n": 1}', '{"n": 1} // one', '{"n": 1 /* one */}'],
+}  # fmt: skip
+JSON_TYPES = "n Nullable(Int64), f Nullable(Float64), b Nullable(Bool), s Nullable(String), a Array(Int64)"
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_what_rfc_8259_forbids_is_refused(loading: Loading, loader: str) -> None:
+    loading.create(JSON_TYPES)
+    wrong = {f"{part}/{n}": line for part, lines in FORBIDDEN.items() for n, line in enumerate(lines)}
+    loading.put({key: f'{{"n": 0}}\n{line}\n{{"n": 9}}\n'.encode() for key, line in wrong.items()})
+    loading.put({"good": b'{"n": 1}\n'})
+    loading.load(loader=loader, format="jsonl")
+    assert [line for key, line in wrong.items() if key not in loading.reasons()] == []
+    assert loading.rows("n") == [(1,)]
+    unescaped = loading.reasons()["escapes/0"]
+    assert unescaped == "row 1 is not JSON (RFC 8259): Invalid \\escape at character 8"
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_lines_that_rfc_8259_forbids_are_bad_rows(loading: Loading, loader: str) -> None:
+    loading.create(JSON_TYPES)
+    wrong = [line for lines in FORBIDDEN.values() for line in lines if line[:1] == "{"]
+    lines = [part for n, line in enumerate(wrong) for part in (line, f'{{"n": {n}}}')]
+    loading.put({"a.jsonl": "\n".join(lines).encode()})
+    report = loading.load(loader=loader, on_bad_rows="keep", system_columns=("_row_number",))
+    assert (report.rows, report.rejected) == (len(wrong), len(wrong))
+    assert loading.rows("n, _row_number", "n") == [(n, 2 * n + 1) for n in range(len(wrong))]
+    kept = loading.query(f"SELECT row_number, raw FROM {loading.table}_rejected FINAL ORDER BY row_number")
+    assert kept == [(2 * n, line) for n, line in enumerate(wrong)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_what_rfc_8259_allows_is_loaded(loading: Loading, loader: str) -> None:
+    loading.create("n Nullable(Int128), f Nullable(Float64), s Nullable(String), a Array(Int64)")
+    good = {
+        "big": b'{"n": 123456789012345678901234567890}\n',
+        "numbers": b'{"f": -0.5e-3}\n{"f": 0}\n{"f": 1E+2}\n{"n": -0}\n',
+        "escapes": rb'{"s": "\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"}' + b"\n",
+        "spaces": b' \t{ "a" : [ 1 , 2 ] }\r\n\r\n\n{"n":1}\r\n',
+        "bom": b'\xef\xbb\xbf{"n": 2}\n',
+        "lines": b'{\n  "n": 3,\n  "s": "}{"\n}\n{"n": 4}\n',
+        "array": b'[{"n": 5},\n {"n": 6}]\n',
+        "text": b'{"s": {"x": [1.0, null]}}\n',
+        "no end": b'{"n": 7}',
+    }  # fmt: skip
+    loading.put(good)
+    loading.load(loader=loader, format="jsonl")
+    assert loading.reasons() == {}
+    assert loading.rows("s", "s")[:2] == [('"\\/\b\f\n\r\té😀',), ('{"x": [1.0, null]}',)]
+    assert [n for (n,) in loading.rows("n", "n") if n is not None] == [
+        0, 1, 2, 3, 4, 5, 6, 7, 123456789012345678901234567890,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_bools_are_no_numbers_and_floats_have_an_end(loading: Loading, loader: str) -> None:
+    loading.create("n Nullable(Int64), f Nullable(Float64), a Array(Float64)")
+    wrong = {"n": b'{"n": true}\n', "f": b'{"f": false}\n', "inf": b'{"f": 1e400}\n', "a": b'{"a": [-1e400]}\n'}
+    loading.put({**wrong, "good": b'{"n": 1, "f": 1e300, "a": [1]}\n'})
+    loading.load(loader=loader, format="jsonl")
+    assert set(loading.reasons()) == set(wrong)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_strictness_is_an_option(loading: Loading, loader: str) -> None:
+    loading.create(JSON_TYPES)
+    loading.put({"a": b'{"n": 012}\n{"a": [1,]}\n'})
+    loading.load(loader=loader, format="jsonl", strict_json=False)
+    assert loading.rows("n, a") == [(12, []), (None, [1])]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_name_that_comes_twice_in_an_object(loading: Loading, loader: str) -> None:
+    """RFC 8259 leaves open what it means, so it is refused wherever one value would be lost."""
+    loading.create("n Int64, t Tuple(x Int64), s String")
+    wrong = {"top": b'{"n": 1, "n": 1}\n', "tuple": b'{"t": {"x": 1, "x": 2}}\n'}
+    kept = b'{"n": 1, "t": {"x": 1}, "s": {"y": 1, "y": 2}}\n'
+    loading.put({**wrong, "text": kept})
+    loading.load(loader=loader, format="jsonl")
+    assert set(loading.reasons()) == set(wrong)
+    assert loading.rows("s") == [('{"y": 1, "y": 2}',)]
+
+
+# what was refused without need
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_blank_lines(loading: Loading, loader: str, end: bytes) -> None:
+    loading.put(
+        {
+            "a.csv": end.join([b"", b"", b"n,s", b"", b'1,"a', b"", b'b"', b"", b"", b"2,x", b""]),
+            "b.csv": end.join([b"n,s", b"3,y", b"", b""]),
+        }
+    )
+    loading.load(loader=loader, system_columns=("_row_number",), format="csv")
+    assert loading.reasons() == {}
+    between = (end * 2).decode()
+    assert loading.rows("n, s, _row_number", "n") == [(1, f"a{between}b", 0), (2, "x", 1), (3, "y", 0)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("on_bad_rows", ["fail", "skip"])
+def test_a_blank_line_of_one_column_is_an_empty_value(loading: Loading, loader: str, on_bad_rows: str) -> None:
+    loading.create("s Nullable(String)")
+    loading.put({"a.csv": b's\n\nx\n""\n\n'})
+    loading.load(loader=loader, format="csv", on_bad_rows=on_bad_rows)
+    assert loading.rows("s", "s") == [("",), ("x",), (None,), (None,)]
+    loading.put({"b.csv": b"s\n\ny\n\n"})
+    loading.load("b", loader=loader, format="csv", csv=Csv(quote="'"))  # pyarrow parses
+    assert loading.rows("s", "s") == [("",), ("x",), ("y",), (None,), (None,), (None,), (None,)]
+
+
+EMPTY = {
+    "csv": [b"", b"\n", b" \n", b"n,s\n", b"n,s", b"\xef\xbb\xbfn,s\r\n", b"n,s\n\n\n"],
+    "jsonl": [b"", b"\n", b" "],
+}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(("form", "content"), [(form, one) for form, some in EMPTY.items() for one in some])
+def test_an_object_without_rows_alone(
+    loading: Loading, loader: str, form: str, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    loading.put({f"a.{form}": content})
+    transfer = loading.transfer(loader=loader, format=form)
+    report = transfer.run(transfer.prepare())
+    assert (report.loaded, report.failed, report.rows) == (1, 0, 0)
+    assert (
+        f"1 objects have no rows, such as 'a.{form}': {loading.table} is made when an object has one" in caplog.text
+    )
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert loading.query(f"EXISTS {loading.table}") == [(0,)]
+    loading.put({f"b.{form}": b"n,s\n1,x\n" if form == "csv" else jsonl([{"n": 1, "s": "x"}])})
+    assert loading.load(loader=loader, format=form).rows == 1
+    assert loading.rows() == [(1, "x")]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(("form", "content"), [(form, one) for form, some in EMPTY.items() for one in some])
+def test_an_object_without_rows_and_a_table(loading: Loading, loader: str, form: str, content: bytes) -> None:
+    loading.create("n Int64, s String")
+    loading.put({f"a.{form}": content})
+    assert loading.load(loader=loader, format=form).rows == 0
+    assert loading.reasons() == {}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_many_objects_without_rows_before_one_with(loading: Loading, loader: str) -> None:
+    loading.put({f"{n:02}.csv": b"n,s\n" for n in range(20)} | {"99.csv": b"n,s\n1,x\n"})
+    loading.load(loader=loader, sample_objects=2)
+    assert loading.rows() == [(1, "x")]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_json_objects_that_are_null_in_later_rows(loading: Loading, loader: str) -> None:
+    rows = [{"id": n, "o": {"x": n, "y": [n]}, "l": [{"z": n}]} for n in range(3)]
+    rows += [{"id": 3, "o": None, "l": [None]}, {"id": 4, "o": {"x": None, "y": []}, "l": []}]
+    loading.put({"a.jsonl": jsonl(rows)})
+    loading.load(loader=loader, sample_bytes=60)
+    assert loading.reasons() == {}
+    assert loading.rows("o, l", "id")[2:] == [
+        ({"x": 2, "y": [2]}, [{"z": 2}]), (None, [None]), ({"x": None, "y": []}, []),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_column_without_a_name(loading: Loading, loader: str, form: str) -> None:
+    content = {"csv": b',n,s\n1,2,"x\ny"\n', "jsonl": b'{"": 1, "n": 2, "s": "x\\ny", "o": {"": "\\"\\":"}}\n'}[form]
+    loading.put({"a": content})
+    loading.load(loader=loader, format=form, nested="string")
+    assert loading.reasons() == {}
+    assert loading.rows("_unnamed, n, s") == [(1, 2, "x\ny")]
+    if form == "jsonl":
+        assert loading.rows("o") == [('{"": "\\"\\":"}',)]
+    else:
+        loading.put({"b": content.replace(b"1,2", b"3,4")})
+        loading.load("b", loader=loader, format=form, csv=Csv(null_values=("-", "NA")))
+        assert loading.rows("_unnamed", "n") == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_rows_have_one_number(loading: Loading, loader: str) -> None:
+    """In errors, in the table of rejected rows and in `_row_number`: from 0, without the header."""
+    loading.create("n Int64, s String")
+    loading.put({"a.csv": b"n,s\n1,x\nbad,y\n2,z\n", "b.jsonl": b'{"n": 1}\n{"n": "bad"}\n'})
+    loading.load("a", loader=loader, format="csv")
+    assert loading.reasons()["a.csv"].startswith("row 1, column 'n'")
+    loading.load("b", loader=loader, format="jsonl")
+    assert "(row 1)" in loading.reasons()["b.jsonl"]
+    loading.load("a", format="csv", retry_failed=True, on_bad_rows="skip", max_bad_rows=0)
+    assert loading.reasons()["a.csv"].startswith("over 0 rows cannot be parsed, such as row 1: row 1, column 'n'")
+    loading.load("a", format="csv", retry_failed=True, on_bad_rows="keep", system_columns=("_row_number",))
+    assert loading.rows("_row_number", "_row_number") == [(0,), (2,)]
+    ((number, reason),) = loading.query(f"SELECT row_number, reason FROM {loading.table}_rejected")
+    assert number == 1
+    assert reason.startswith("row 1, column 'n'")
