@@ -106,8 +106,20 @@ CREATE TABLE IF NOT EXISTS storeside.speech
     rms_dbfs Float64,
     checksum String COMMENT 'SHA-256 of the object, hex',
     codec LowCardinality(String),
+    complete LowCardinality(String) DEFAULT 'unknown' COMMENT 'yes, no, or unknown where no container states the length',
+    declared_seconds Nullable(Float64) COMMENT 'as the container of the recording states it',
+    ignored String COMMENT 'bytes behind the recording that were not read',
     run_id String,
     loaded_at DateTime64(3) DEFAULT now64(3)
 )
 ENGINE = ReplacingMergeTree(loaded_at)
 ORDER BY (bucket, object);
+
+-- Tables of earlier versions have no such columns.
+ALTER TABLE storeside.speech
+    ADD COLUMN IF NOT EXISTS complete LowCardinality(String) DEFAULT 'unknown'
+        COMMENT 'yes, no, or unknown where no container states the length' AFTER codec,
+    ADD COLUMN IF NOT EXISTS declared_seconds Nullable(Float64)
+        COMMENT 'as the container of the recording states it' AFTER complete,
+    ADD COLUMN IF NOT EXISTS ignored String COMMENT 'bytes behind the recording that were not read'
+        AFTER declared_seconds;

@@ -167,6 +167,8 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
         assert row["duration_seconds"] == pytest.approx(lengths[name].samples / lengths[name].sample_rate, abs=0.1)
         assert row["codec"] == "pcm_s16le"
         assert row["rms_dbfs"] <= row["peak_dbfs"] <= 0
+        assert (row["complete"], row["ignored"]) == ("yes", "")
+        assert row["declared_seconds"] == pytest.approx(row["duration_seconds"])
         assert row["run_id"] == run
 
     shelf.acknowledge(job, manifest)
@@ -415,3 +417,28 @@ def test_facts_that_are_gone_are_missed(shelf: Shelf) -> None:
     shelf.facts.handle(shelf.aistore).object(f"{run_prefix(run)}b.wav.json").delete()
     with pytest.raises(ManifestError, match=r"1 facts that were made are gone from .*'b.wav'"):
         shelf.manifest(run).stage(shelf.aistore, job.scope)
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_of_completeness(shelf: Shelf) -> None:
+    def kinds() -> list[tuple[str, str]]:
+        where = "database = 'storeside' AND table = 'speech'"
+        query = f"SELECT name, type FROM system.columns WHERE {where} ORDER BY position"
+        return [(row[0], row[1]) for row in shelf.clickhouse.query(query).result_rows]
+
+    shelf.ledger.create()
+    new = kinds()
+    columns = "bucket, object, duration_seconds"
+    shelf.clickhouse.command(
+        "ALTER TABLE storeside.speech DROP COLUMN complete, DROP COLUMN declared_seconds, DROP COLUMN ignored"
+    )
+    try:
+        assert len(kinds()) == len(new) - 3
+        shelf.clickhouse.command(f"INSERT INTO storeside.speech ({columns}) VALUES ('ais://old', 'a.wav', 1.5)")
+    finally:
+        shelf.ledger.create()
+    assert kinds() == new
+    row = shelf.clickhouse.query(
+        f"SELECT {columns}, complete, declared_seconds, ignored FROM storeside.speech FINAL WHERE bucket = 'ais://old'"
+    ).first_row
+    assert tuple(row) == ("ais://old", "a.wav", 1.5, "unknown", None, "")
+    shelf.clickhouse.command("DELETE FROM storeside.speech WHERE bucket = 'ais://old'")
