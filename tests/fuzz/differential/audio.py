@@ -138,7 +138,10 @@ def _difference(one: Tried, engine: str, made: bytes, theirs: bytes | None) -> s
 
 def _is_beside(one: Tried, theirs: bytes | None) -> bool:
     """Whether all engines gave what they give without the bytes that they ignored, and ffmpeg did not."""
-    stated = stated_of(one.recording.content)
+    try:
+        stated = stated_of(one.recording.content)
+    except AudioError:
+        return False
     if not (stated.ignored or stated.start) or one.recording.kind not in ("trailing", "tagged"):
         return False
     whole = corpus.encoded(one.recording.base)
