@@ -137,6 +137,8 @@ class GXValidateManifestOperator(_ManifestOperator):
     :param min_seconds: shortest duration that is valid
     :param max_seconds: longest duration that is valid
     :param on_invalid_rows: ``fail`` or ``report``
+    :param require_complete: whether a row is only valid when its recording's container states the length and all of
+        it was there; recordings of containers that state none, such as AAC in ADTS, are not valid then
     """
 
     template_fields = (
@@ -146,6 +148,7 @@ class GXValidateManifestOperator(_ManifestOperator):
         "on_invalid_rows",
         "min_seconds",
         "max_seconds",
+        "require_complete",
     )
     ui_color = "#e2f0d9"
 
@@ -157,9 +160,11 @@ class GXValidateManifestOperator(_ManifestOperator):
         min_seconds: float | str = 0.1,
         max_seconds: float | str = 3_600,
         on_invalid_rows: str = "fail",
+        require_complete: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.require_complete = require_complete
         self.sample_rate = sample_rate
         self.channels = channels
         self.min_seconds = min_seconds
@@ -179,6 +184,7 @@ class GXValidateManifestOperator(_ManifestOperator):
                 as_number(self.channels, "channels", int),
                 as_number(self.min_seconds, "min_seconds", float),
                 as_number(self.max_seconds, "max_seconds", float),
+                require_complete=as_bool(self.require_complete, "require_complete"),
             )
             manifest = self.manifest(context)
         if not manifest.staged():

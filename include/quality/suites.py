@@ -46,12 +46,20 @@ class QualityError(ValueError):
 
 
 def speech_manifest_suite(
-    sample_rate: int, channels: int, min_seconds: float, max_seconds: float, min_rms_dbfs: float = -70
+    sample_rate: int,
+    channels: int,
+    min_seconds: float,
+    max_seconds: float,
+    min_rms_dbfs: float = -70,
+    *,
+    require_complete: bool = False,
 ) -> Any:
     """Return the row-level ExpectationSuite of a manifest with MANIFEST_COLUMNS.
 
     Durations are in seconds, both ends allowed; levels are in dB relative to full scale. Audio quieter than
-    `min_rms_dbfs` is a warning, all else is critical. Raises QualityError for figures that no audio can meet.
+    `min_rms_dbfs` is a warning, all else is critical. With `require_complete` the manifest has a column `complete`,
+    which has to be "yes": the recording's container states its length, and all of it was there. Raises QualityError
+    for figures that no audio can meet.
     """
     gxe = _expectations()
 
@@ -118,8 +126,9 @@ def speech_manifest_suite(
                 column="checksum", regex=r"\A[0-9a-f]{64}\Z", description="checksum is SHA-256 in hexadecimal"
             ),
             gxe.ExpectColumnValueLengthsToBeBetween(column="codec", min_value=1, description="codec is not empty"),
+            *([_is_complete()] if require_complete else []),
         ],
-        columns=dict(MANIFEST_COLUMNS),
+        columns={**MANIFEST_COLUMNS, **({"complete": TEXT} if require_complete else {})},
         derived=["samples_beyond_duration", "pcm_bytes_beyond_samples"],
     )
 
@@ -198,6 +207,14 @@ def _suite(name: str, expectations: list[Any], **meta: Any) -> Any:
 def _meta(suite: Any) -> dict[str, Any]:
     meta: dict[str, Any] = (suite.meta or {}).get("storeside", {})
     return meta
+
+
+def _is_complete() -> Any:
+    gxe = _expectations()
+
+    return gxe.ExpectColumnValuesToBeInSet(
+        column="complete", value_set=["yes"], description="the recording is known to be complete"
+    )
 
 
 def _above_zero(column: str, description: str) -> Any:

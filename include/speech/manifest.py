@@ -35,7 +35,12 @@ FACTS = {
     "rms_dbfs": "Float64",
     "checksum": "String",
     "codec": "String",
+    "complete": "String",
+    "declared_seconds": "Nullable(Float64)",
+    "ignored": "String",
 }
+# What transformers of earlier versions, which have none of it, stand for.
+_UNSTATED: dict[str, Any] = {"complete": "unknown", "declared_seconds": None, "ignored": ""}
 _BATCH = 1000
 
 
@@ -262,7 +267,7 @@ class SpeechManifest:
             for found, full in zip(window, paths, strict=True):
                 if full not in there:
                     facts = json.loads(bucket.object(found.name).get_reader().read_all())
-                    rows.append([full, *(facts[column] for column in FACTS)])
+                    rows.append([full, *({**_UNSTATED, **facts}[column] for column in FACTS)])
             if rows:
                 log.info("%d facts have names that ClickHouse cannot address, read through AIStore", len(rows))
                 self.clickhouse.insert(

@@ -1,11 +1,17 @@
 -- The manifest rows of a run: facts of the objects that are done once it publishes, joined with where each came from,
 -- less what is published already. Facts of anything else, such as of an object that was not delivered, are no rows.
 -- Where several buckets had an object of one name, it came from the one that was written last.
+-- Facts of transformers of earlier versions do not say whether a recording is complete.
 INSERT INTO storeside_staging.{staging:Identifier}
+(
+    bucket, object, source_bucket, source_object, source_version, duration_seconds, sample_rate, channels, samples,
+    bytes, peak_dbfs, rms_dbfs, checksum, codec, complete, declared_seconds, ignored, run_id, loaded_at
+)
 SELECT
     {bucket:String}, r.object, if(i.object != '', i.source, t.source), t.object,
     if(i.object != '', i.version, t.version),
     f.duration_seconds, f.sample_rate, f.channels, f.samples, f.bytes, f.peak_dbfs, f.rms_dbfs, f.checksum, f.codec,
+    if(f.complete = '', 'unknown', f.complete), f.declared_seconds, f.ignored,
     {run_id:String}, now64(3)
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
 INNER JOIN storeside_staging.{facts:Identifier} AS f

@@ -33,10 +33,20 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
 def engine(target: AudioFormat) -> _Engine:
     """Return what makes that format here, with its libraries loaded."""
     if target.is_wav_s16 and target.is_whole and audio_native.is_available():
-        return audio_native.transcode
+        return _native
     from . import audio_libav
 
     return audio_libav.transcode
+
+
+def _native(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> Data:
+    """Transcode with the native library, or with PyAV what only PyAV's newer libav can decode."""
+    try:
+        return audio_native.transcode(source, target, limits)
+    except audio_native.NotSupported:
+        from . import audio_libav
+
+        return audio_libav.transcode(source, target, limits)
 
 
 def probe(source: str | bytes | bytearray | memoryview, limits: Limits | None = None) -> AudioFacts:

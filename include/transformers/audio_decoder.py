@@ -7,14 +7,16 @@ opened, and damage that libav would conceal is an error.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import av
+from av import logging
 
 from . import audio_errors as errors
 from .audio_errors import AudioError
-from .audio_input import CONTAINERS, SOURCE_RATES
+from .audio_input import CONTAINERS, SOURCE_RATES, Input
 from .audio_limits import Limits
 
 
@@ -29,7 +31,8 @@ class Decoder:
     `samples` is how many were decoded so far, per channel.
     """
 
-    def __init__(self, data: BinaryIO, limits: Limits) -> None:
+    def __init__(self, data: Input, limits: Limits) -> None:
+        self._stated = data.stated
         try:
             self.container: Any = av.open(
                 data,
@@ -46,7 +49,7 @@ class Decoder:
         except AudioError:
             self.container.close()
             raise
-        self.stream.codec_context.options = {"err_detect": "explode+crccheck"}
+        self.stream.codec_context.options = {"err_detect": "explode+crccheck", **_usable_layout(self.container)}
         # Objects are the parallelism: threads within one cost more than they give.
         self.stream.codec_context.thread_type = "NONE"
 
@@ -57,17 +60,9 @@ class Decoder:
         if stream.codec_context is None:
             raise errors.unknown_codec(self.container.format.name)
         _require_rate(stream.codec_context.sample_rate)
-        declared = self._declared_samples(stream)
-        if declared and declared // stream.codec_context.sample_rate > self.limits.seconds:
+        if self._stated.seconds and self._stated.seconds > self.limits.seconds:
             raise errors.too_long(self.limits.seconds)
         return stream
-
-    def _declared_samples(self, stream: Any) -> int | None:
-        """Samples per channel that the header promises, where the container states them exactly."""
-        if self.container.format.name not in ("flac", "wav") or not stream.duration:
-            return None
-        samples: int = round(stream.duration * stream.time_base * stream.codec_context.sample_rate)
-        return samples
 
     def frames(self, seconds: float = math.inf) -> Iterator[Any]:
         """Decode the stream to its end, or its first seconds; only at the end is it clear that nothing is missing."""
@@ -82,12 +77,11 @@ class Decoder:
                     if self.samples >= seconds * self.rate:
                         return
         except av.FFmpegError as e:
-            raise errors.damaged(self.codec, self.samples, reason(e)) from e
+            if not self._stated.has_all(self.samples, self.rate):
+                raise errors.damaged(self.codec, self.samples, reason(e)) from e
         if not self.samples:
             raise errors.no_samples(self.codec)
-        declared = self._declared_samples(self.stream)
-        if declared and self.samples < declared - self.stream.codec_context.sample_rate // 100:
-            raise errors.truncated(self.samples, declared)
+        self._stated.require(self.samples, self.rate)
 
     def _require_form(self, frame: Any) -> None:
         form = (frame.sample_rate, frame.format.name, frame.layout.name)
@@ -115,6 +109,38 @@ class Decoder:
     def close(self) -> None:
         """Let go of the object."""
         self.container.close()
+
+
+# Channels in the order of a mask's bits (libavutil/channel_layout.h).
+_CHANNELS = """
+    FL FR FC LFE BL BR FLC FRC BC SL SR TC TFL TFC TFR TBL TBC TBR DL DR WL WR SDL SDR LFE2 TSL TSR BFC BFL BFR SSL
+    SSR TTL TTR
+    """.split()  # noqa: SIM905 - words are easier to read
+# Demuxers that name each channel for itself, as Apple's formats do.
+_NAME_CHANNELS = ("aiff", "caf", "mov,mp4,m4a,3gp,3g2,mj2")
+_LISTED = re.compile(r" Audio: .*?, (\d+) channels \(([^)\n]*)\)")
+
+
+def _usable_layout(container: Any) -> dict[str, str]:
+    """Return the option by which channels that are in no usual order lose their names.
+
+    PyAV 18.1 frees the list of such names once for each Python object that shows a layout
+    (`AudioLayout.__dealloc__`), which destroys the heap. So this asks for libav's description of the stream instead.
+    """
+    if container.format.name not in _NAME_CHANNELS:
+        return {}
+    level = logging.get_level()
+    logging.set_level(logging.INFO)  # without it the description is empty
+    try:
+        listed = _LISTED.search(container.dumps_format())
+    finally:
+        logging.set_level(level)
+    if not listed:
+        return {}
+    names = listed[2].split("+")
+    places = [_CHANNELS.index(name) if name in _CHANNELS else -1 for name in names]
+    is_usual = -1 not in places and sorted(set(places)) == places
+    return {} if is_usual else {"ch_layout": f"{listed[1]} channels"}
 
 
 def _require_rate(rate: int) -> None:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from .transformer import ObjectError
 
+# What recordings may be, by the names that people know; `audio_input.CONTAINERS` has libav's.
+ACCEPTED = (
+    "AAC, AC-3, AIFF, AMR, AU, CAF, DSF and DSDIFF, FLAC, Matroska and WebM, Monkey's Audio, MP3, MP4 and M4A, Ogg,"
+    " TTA, W64, WAV, WavPack and WMA"
+)
+
 
 class AudioError(ObjectError):
     """The object is not audio that can be read whole; the message says why."""
@@ -16,7 +22,7 @@ def empty() -> AudioError:
 
 def not_audio(reason: str) -> AudioError:
     """Return the error of an object that no permitted demuxer reads."""
-    return AudioError(f"not an audio container that can be read: {reason}")
+    return AudioError(f"not an audio container that can be read ({reason}); accepted are {ACCEPTED}")
 
 
 def no_stream(container: str) -> AudioError:
@@ -26,7 +32,7 @@ def no_stream(container: str) -> AudioError:
 
 def unknown_codec(container: str) -> AudioError:
     """Return the error of a stream that there is no decoder for."""
-    return AudioError(f"the codec in the {container} container is not known")
+    return AudioError(f"the codec in the {container} container is not known: convert it to WAV or FLAC")
 
 
 def bad_rate(rate: int) -> AudioError:
@@ -47,6 +53,21 @@ def no_samples(codec: str) -> AudioError:
 def truncated(samples: int, declared: int) -> AudioError:
     """Return the error of a stream that ends before the samples that its header states."""
     return AudioError(f"truncated: {samples} of {declared} declared samples are there")
+
+
+def truncated_bytes(there: int, declared: int) -> AudioError:
+    """Return the error of a container that has fewer bytes than it states; without headers, where it has such."""
+    return AudioError(f"truncated: {there} of {declared} declared bytes of samples are there")
+
+
+def cut_frame(there: int, declared: int) -> AudioError:
+    """Return the error of a stream whose last frame has fewer bytes than its header states."""
+    return AudioError(f"truncated: the last frame has {there} of {declared} bytes")
+
+
+def no_last_page(codec: str) -> AudioError:
+    """Return the error of an Ogg stream without the page that ends it."""
+    return AudioError(f"truncated: the {codec} stream in Ogg has no end-of-stream page")
 
 
 def not_transcodable(codec: str, channels: int, rate: int, samples: int, reason: str) -> AudioError:

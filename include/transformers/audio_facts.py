@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .audio_errors import AudioError
 from .audio_input import open_input
 from .audio_limits import Limits
+from .containers.stated import Stated
 from .formats import AudioFormat
 from .transformer import Data
 
@@ -29,6 +29,11 @@ class AudioFacts:
 
     `samples` is per channel; `bytes` and `checksum` (SHA-256, hex) are the object's; levels are in dBFS of all
     channels together, with silence as -200; `codec` is libav's name of the decoder.
+
+    `complete` is "yes" when the container states how long the recording is and all of it is there, "unknown" when
+    nothing states it; "no" is for readers that keep cut recordings, which these refuse. `declared_seconds` is the
+    stated length, None when there is none. `ignored` names bytes behind the recording that were not read, such as
+    "ID3v1 tag". Facts of a result that was transcoded have these three from the recording that it was made of.
     """
 
     duration_seconds: float
@@ -40,6 +45,9 @@ class AudioFacts:
     rms_dbfs: float
     checksum: str
     codec: str
+    complete: str = "unknown"
+    declared_seconds: float | None = None
+    ignored: str = ""
 
 
 def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> AudioFacts:
@@ -47,9 +55,8 @@ def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> Audio
     from .audio_decoder import Decoder
 
     with open_input(source) as data:
-        digest = hashlib.file_digest(cast(Any, data), "sha256").hexdigest()
-        size = data.seek(0, io.SEEK_END)
-        data.seek(0)
+        size, stated = data.size, data.stated
+        digest = _digest(source)
         decoder = Decoder(data, limits)
         levels = _Levels()
         try:
@@ -68,9 +75,19 @@ def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> Audio
                 rms_dbfs=levels.rms_dbfs,
                 checksum=digest,
                 codec=decoder.codec,
+                complete=stated.complete,
+                declared_seconds=stated.seconds,
+                ignored=stated.ignored,
             )
         finally:
             decoder.close()
+
+
+def _digest(source: str | bytes | bytearray | memoryview) -> str:
+    if not isinstance(source, str):
+        return hashlib.sha256(source).hexdigest()
+    with open(source, "rb", buffering=0) as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def _packed(frame: Any) -> Iterator[Any]:
@@ -83,9 +100,15 @@ def _packed(frame: Any) -> Iterator[Any]:
         return
     from .audio_filters import Filters
 
-    packer = Filters([("aformat", f"sample_fmts={frame.format.packed.name}")])
+    packer = Filters(lambda _: [("aformat", f"sample_fmts={frame.format.packed.name}")])
     yield from packer.process(frame)
     yield from packer.process(None)
+
+
+def stated_of(source: str | bytes | bytearray | memoryview) -> Stated:
+    """Return what the container of an object states about its length. Raises AudioError."""
+    with open_input(source) as data:
+        return data.stated
 
 
 def facts_of_wav(data: Data, target: AudioFormat) -> AudioFacts:
@@ -106,6 +129,8 @@ def facts_of_wav(data: Data, target: AudioFormat) -> AudioFacts:
         rms_dbfs=levels.rms_dbfs,
         checksum=hashlib.sha256(data).hexdigest(),
         codec="pcm_s16le",
+        complete="yes",
+        declared_seconds=samples / rate,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
@@ -20,10 +21,12 @@ class Filters:
 
     Frames come out with `frame_size` samples each where an encoder insists on that. Time begins at 0 and has no gaps,
     whatever the recording's own timestamps are, as in a WAV file that the ffmpeg command writes.
+
+    `filters` returns the chain for recordings of a channel layout; see `layout`.
     """
 
-    def __init__(self, filters: Sequence[Filter], frame_size: int | None = None) -> None:
-        self._filters = list(filters)
+    def __init__(self, filters: Callable[[Any], list[Filter]], frame_size: int | None = None) -> None:
+        self._filters = filters
         self._frame_size = frame_size
         self._graph: Any = None
         self._started = False
@@ -54,20 +57,21 @@ class Filters:
     def _start(self, first: Any) -> None:
         self._started = True
         self._time_base = Fraction(1, first.sample_rate)
-        as_it_is = [_aformat(first.format.name, first.sample_rate, first.layout.name)]
-        if self._filters != as_it_is or self._frame_size:  # a graph costs as much as decoding a few seconds
-            self._graph = self._configured(first)
+        filters = self._filters(first.layout)
+        as_it_is = [_aformat(first.format.name, first.sample_rate, name(first.layout))]
+        if filters != as_it_is or self._frame_size:  # a graph costs as much as decoding a few seconds
+            self._graph = self._configured(first, filters)
 
-    def _configured(self, first: Any) -> Any:
+    def _configured(self, first: Any, filters: list[Filter]) -> Any:
         graph = av.filter.Graph()
         graph.threads = 1  # objects are the parallelism
         source = graph.add_abuffer(
             sample_rate=first.sample_rate,
             format=first.format.name,
-            layout=first.layout.name,
+            layout=name(first.layout),
             time_base=self._time_base,
         )
-        added = [graph.add(name, arguments) for name, arguments in self._filters]
+        added = [graph.add(kind, arguments) for kind, arguments in filters]
         graph.link_nodes(source, *added, graph.add("abuffersink")).configure()
         if self._frame_size:
             graph.set_audio_frame_size(self._frame_size)
@@ -92,9 +96,62 @@ def gain(decibels: float) -> list[Filter]:
     return [("volume", f"{decibels:f}dB:precision=float")]
 
 
-def form(target: AudioFormat, sample_format: str) -> list[Filter]:
-    """Return the filters that resample and mix for a target."""
-    return [_aformat(sample_format, target.sample_rate, LAYOUTS[target.channels])]
+def form(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
+    """Return the filters that resample and mix a recording of the layout `found` for a target.
+
+    As many channels as there are keep their samples: where the target has another layout, only the channels' names
+    change.
+    """
+    made = layout(target, found)
+    many = len(found.channels)
+    known = made if many == target.channels else _guessed(found)
+    renamed: list[Filter] = []
+    if name(found) != known:
+        order = "|".join(map(str, range(many)))
+        renamed = [("channelmap", f"map={order}:channel_layout={known}")]
+    return [*renamed, _aformat(sample_format, target.sample_rate, made)]
+
+
+def _guessed(found: Any) -> str:
+    """Return the layout of a recording, the usual one where it names none, as the ffmpeg command guesses too.
+
+    Raises ValueError for more than 8 channels without names: versions of libav guess differently.
+    """
+    if not _UNNAMED.fullmatch(name(found)):
+        return name(found)
+    many = len(found.channels)
+    if many not in LAYOUTS:
+        raise ValueError("invalid argument")
+    return LAYOUTS[many]
+
+
+def exactly(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
+    """Return the filters that convert what `form` has made to another sample format."""
+    return [_aformat(sample_format, target.sample_rate, layout(target, found))]
+
+
+def layout(target: AudioFormat, found: Any) -> str:
+    """Return the layout of what is made for a target of a recording of the layout `found`.
+
+    It is the recording's own where it has as many channels, more than two, and the container can name it; otherwise
+    the usual one.
+    """
+    same = len(found.channels) == target.channels > 2 and target.container in _ANY_LAYOUT
+    return name(found) if same and _NAMED.fullmatch(name(found)) else LAYOUTS[target.channels]
+
+
+def name(found: Any) -> str:
+    """Return a layout's name as filters take it, such as ``quad`` or ``FL+FR+LFE+TC``."""
+    said = str(found.name)
+    listed = re.fullmatch(r"\d+ channels \((.+)\)", said)
+    return listed[1] if listed else said
+
+
+# Containers whose headers name the channels; encoders of the others take the usual layouts.
+_ANY_LAYOUT = ("wav", "flac")
+_UNNAMED = re.compile(r"\d+ channels")
+# What names each of its channels: "4 channels" does not, nor does "ambisonic 1" or "FL@left".
+_NAMED = re.compile(r"([0-9.]+|[a-z]+)(\([a-z-]+\))?|[A-Z]+[0-9]?[A-Z]*(\+[A-Z]+[0-9]?[A-Z]*)*")
 
 
 def _aformat(sample_format: str, rate: int, layout: str) -> Filter:

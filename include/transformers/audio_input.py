@@ -5,36 +5,37 @@ from __future__ import annotations
 import errno
 import io
 import os
-import struct
-from typing import BinaryIO
+from typing import TypeAlias
 
 from . import audio_errors as errors
+from .containers.stated import Stated
+from .containers.survey import survey
 
 # libav's names of the containers that hold audio and cannot refer to other files. Playlists (hls, concat,
 # dash, sdp) are left out on purpose: they make libav open what a recording's author names.
-CONTAINERS = "aac,aiff,caf,flac,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,ogg,w64,wav"
+CONTAINERS = (
+    "aac,ac3,aiff,amr,ape,asf,au,caf,dsf,eac3,flac,iff,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,ogg,tta,w64,wav,wv"
+)
 # Rates of recordings: beyond them is damage, and a tiny object at 1 Hz would become a huge result.
 SOURCE_RATES = range(1_000, 768_001)
-# Sizes from here on stand in WAV files that were written to a pipe, whose writer did not know the size.
-_UNKNOWN_SIZE = 0x7FFF0000
 
 
-def open_input(source: str | bytes | bytearray | memoryview) -> BinaryIO:
+def open_input(source: str | bytes | bytearray | memoryview) -> Input:
     """Open an object's content or the file that holds it, unbuffered.
 
-    Raises AudioError for an empty object and for a WAV file that is shorter than it declares.
+    `size` is in bytes, `stated` is what its container states; reads end where the recording does, before tags or
+    other bytes behind it.
+    Raises AudioError for an empty object and for one that has fewer bytes than its container states.
     """
     # By descriptor, so that the file has no name: libav would guess the format from it, and resolve
     # references against it.
-    data: BinaryIO = (
-        _File(os.open(source, os.O_RDONLY | os.O_CLOEXEC)) if isinstance(source, str) else _Content(source)
-    )
+    data: Input = _File(os.open(source, os.O_RDONLY | os.O_CLOEXEC)) if isinstance(source, str) else _Content(source)
     try:
-        head = data.read(12)
-        if not head:
+        if not data.read(1):
             raise errors.empty()
-        if head[:4] == b"RIFF" and head[8:] == b"WAVE":
-            _refuse_truncated_wav(data)
+        data.size = data.seek(0, io.SEEK_END)
+        found = survey(data)
+        data.stated, data.is_bounded = found, (found.start, found.end) != (0, data.size)
         data.seek(0)
     except BaseException:
         data.close()
@@ -49,35 +50,60 @@ _NO_SUCH_PLACE = -errno.EINVAL
 
 
 class _File(io.FileIO):
+    size: int
+    stated: Stated
+    is_bounded = False
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        offset, whence, base = _placed(self, offset, whence)
         try:
-            return super().seek(offset, whence)
+            return super().seek(offset, whence) - base
         except OSError:
             if offset < 0:
                 return _NO_SUCH_PLACE
             super().seek(0, io.SEEK_END)
-            return offset
+            return offset - base
+
+    def tell(self) -> int:
+        return super().tell() - (self.stated.start if self.is_bounded else 0)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(_bounded(self, size) if self.is_bounded else size)
 
 
 class _Content(io.BytesIO):
+    size: int
+    stated: Stated
+    is_bounded = False
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        offset, whence, base = _placed(self, offset, whence)
         try:
-            return super().seek(offset, whence)
+            return super().seek(offset, whence) - base
         except ValueError:
             return _NO_SUCH_PLACE
 
+    def tell(self) -> int:
+        return super().tell() - (self.stated.start if self.is_bounded else 0)
 
-def _refuse_truncated_wav(data: BinaryIO) -> None:
-    """Compare what a WAV file declares with what is there: libav ends without a word where the file does."""
-    rate = 0  # bytes per second
-    while len(head := data.read(8)) == 8:
-        name, size = head[:4], int.from_bytes(head[4:], "little")
-        start = data.tell()
-        if name == b"data":
-            there = data.seek(0, io.SEEK_END) - start
-            if size < _UNKNOWN_SIZE and there < size - rate // 100:
-                raise errors.AudioError(f"truncated: {there} of {size} declared bytes of samples are there")
-            return
-        if name == b"fmt " and len(form := data.read(16)) == 16:
-            (rate,) = struct.unpack_from("<I", form, 8)
-        data.seek(start + size + size % 2)
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(_bounded(self, size) if self.is_bounded else size)
+
+
+Input: TypeAlias = _File | _Content
+
+
+def _placed(data: Input, offset: int, whence: int) -> tuple[int, int, int]:
+    """Return where in the object a place of the recording is, and where the recording begins."""
+    if not data.is_bounded:
+        return offset, whence, 0
+    start = data.stated.start
+    if whence == io.SEEK_CUR:
+        return offset, whence, start
+    place = offset + (start if whence == io.SEEK_SET else data.stated.end)
+    return (place if place >= start else -1), io.SEEK_SET, start
+
+
+def _bounded(data: Input, size: int | None) -> int:
+    left = max(0, data.stated.end - data.stated.start - data.tell())
+    return left if size is None or size < 0 else min(size, left)

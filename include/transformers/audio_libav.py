@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -16,7 +16,9 @@ from .audio_errors import AudioError
 from .audio_input import open_input
 from .audio_limits import Limits
 from .audio_measure import measure
-from .formats import LAYOUTS, MUXERS, AudioFormat
+from .formats import MUXERS, AudioFormat
+
+_Steps = Callable[[Any], list[filters.Filter]]
 
 
 def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> memoryview:
@@ -29,9 +31,7 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
             # Bit-exact: nothing but the audio decides on the result, no version of the writing library.
             muxer = MUXERS.get(target.container, target.container)
             with av.open(written, "w", format=muxer, options={"fflags": "+bitexact"}) as out:
-                stream = _stream(out, target)
-                graph = filters.Filters(steps, stream.codec_context.frame_size or None)
-                for packets in _encoded(decoder, target, graph, stream):
+                for packets in _encoded(decoder, target, steps, out):
                     out.mux(packets)
                     _require_size(written, limits)
         finally:
@@ -40,21 +40,24 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
     return written.getbuffer()
 
 
-def _filters(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> list[filters.Filter]:
-    sample_format = target.written_by.sample_format
-    steps = filters.segment(target)
-    if target.is_measured:
-        measured = measure(source, target, limits)
-        steps += (
-            filters.form(target, "flt") + filters.part(measured.start, measured.end) + filters.gain(measured.gain)
-        )
-    return steps + filters.form(target, sample_format)
+def _filters(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> _Steps:
+    before = filters.segment(target)
+    measured = measure(source, target, limits) if target.is_measured else None
+
+    def steps(found: Any) -> list[filters.Filter]:
+        if measured is None:
+            return before + filters.form(target, target.written_by.sample_format, found)
+        part = filters.part(measured.start, measured.end) + filters.gain(measured.gain)
+        made = filters.exactly(target, target.written_by.sample_format, found)
+        return before + filters.form(target, "flt", found) + part + made
+
+    return steps
 
 
-def _stream(out: Any, target: AudioFormat) -> Any:
+def _stream(out: Any, target: AudioFormat, layout: str) -> Any:
     """Add the result's stream; opened, so that it knows how many samples a frame must have."""
     codec = target.written_by
-    form: dict[str, Any] = {"rate": target.sample_rate, "layout": LAYOUTS[target.channels]}
+    form: dict[str, Any] = {"rate": target.sample_rate, "layout": layout}
     if target.bit_rate is not None:
         form["bit_rate"] = target.bit_rate
     stream = out.add_stream(codec.encoder, **form)
@@ -63,11 +66,15 @@ def _stream(out: Any, target: AudioFormat) -> Any:
     return stream
 
 
-def _encoded(decoder: Decoder, target: AudioFormat, graph: filters.Filters, stream: Any) -> Iterator[Any]:
+def _encoded(decoder: Decoder, target: AudioFormat, steps: _Steps, out: Any) -> Iterator[Any]:
     """Yield the packets of the whole result."""
     samples = 0
+    frames = decoder.frames(target.end_seconds)
+    first = next(frames)
     try:
-        for frame in chain(decoder.frames(target.end_seconds), (None,)):
+        stream = _stream(out, target, filters.layout(target, first.layout))
+        graph = filters.Filters(steps, stream.codec_context.frame_size or None)
+        for frame in chain((first,), frames, (None,)):
             for made in graph.process(frame):
                 samples += made.samples
                 yield stream.encode(made)

@@ -10,8 +10,9 @@ from typing import Any
 import av
 import numpy as np
 
+from . import audio_errors as errors
 from . import audio_filters as filters
-from .audio_decoder import Decoder
+from .audio_decoder import Decoder, reason
 from .audio_errors import AudioError
 from .audio_input import open_input
 from .audio_limits import Limits
@@ -41,10 +42,12 @@ def measure(source: str | bytes | bytearray, target: AudioFormat, limits: Limits
     """
     loudness = _Loudness() if target.loudness_lufs is not None else None
     sound = _Sound(target)
-    chain_of_filters = [*filters.segment(target), *filters.form(target, "flt")]
-    if loudness:
-        chain_of_filters += [("ebur128", "metadata=1")]
-    chain_of_filters += filters.form(target, "flt")
+
+    def chain_of_filters(found: Any) -> list[filters.Filter]:
+        made = filters.form(target, "flt", found)
+        levels = [("ebur128", "metadata=1"), *filters.exactly(target, "flt", found)] if loudness else []
+        return [*filters.segment(target), *made, *levels]
+
     graph = filters.Filters(chain_of_filters)
     with open_input(source) as data:
         decoder = Decoder(data, limits)
@@ -54,6 +57,12 @@ def measure(source: str | bytes | bytearray, target: AudioFormat, limits: Limits
                     sound.add(made)
                     if loudness:
                         loudness.add(made)
+        except (av.FFmpegError, ValueError) as e:  # a form that no recording has
+            if isinstance(e, AudioError):
+                raise
+            raise errors.not_transcodable(
+                decoder.codec, decoder.channels, decoder.rate, decoder.samples, reason(e)
+            ) from e
         finally:
             decoder.close()
     start, end = sound.bounds()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from . import audio_errors as errors
 from .audio_input import CONTAINERS, SOURCE_RATES, open_input
 from .audio_limits import Limits
+from .containers.stated import Stated
 from .formats import AudioFormat
 from .native.converter import ConversionError, Converter, Status, Target, load
 
@@ -19,6 +19,10 @@ _PLAIN_HEADER, _EXTENSIBLE_HEADER = 44, 68
 _PCM_GUID = bytes.fromhex("0100000000001000800000aa00389b71")
 
 _of_thread = threading.local()
+
+
+class NotSupported(errors.AudioError):
+    """This version of libav has no decoder for the object; another one may have it."""
 
 
 def is_available() -> bool:
@@ -31,7 +35,24 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
 
     Raises AudioError like the other ways of transcoding.
     """
-    wanted = Target(
+    with open_input(source) as opened:
+        stated = opened.stated
+        if stated.seconds and stated.seconds > limits.seconds:
+            raise errors.too_long(limits.seconds)
+        wanted = _target(target, limits, stated)
+        descriptor, content = (opened.fileno(), None) if isinstance(source, str) else (-1, source)
+        try:
+            pcm = _converter().convert(wanted, content, descriptor, stated.start, stated.end)
+        except ConversionError as e:
+            raise _meaning(e, target, limits) from e
+    stated.require(pcm.samples, pcm.rate)
+    header = _header(target, len(pcm.data), pcm.mask)
+    pcm.data[: len(header)] = header
+    return pcm.data
+
+
+def _target(target: AudioFormat, limits: Limits, stated: Stated) -> Target:
+    return Target(
         containers=CONTAINERS.encode(),
         max_seconds=limits.seconds,
         max_bytes=limits.result_bytes,
@@ -40,17 +61,8 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
         max_source_rate=SOURCE_RATES[-1],
         rate=target.sample_rate,
         channels=target.channels,
+        expected_seconds=stated.exact_seconds,
     )
-    with open_input(source) as opened:
-        descriptor, content = (opened.fileno(), None) if isinstance(source, str) else (-1, source)
-        size = os.fstat(descriptor).st_size if content is None else len(content)
-        try:
-            pcm = _converter().convert(wanted, content, descriptor, size)
-        except ConversionError as e:
-            raise _MEANING[e.status](e, target, limits) from e
-    header = _header(target, len(pcm.data), pcm.mask)
-    pcm.data[: len(header)] = header
-    return pcm.data
 
 
 def _converter() -> Converter:
@@ -90,6 +102,13 @@ def _header(target: AudioFormat, size: int, mask: int) -> bytes:
     return b"RIFF" + struct.pack("<I", size - 8) + body + b"data" + struct.pack("<I", size - len(body) - 16)
 
 
+def _meaning(e: ConversionError, target: AudioFormat, limits: Limits) -> errors.AudioError:
+    error = _MEANING[e.status](e, target, limits)
+    if e.status in (Status.UNKNOWN_CODEC, Status.NO_SAMPLES) or (e.is_not_implemented and not e.samples):
+        return NotSupported(str(error))
+    return error
+
+
 _MEANING: dict[Status, Callable[[ConversionError, AudioFormat, Limits], errors.AudioError]] = {
     Status.NOT_AUDIO: lambda e, _target, _limits: errors.not_audio(e.reason),
     Status.NO_STREAM: lambda e, _target, _limits: errors.no_stream(e.container),
@@ -97,7 +116,6 @@ _MEANING: dict[Status, Callable[[ConversionError, AudioFormat, Limits], errors.A
     Status.BAD_RATE: lambda e, _target, _limits: errors.bad_rate(e.rate),
     Status.DAMAGED: lambda e, _target, _limits: errors.damaged(e.codec, e.samples, e.reason),
     Status.NO_SAMPLES: lambda e, _target, _limits: errors.no_samples(e.codec),
-    Status.TRUNCATED: lambda e, _target, _limits: errors.truncated(e.samples, e.declared),
     Status.NOT_MIXABLE: lambda e, _target, _limits: errors.not_transcodable(
         e.codec, e.channels, e.rate, e.samples, e.reason
     ),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from .audio_limits import Limits
@@ -49,7 +50,10 @@ class AudioProbe:
 
 
 class AudioTranscodeProbe:
-    """Transcodes each object; the sidecar is what `AudioProbe` says of the result, named after the result."""
+    """Transcodes each object; the sidecar is what `AudioProbe` says of the result, named after the result.
+
+    Whether the recording is complete, how long it is declared to be and what was ignored is about the source.
+    """
 
     def __init__(self, target: AudioFormat, limits: Limits) -> None:
         from . import audio_facts
@@ -67,6 +71,9 @@ class AudioTranscodeProbe:
             facts = self._facts.facts_of_wav(data, self._target)
         else:
             facts = self._facts.probe(data, self._limits)
+        stated = self._facts.stated_of(source)
+        whole = stated.complete if math.isinf(self._target.end_seconds) else "unknown"
+        facts = replace(facts, complete=whole, declared_seconds=stated.seconds, ignored=stated.ignored)
         return Result(data, _json(facts), self._target.facts_name(name))
 
 

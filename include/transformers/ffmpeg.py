@@ -16,7 +16,7 @@ import shutil
 import signal
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,7 @@ from .audio_limits import Limits
 from .ffmpeg_settings import FfmpegSettings
 from .transformer import Data, Source
 
+_PIECE_BYTES = 1 << 20
 _REPORTED_BYTES = 64 << 10  # of what the command says, from the end
 _ERROR_LINE = re.compile(r"^(?:\[[^\]\n]* @ 0x[0-9a-f]+\] )*\[(?:error|fatal|panic)\] (.+)$", re.MULTILINE)
 # Errors that only say that there was one.
@@ -71,10 +72,10 @@ class AudioFfmpeg:
         """
         before = _children_seconds()
         with open_input(source) as checked, _memory_file() as result, _memory_file() as report:
-            if isinstance(source, str):
+            if isinstance(source, str) and checked.stated.end == checked.size:
                 status = self._run(checked.fileno(), result, report)
             else:
-                with _memory_file(source) as content:
+                with _memory_file(iter(lambda: checked.read(_PIECE_BYTES), b"")) as content:
                     status = self._run(content, result, report)
             said = _tail(report)
             if status:
@@ -118,8 +119,13 @@ class AudioFfmpeg:
         )["a:0"]
         for name, positional, named in self._settings.filters:
             audio = audio.filter(name, *positional, **named)
+        output = dict(self._settings.output)
+        if keeps := self._settings.kept_channels:
+            # As many channels as there are stay as they are; ffmpeg's -ac would mix them for another layout.
+            audio = audio.filter("aformat", channel_layouts=f"{keeps}C")
+            output.pop("ac")
         # By its descriptor's name, so that muxers can go back to write sizes, which a pipe does not allow.
-        made = ffmpeg.output(audio, f"file:/proc/self/fd/{result}", threads=1, **self._settings.output)
+        made = ffmpeg.output(audio, f"file:/proc/self/fd/{result}", threads=1, **output)
         made = made.global_args("-nostdin", "-hide_banner", "-xerror", "-loglevel", "level+warning", "-y")
         command: list[str] = made.compile()
         return command
@@ -160,13 +166,14 @@ def _input_url() -> str:
 
 
 @contextmanager
-def _memory_file(content: bytes = b"") -> Iterator[int]:
+def _memory_file(content: Iterable[bytes] = ()) -> Iterator[int]:
     """Open a file that has no name and is in memory, at its beginning."""
     descriptor = os.memfd_create("storeside", os.MFD_CLOEXEC)
     try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        for piece in content:
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view) :]
         os.lseek(descriptor, 0, os.SEEK_SET)
         yield descriptor
     finally:

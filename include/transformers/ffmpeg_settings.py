@@ -38,6 +38,9 @@ OUTPUT_OPTIONS = frozenset(
     """.split()  # noqa: SIM905 - words are easier to read
 )
 
+# Muxers whose encoders take channels in any layout.
+_ANY_LAYOUT = frozenset(("aiff", "caf", "f32le", "flac", "s16le", "s24le", "w64", "wav"))
+
 Filter = tuple[str, list[Any], dict[str, Any]]
 
 
@@ -77,6 +80,12 @@ class FfmpegSettings:
     def format(self) -> str:
         """The muxer's name."""
         return str(self.output.get("format", self.output.get("f")))
+
+    @property
+    def kept_channels(self) -> int:
+        """The number of channels of results when recordings that have as many are not to be mixed; else 0."""
+        free = self.format in _ANY_LAYOUT and "channel_layout" not in self.output
+        return int(self.output.get("ac", 0)) if free else 0
 
     @property
     def mime_type(self) -> str:

@@ -12,7 +12,10 @@ from typing import Any
 LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 SAMPLE_RATES = range(4_000, 192_001)
 # Extensions of recordings, whose results get the extension of their container instead.
-EXTENSIONS = ("aac", "aif", "aiff", "caf", "flac", "m4a", "mka", "mp3", "mp4", "oga", "ogg", "opus", "wav", "webm")
+EXTENSIONS = (
+    "aac", "ac3", "aif", "aiff", "amr", "ape", "au", "caf", "dff", "dsf", "eac3", "flac", "m4a", "mka", "mp3", "mp4",
+    "oga", "ogg", "opus", "tta", "w64", "wav", "webm", "wma", "wv",
+)  # fmt: skip
 # libav's muxers where they have other names than the containers.
 MUXERS = {"m4a": "ipod"}
 

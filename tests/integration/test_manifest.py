@@ -167,6 +167,8 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
         assert row["duration_seconds"] == pytest.approx(lengths[name].samples / lengths[name].sample_rate, abs=0.1)
         assert row["codec"] == "pcm_s16le"
         assert row["rms_dbfs"] <= row["peak_dbfs"] <= 0
+        assert (row["complete"], row["ignored"]) == ("yes", "")
+        assert row["declared_seconds"] == pytest.approx(row["duration_seconds"])
         assert row["run_id"] == run
 
     shelf.acknowledge(job, manifest)

@@ -113,6 +113,9 @@ def test_tables_of_the_first_edition_keep_their_rows(engine: Engine) -> None:
     assert len(rows) >= 15
     migrate(Client(engine))
     assert {name: engine.run(f"SELECT count() FROM storeside.{name}")[0][0] for name in rows} == rows
+    completeness = engine.run("SELECT DISTINCT complete, declared_seconds, ignored FROM storeside.speech")
+    assert completeness == [["unknown", None, ""]]
+    assert engine.run("SELECT DISTINCT result_version FROM storeside.objects") == [[""]]
     upgraded = definitions(engine)
     engine.run("DROP DATABASE storeside")
     engine.run("DROP DATABASE storeside_staging")

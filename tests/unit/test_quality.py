@@ -415,3 +415,17 @@ def test_nothing_is_written_or_printed(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_suite_can_demand_complete_recordings() -> None:
+    strict = speech_manifest_suite(16_000, 1, 1, 20, require_complete=True)
+    frame = manifest(complete=["yes", "yes", "unknown", "no"])
+    verdict = validate([frame], strict, key_column="object")
+    assert not verdict.success
+    assert [(outcome.description, outcome.unexpected_count) for outcome in verdict.failed] == [
+        ("the recording is known to be complete", 2)
+    ]
+    assert validate([manifest(complete="yes")], strict, key_column="object").success
+    assert check(frame).success
+    with pytest.raises(QualityError, match="needs the columns complete"):
+        validate([manifest()], strict, key_column="object")

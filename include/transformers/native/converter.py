@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 # Memory of larger results goes back to the system instead of being kept for the next object.
 _KEPT_BYTES = 64 << 20
+# AVERROR_PATCHWELCOME of libavutil/error.h.
+_PATCHWELCOME = -int.from_bytes(b"PAWE", "little")
 
 
 class Status(IntEnum):
@@ -34,23 +36,27 @@ class Status(IntEnum):
     BAD_RATE = 5
     DAMAGED = 6
     NO_SAMPLES = 7
-    TRUNCATED = 8
-    NOT_MIXABLE = 9
-    FORM_CHANGED = 10
-    TOO_LONG = 11
-    TOO_LARGE = 12
-    TOO_SHORT = 13
-    NO_MEMORY = 14
+    NOT_MIXABLE = 8
+    FORM_CHANGED = 9
+    TOO_LONG = 10
+    TOO_LARGE = 11
+    TOO_SHORT = 12
+    NO_MEMORY = 13
 
 
 class Target(ctypes.Structure):
-    """What to make and what to accept; sizes are in bytes and count `headroom`, which stays free for a header."""
+    """What to make and what to accept; sizes are in bytes and count `headroom`, which stays free for a header.
+
+    `expected_seconds` is the exact length that the container states, 0 where it states none: damage after it is no
+    part of the recording.
+    """
 
     _fields_ = (
         ("containers", ctypes.c_char_p),
         ("max_seconds", ctypes.c_int64),
         ("max_bytes", ctypes.c_int64),
         ("headroom", ctypes.c_int64),
+        ("expected_seconds", ctypes.c_double),
         ("min_source_rate", ctypes.c_int),
         ("max_source_rate", ctypes.c_int),
         ("rate", ctypes.c_int),
@@ -66,7 +72,6 @@ class _Outcome(ctypes.Structure):
     _fields_ = (
         ("size", ctypes.c_int64),
         ("samples", ctypes.c_int64),
-        ("declared", ctypes.c_int64),
         ("mask", ctypes.c_uint64),
         ("status", ctypes.c_int),
         ("error", ctypes.c_int),
@@ -79,17 +84,23 @@ class _Outcome(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Pcm:
-    """A converted object: `data` begins with the headroom; `mask` is the WAV channel mask of the samples."""
+    """A converted object: `data` begins with the headroom; `mask` is the WAV channel mask of the samples.
+
+    `samples` were decoded per channel, at the source's `rate` in Hz.
+    """
 
     data: memoryview
     mask: int
+    samples: int
+    rate: int
 
 
 class ConversionError(Exception):
     """The object was not converted.
 
-    `samples` were decoded per channel, of `declared` ones where the header states them (else 0); `rate` (Hz),
-    `channels`, `container` and `codec` are the source's as far as they are known; `reason` is libav's, in lower case.
+    `samples` were decoded per channel; `rate` (Hz), `channels`, `container` and `codec` are the source's as far as
+    they are known; `reason` is libav's, in lower case. `is_not_implemented` says that libav knows the form and cannot
+    decode it.
     """
 
     def __init__(self, outcome: _Outcome, reason: str) -> None:
@@ -97,7 +108,7 @@ class ConversionError(Exception):
         super().__init__(f"{self.status.name}: {reason}")
         self.reason = reason
         self.samples: int = outcome.samples
-        self.declared: int = outcome.declared
+        self.is_not_implemented: bool = outcome.error == _PATCHWELCOME
         self.rate: int = outcome.rate
         self.channels: int = outcome.channels
         self.container: str = outcome.container.decode(errors="replace")
@@ -116,21 +127,24 @@ class Converter:
         self._spare: list[_Block] = []
         self._outcome = _Outcome()
 
-    def convert(self, target: Target, content: bytes | bytearray | None, descriptor: int, size: int) -> Pcm:
-        """Convert `content`, or where it is None the first `size` bytes of the file open as `descriptor`.
+    def convert(
+        self, target: Target, content: bytes | bytearray | None, descriptor: int, start: int, end: int
+    ) -> Pcm:
+        """Convert the bytes from `start` to before `end` of `content` or, where it is None, of an open file.
 
         The result is not copied: its memory is used for another object as soon as nothing refers to it any more.
         Raises ConversionError for an object that cannot be converted, OSError where the file cannot be read.
         """
         outcome = self._outcome
         block = self._spare.pop() if self._spare else _Block()
-        pointer = (ctypes.c_char * size).from_buffer(content) if isinstance(content, bytearray) else content
-        if self._library.storeside_convert(self._handle, target, pointer, descriptor, size, block, outcome):
+        pointer = (ctypes.c_char * len(content)).from_buffer(content) if isinstance(content, bytearray) else content
+        place = (pointer, descriptor, start, end)
+        if self._library.storeside_convert(self._handle, target, *place, block, outcome):
             self._reclaim(block)
             raise self._error(outcome)
         owner = (ctypes.c_ubyte * block.capacity).from_address(block.data)
         weakref.finalize(owner, self._reclaim, block).atexit = False
-        return Pcm(memoryview(owner).cast("B")[: outcome.size], outcome.mask)
+        return Pcm(memoryview(owner).cast("B")[: outcome.size], outcome.mask, outcome.samples, outcome.rate)
 
     def _reclaim(self, block: _Block) -> None:
         if self._spare or block.capacity > _KEPT_BYTES:
@@ -187,6 +201,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         pointer(Target),
         ctypes.c_void_p,
         ctypes.c_int,
+        ctypes.c_int64,
         ctypes.c_int64,
         pointer(_Block),
         pointer(_Outcome),

@@ -9,6 +9,7 @@
  * defaults too, in one step.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,12 @@
 
 enum { IO_BUFFER = 64 << 10, FIRST_BLOCK = 1 << 20, SAMPLE_BYTES = 2 };
 
+/* Versions of libav differ in what they take more channels for that have no names. */
+#define MOST_GUESSED 8
+
+/* Channel masks that libav's WAV muxer writes are smaller. */
+#define WAV_MASKS 0x40000
+
 /* Everything below is mirrored in converter.py. */
 
 typedef enum {
@@ -37,7 +44,6 @@ typedef enum {
     BAD_RATE,       /* `rate` is outside the target's source rates */
     DAMAGED,        /* decoding ended after `samples` */
     NO_SAMPLES,
-    TRUNCATED,      /* `samples` of `declared` */
     NOT_MIXABLE,    /* `channels` at `rate` cannot be resampled */
     FORM_CHANGED,   /* rate, channels or sample format are not those of the first frame */
     TOO_LONG,       /* more than `max_seconds` */
@@ -52,6 +58,7 @@ typedef struct {
     int64_t max_seconds;
     int64_t max_bytes;
     int64_t headroom;
+    double expected_seconds; /* as the container states them exactly; 0 where it does not */
     int min_source_rate, max_source_rate;
     int rate, channels;
 } Target;
@@ -65,7 +72,6 @@ typedef struct {
 typedef struct {
     int64_t size;       /* of the result, with the headroom */
     int64_t samples;    /* decoded, per channel */
-    int64_t declared;   /* promised by the header; 0 where it does not state them exactly */
     uint64_t mask;      /* the result's channels as WAV has them */
     int status, error;
     int rate, channels; /* of the source */
@@ -84,7 +90,7 @@ typedef struct {
 typedef struct {
     const uint8_t *data; /* NULL: read `descriptor` */
     int descriptor, error;
-    int64_t size, at;
+    int64_t start, size, at; /* the recording begins at `start` and has `size` bytes; `at` counts from there */
 } Source;
 
 typedef struct {
@@ -117,10 +123,10 @@ static int source_read(void *opaque, uint8_t *into, int wanted)
     if (n <= 0)
         return AVERROR_EOF;
     if (source->data) {
-        memcpy(into, source->data + source->at, n);
+        memcpy(into, source->data + source->start + source->at, n);
     } else {
         do
-            n = pread(source->descriptor, into, n, source->at);
+            n = pread(source->descriptor, into, n, source->start + source->at);
         while (n < 0 && errno == EINTR);
         if (n < 0)
             return AVERROR(source->error = errno);
@@ -207,11 +213,6 @@ static int is_complete(const AVFormatContext *format)
     return form->codec_id == AV_CODEC_ID_FLAC && form->sample_rate > 0 && form->ch_layout.nb_channels > 0;
 }
 
-static int states_samples(const AVFormatContext *format)
-{
-    return !strcmp(format->iformat->name, "flac") || !strcmp(format->iformat->name, "wav");
-}
-
 /* Open the first audio stream and its decoder. */
 static Status open_codec(Job *job)
 {
@@ -231,11 +232,6 @@ static Status open_codec(Job *job)
     outcome->channels = form->ch_layout.nb_channels;
     if (form->sample_rate < job->target->min_source_rate || form->sample_rate > job->target->max_source_rate)
         return fail(job, BAD_RATE, 0);
-    if (states_samples(job->format) && job->stream->duration > 0)
-        outcome->declared = av_rescale_q(job->stream->duration, job->stream->time_base,
-                                         (AVRational){1, form->sample_rate});
-    if (outcome->declared / form->sample_rate > job->target->max_seconds)
-        return fail(job, TOO_LONG, 0);
     job->codec = avcodec_alloc_context3(decoder);
     if (!job->codec)
         return NO_MEMORY;
@@ -274,6 +270,28 @@ static int same_form(const Job *job, const AVFrame *frame)
            !av_channel_layout_compare(&frame->ch_layout, &job->first_layout);
 }
 
+/*
+ * As many channels as there are stay as they are, under the recording's own layout where a WAV file can name it.
+ * Others are mixed between the recording's layout, or the usual one of its number of channels where it names none
+ * (the ffmpeg command guesses so too), and the usual one of the wanted number.
+ */
+static int choose_layouts(AVChannelLayout *from, AVChannelLayout *to, const AVChannelLayout *found, int wanted)
+{
+    int error;
+    av_channel_layout_default(to, wanted);
+    if (found->nb_channels == wanted) {
+        if (wanted > 2 && found->order == AV_CHANNEL_ORDER_NATIVE && (error = av_channel_layout_copy(to, found)) < 0)
+            return error;
+        return av_channel_layout_copy(from, to);
+    }
+    if (found->order != AV_CHANNEL_ORDER_UNSPEC)
+        return av_channel_layout_copy(from, found);
+    if (found->nb_channels > MOST_GUESSED)
+        return AVERROR(EINVAL);
+    av_channel_layout_default(from, found->nb_channels);
+    return 0;
+}
+
 /* Make the resampler ready for a recording like this frame; initialising it again keeps its filter bank. */
 static Status start_resampler(Job *job, const AVFrame *frame)
 {
@@ -288,12 +306,9 @@ static Status start_resampler(Job *job, const AVFrame *frame)
     int error = av_channel_layout_copy(&job->first_layout, &frame->ch_layout);
     if (error < 0)
         return fail(job, NOT_MIXABLE, error);
-    av_channel_layout_default(&to, target->channels);
-    job->outcome->mask = to.order == AV_CHANNEL_ORDER_NATIVE ? to.u.mask : 0;
-    if (frame->ch_layout.order == AV_CHANNEL_ORDER_UNSPEC) /* guess, as the ffmpeg command does */
-        av_channel_layout_default(&from, frame->ch_layout.nb_channels);
-    else if ((error = av_channel_layout_copy(&from, &frame->ch_layout)) < 0)
+    if ((error = choose_layouts(&from, &to, &frame->ch_layout, target->channels)) < 0)
         return fail(job, NOT_MIXABLE, error);
+    job->outcome->mask = to.u.mask < WAV_MASKS ? to.u.mask : 0;
     if (!converter->resampler || converter->from_rate != frame->sample_rate ||
         converter->from_format != frame->format || converter->to_rate != target->rate ||
         av_channel_layout_compare(&converter->from_layout, &from) ||
@@ -399,8 +414,6 @@ static Status finish(Job *job)
     const Outcome *outcome = job->outcome;
     if (!outcome->samples)
         return fail(job, NO_SAMPLES, 0);
-    if (outcome->declared && outcome->samples < outcome->declared - job->codec->sample_rate / 100)
-        return fail(job, TRUNCATED, 0);
     int made;
     do {
         Status status = resample(job, NULL, &made);
@@ -408,6 +421,12 @@ static Status finish(Job *job)
             return status;
     } while (made > 0);
     return outcome->size == job->target->headroom ? fail(job, TOO_SHORT, 0) : OK;
+}
+
+static int has_all(const Job *job)
+{
+    int64_t expected = llrint(job->target->expected_seconds * job->outcome->rate);
+    return expected > 0 && job->outcome->samples >= expected;
 }
 
 static Status run(Job *job)
@@ -419,6 +438,8 @@ static Status run(Job *job)
         status = open_codec(job);
     if (status == OK)
         status = take_packets(job);
+    if (status == DAMAGED && has_all(job)) /* what follows the recording is no part of it */
+        status = OK;
     return status == OK ? finish(job) : status;
 }
 
@@ -466,12 +487,12 @@ PUBLIC Converter *storeside_open(void)
     return NULL;
 }
 
-/* Convert the `size` bytes at `data`, or of the file open as `descriptor` where `data` is NULL. */
+/* Convert the bytes from `start` to before `end` of `data`, or of the file open as `descriptor` where `data` is NULL. */
 PUBLIC int storeside_convert(Converter *converter, const Target *target, const uint8_t *data, int descriptor,
-                             int64_t size, Block *block, Outcome *outcome)
+                             int64_t start, int64_t end, Block *block, Outcome *outcome)
 {
     Job job = {.converter = converter, .target = target, .block = block, .outcome = outcome,
-               .source = {.data = data, .descriptor = descriptor, .size = size}};
+               .source = {.data = data, .descriptor = descriptor, .start = start, .size = end - start}};
     memset(outcome, 0, sizeof *outcome);
     outcome->size = target->headroom;
     Status status = run(&job);

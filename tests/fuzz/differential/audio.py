@@ -1,0 +1,171 @@
+"""Our audio engines, native and PyAV, against the ffmpeg command."""
+
+from __future__ import annotations
+
+import random
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from include.transformers import audio, audio_libav
+from include.transformers.audio_errors import AudioError
+from include.transformers.audio_facts import stated_of
+from include.transformers.audio_limits import Limits
+from include.transformers.formats import AudioFormat
+from include.transformers.transformer import Data
+from tests.fuzz.differential import audio_corpus as corpus
+from tests.fuzz.differential import audio_reference as reference
+from tests.fuzz.differential.audio_corpus import Recording
+from tests.fuzz.differential.outcome import Outcome
+
+Engine = Callable[[bytes, AudioFormat, Limits], Data]
+ENGINES: dict[str, Engine] = {"native": audio.transcode, "PyAV": audio_libav.transcode}
+_BATCH = 64
+# Of the recordings that we refuse, one in so many is shown to ffmpeg: each may need a process of its own.
+_REFUSED_EVERY = 20
+# Steps of 16 bits by which decoders and resamplers of another version of libav differ.
+_STEPS = 8
+_ADPCM_STEPS = 64
+_LIMITS = Limits(seconds=600)
+_NUMBERS = re.compile(r"\d+")
+# Titles of sections in docs/differences.md.
+BEHIND = "Bytes before and behind a recording are not read"
+VERSIONS = "Damage that one version of libav finds and another does not"
+
+
+@dataclass
+class Tried:
+    """What came of one recording: samples of an engine, or why it refuses."""
+
+    recording: Recording
+    target: AudioFormat
+    ours: dict[str, bytes | str]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether an engine took it."""
+        return any(isinstance(made, bytes) for made in self.ours.values())
+
+    def request(self) -> reference.Request:
+        """Return what ffmpeg is asked for."""
+        base, target = self.recording.base, self.target
+        mixes = None if self.recording.kind == "flipped" else base.channels != target.channels
+        return reference.Request(self.recording.content, target.sample_rate, target.channels, mixes)
+
+
+def compare(files: int, seed: int, engines: dict[str, Engine] = ENGINES) -> Outcome:
+    """Compare recordings 0 to `files` of a seed."""
+    outcome = Outcome("audio", files)
+    with tempfile.TemporaryDirectory(prefix="differential-") as folder:
+        for start in range(0, files, _BATCH):
+            _batch(outcome, Path(folder), seed, range(start, min(files, start + _BATCH)), engines)
+    return outcome
+
+
+def _batch(outcome: Outcome, folder: Path, seed: int, numbers: range, engines: dict[str, Engine]) -> None:
+    tried = [_try(seed, number, engines) for number in numbers]
+    accepted = [one for one in tried if one.accepted]
+    refused = [one for one in tried if not one.accepted]
+    shown = [one for one in refused if one.recording.number % _REFUSED_EVERY == 0]
+    for one, theirs in zip(accepted, reference.samples(folder, [one.request() for one in accepted]), strict=True):
+        _judge(outcome, one, theirs)
+    for one, theirs in zip(shown, reference.samples(folder, [one.request() for one in shown]), strict=True):
+        if theirs:
+            why = next(made for made in one.ours.values() if isinstance(made, str))
+            outcome.stricter[f"{one.recording.kind}: {_NUMBERS.sub('N', why)[:90]}"] += 1
+    outcome.refused += len(refused)
+
+
+def _try(seed: int, number: int, engines: dict[str, Engine]) -> Tried:
+    recording = corpus.recording(seed, number)
+    rng = random.Random(f"target {seed}/{number}")  # noqa: S311
+    base = recording.base
+    form = rng.choice([(base.rate, min(base.channels, 8))] * 2 + [(16_000, 1), (44_100, 2), (base.rate, 3)])
+    target = AudioFormat(sample_rate=form[0], channels=form[1])
+    ours = {name: _samples(engine, recording.content, target) for name, engine in engines.items()}
+    return Tried(recording, target, ours)
+
+
+def _samples(engine: Engine, content: bytes, target: AudioFormat) -> bytes | str:
+    try:
+        made = bytes(engine(content, target, _LIMITS))
+    except AudioError as e:
+        return str(e)
+    return made[made.index(b"data") + 8 :]
+
+
+def _judge(outcome: Outcome, one: Tried, theirs: bytes | None) -> None:
+    wrong = _wrong(one, theirs)
+    if wrong.startswith("PyAV") and one.recording.kind == "flipped":
+        outcome.intended[VERSIONS] += 1
+    elif wrong and _is_beside(one, theirs):
+        outcome.intended[BEHIND] += 1
+    elif wrong:
+        outcome.silent.append(f"{one.recording} to {one.target.sample_rate} Hz {one.target.channels}: {wrong}")
+    elif any(isinstance(made, str) for made in one.ours.values()):
+        outcome.intended[VERSIONS] += 1
+    else:
+        outcome.equal += 1
+
+
+def _wrong(one: Tried, theirs: bytes | None) -> str:
+    """Return what is wrong with the results; "" for nothing."""
+    refusals = {name: made for name, made in one.ours.items() if isinstance(made, str)}
+    if refusals and one.recording.kind != "flipped":
+        return f"only one engine refuses it: {refusals}"
+    for name, made in one.ours.items():
+        if isinstance(made, bytes) and (difference := _difference(one, name, made, theirs)):
+            return f"{name}: {difference}"
+    return _missing(one)
+
+
+def _difference(one: Tried, engine: str, made: bytes, theirs: bytes | None) -> str:
+    if theirs is None:
+        return "ffmpeg refuses it"
+    if len(made) != len(theirs):
+        return f"{len(made)} bytes of samples instead of {len(theirs)}"
+    if made == theirs:
+        return ""
+    steps = int(np.abs(np.frombuffer(made, "<i2").astype(int) - np.frombuffer(theirs, "<i2")).max())
+    is_exact = engine == "native" or _is_copied(one)
+    most = _ADPCM_STEPS if one.recording.base.encoder.startswith("adpcm") else _STEPS
+    return f"samples differ by {steps} steps" if is_exact or steps > most else ""
+
+
+def _is_beside(one: Tried, theirs: bytes | None) -> bool:
+    """Whether all engines gave what they give without the bytes that they ignored, and ffmpeg did not."""
+    try:
+        stated = stated_of(one.recording.content)
+    except AudioError:
+        return False
+    if not (stated.ignored or stated.start) or one.recording.kind not in ("trailing", "tagged"):
+        return False
+    whole = corpus.encoded(one.recording.base)
+    return theirs != _samples(audio.transcode, whole, one.target) and all(
+        made == _samples(ENGINES[name], whole, one.target) for name, made in one.ours.items() if name in ENGINES
+    )
+
+
+def _is_copied(one: Tried) -> bool:
+    """Whether samples are neither resampled, nor mixed, nor decoded from a lossy codec."""
+    base, target = one.recording.base, one.target
+    return (
+        one.recording.kind != "flipped"
+        and base.is_lossless
+        and (base.rate, base.channels) == (target.sample_rate, target.channels)
+    )
+
+
+def _missing(one: Tried) -> str:
+    """Return how much is missing of a recording that was cut and is said to be complete; "" for none."""
+    recording = one.recording
+    if not recording.kind.startswith("cut") or stated_of(recording.content).complete != "yes":
+        return ""
+    whole = audio.transcode(corpus.encoded(recording.base), one.target, _LIMITS)
+    made = next(samples for samples in one.ours.values() if isinstance(samples, bytes))
+    left = len(whole) - whole.tobytes().index(b"data") - 8 - len(made)
+    return f"{left} bytes of samples are missing from a complete recording" if left > 0 else ""

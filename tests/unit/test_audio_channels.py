@@ -1,0 +1,105 @@
+"""Recordings of every number and layout of channels: as many channels as there are stay as they are."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from include.transformers import audio_libav, audio_native
+from include.transformers.audio import AudioError
+from include.transformers.audio_limits import Limits
+from include.transformers.ffmpeg import AudioFfmpeg
+from include.transformers.ffmpeg_settings import FfmpegSettings
+from include.transformers.formats import AudioFormat
+from tests.fuzz.differential import audio_corpus as corpus
+from tests.fuzz.differential.audio_corpus import UNSPECIFIED, Base
+from tests.unit.test_audio import Convert, every_transcoder, needs_native
+
+CONTAINERS = [
+    ("wav", "pcm_s16le"), ("flac", "flac"), ("w64", "pcm_s16le"), ("caf", "pcm_s16be"), ("mov", "pcm_s16be"),
+    ("matroska", "flac"), ("aiff", "pcm_s16be"), ("au", "pcm_s16be"),
+]  # fmt: skip
+LAYOUTS = [(count, layout) for count, layouts in corpus.LAYOUTS.items() for layout in layouts]
+
+
+def base(muxer: str, encoder: str, count: int, layout: str) -> Base:
+    return Base(muxer, encoder, 16_000, count, layout, (), 0.11)
+
+
+def samples(made: object) -> bytes:
+    content = bytes(made)  # type: ignore[call-overload]
+    return content[content.index(b"data") + 8 :]  # type: ignore[no-any-return]
+
+
+def source(count: int) -> bytes:
+    """Return the samples of a recording of so many channels, from a file that nothing has decoded."""
+    return samples(corpus.encoded(base("wav", "pcm_s16le", count, UNSPECIFIED)))
+
+
+@every_transcoder
+@pytest.mark.parametrize(("count", "layout"), [*LAYOUTS, *((count, UNSPECIFIED) for count in range(1, 9))])
+@pytest.mark.parametrize(("muxer", "encoder"), CONTAINERS)
+def test_as_many_channels_keep_every_sample(
+    convert: Convert, muxer: str, encoder: str, count: int, layout: str
+) -> None:
+    content = corpus.encoded(base(muxer, encoder, count, layout))
+    assert samples(convert(content, AudioFormat(channels=count), Limits())) == source(count)
+
+
+@needs_native
+@pytest.mark.parametrize(("count", "layout"), [*LAYOUTS, *((count, UNSPECIFIED) for count in range(1, 9))])
+def test_both_engines_write_the_same_header(count: int, layout: str) -> None:
+    content = corpus.encoded(base("wav", "pcm_s16le", count, layout))
+    target = AudioFormat(channels=count)
+    native, pyav = (bytes(engine.transcode(content, target, Limits())) for engine in (audio_native, audio_libav))
+    assert native == pyav
+
+
+@needs_native
+@pytest.mark.parametrize("wanted", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize(("count", "layout"), LAYOUTS)
+def test_both_engines_mix_other_numbers_alike(count: int, layout: str, wanted: int) -> None:
+    content = corpus.encoded(base("flac", "flac", count, layout))
+    target = AudioFormat(channels=wanted)
+    native, pyav = (
+        np.frombuffer(samples(engine.transcode(content, target, Limits())), "<i2").astype(int)
+        for engine in (audio_native, audio_libav)
+    )
+    assert len(native) == len(pyav)
+    assert np.abs(native - pyav).max() <= 2
+
+
+@every_transcoder
+@pytest.mark.parametrize("count", range(9, 17))
+def test_more_than_eight_channels_without_names_are_not_mixed(convert: Convert, count: int) -> None:
+    content = corpus.encoded(base("wav", "pcm_s16le", count, UNSPECIFIED))
+    for wanted in (1, 8):
+        with pytest.raises(AudioError, match=f"pcm_s16le of {count} channels at 16000 Hz cannot be transcoded"):
+            convert(content, AudioFormat(channels=wanted), Limits())
+
+
+@pytest.mark.parametrize("container", [("flac", "flac"), ("flac", "flac_s24"), ("wav", "pcm_s24le"), ("m4a", "aac")])
+@pytest.mark.parametrize("layout", ["quad", "4.0", UNSPECIFIED])
+def test_other_formats_keep_them_too(container: tuple[str, str], layout: str) -> None:
+    content = corpus.encoded(base("wav", "pcm_s16le", 4, layout))
+    made = bytes(audio_libav.transcode(content, AudioFormat(*container, channels=4), Limits()))
+    decoded = samples(audio_libav.transcode(made, AudioFormat(channels=4), Limits()))
+    if container[0] != "m4a":
+        assert decoded == source(4)
+        return
+    wanted, got = (np.frombuffer(one, "<i2").reshape(-1, 4).astype(float) for one in (source(4), decoded))
+    for channel in range(4):  # each is still the one that it was
+        found = [abs(np.correlate(got[1_024 : 1_024 + 600, channel], wanted[:600, k])[0]) for k in range(4)]
+        assert max(found) > 0
+
+
+@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg command")
+@pytest.mark.parametrize(("count", "layout"), [(3, "3.0"), (4, "quad"), (4, UNSPECIFIED), (7, "7.0"), (2, "stereo")])
+def test_the_ffmpeg_command_keeps_them_too(count: int, layout: str) -> None:
+    transformer = AudioFfmpeg(
+        FfmpegSettings(output={"format": "wav", "acodec": "pcm_s16le", "ac": count, "ar": 16_000}), Limits()
+    )
+    content = corpus.encoded(base("wav", "pcm_s16le", count, layout))
+    assert samples(transformer.transform(content, "", "")) == source(count)

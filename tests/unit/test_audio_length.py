@@ -1,0 +1,286 @@
+"""What containers state about their length, and recordings that are shorter than that."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from include.transformers import audio, audio_libav, audio_native
+from include.transformers.audio import AudioError, probe
+from include.transformers.audio_facts import stated_of
+from include.transformers.audio_limits import Limits
+from include.transformers.formats import AudioFormat
+from tests.fuzz.differential import audio_corpus as corpus
+from tests.fuzz.differential.audio_corpus import Base
+from tests.unit.test_audio import needs_native, riff, s16, sine, wav
+
+BASES = {
+    f"{muxer}-{encoder}{'-' + options[0][1] if options else ''}": Base(
+        muxer, encoder, rates[-1], 1 if most == 1 else 2, "mono" if most == 1 else "stereo", options, 0.3
+    )
+    for muxer, encoder, rates, most, options in corpus.FORMS
+}
+# Nothing in them says how long they are.
+OPEN = {"ac3-ac3", "adts-aac", "mp3-libmp3lame-0", "mp4-aac-frag_keyframe+empty_moov"}
+STATED = sorted(set(BASES) - OPEN)
+
+
+def by_native(content: bytes) -> bytes:
+    return bytes(audio_native.transcode(content, AudioFormat(), Limits()))
+
+
+def by_pyav(content: bytes) -> bytes:
+    return bytes(audio_libav.transcode(content, AudioFormat(), Limits()))
+
+
+every_reader = pytest.mark.parametrize("read", [probe, by_pyav, pytest.param(by_native, marks=needs_native)])
+Read = Callable[[bytes], Any]
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_whole_recordings_are_complete_or_state_nothing(name: str) -> None:
+    facts = probe(corpus.encoded(BASES[name]))
+    assert (facts.complete, facts.ignored) == ("unknown" if name in OPEN else "yes", facts.ignored)
+    if name in OPEN:
+        assert facts.declared_seconds is None
+    else:
+        assert facts.declared_seconds == pytest.approx(0.3, abs=0.25)
+
+
+@every_reader
+@pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("name", STATED)
+def test_a_cut_recording_is_refused(read: Read, name: str, part: float) -> None:
+    content = corpus.encoded(replace(BASES[name], seconds=2.0))
+    with pytest.raises(AudioError):
+        read(content[: int(len(content) * part)])
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(STATED), st.floats(0, 1, exclude_max=True))
+def test_no_cut_recording_is_complete_and_shorter(name: str, part: float) -> None:
+    content = corpus.encoded(BASES[name])
+    try:
+        facts = probe(content[: int(len(content) * part)])
+    except AudioError:
+        return
+    assert facts.complete != "yes" or facts.samples == probe(content).samples
+
+
+def test_an_mp3_file_of_fewer_frames_than_its_header_states_is_refused() -> None:
+    content = corpus.encoded(Base("mp3", "libmp3lame", 44_100, 2, "stereo", (), 20.0))
+    frames = [at for at in range(len(content) - 4) if content[at : at + 2] == b"\xff\xfb"]
+    kept = content[: next(at for at in frames if at > 12_000)]
+    for end in (kept, content[: frames[-4]]):
+        with pytest.raises(
+            AudioError, match=r"truncated: .* declared samples are there|truncated: the last frame has"
+        ):
+            probe(end)
+
+
+def test_a_vbri_header_states_the_length() -> None:
+    plain = corpus.encoded(Base("mp3", "libmp3lame", 44_100, 2, "stereo", BASES["mp3-libmp3lame-0"].options, 2.0))
+    size = next(
+        at for at in range(4, 5_000) if plain[at : at + 2] == plain[:2] and plain[at + 2] >> 2 == plain[2] >> 2
+    )
+    head = plain[:4] + bytes(32) + b"VBRI" + bytes(10)
+
+    def with_header(frames: int) -> bytes:
+        return (head + struct.pack(">I", frames)).ljust(size, b"\0") + plain
+
+    frames = round(probe(plain).samples / 1_152)
+    assert stated_of(with_header(frames)).seconds == pytest.approx(frames * 1_152 / 44_100)
+    assert probe(with_header(frames)).complete == "yes"
+    with pytest.raises(AudioError, match="truncated: "):
+        probe(with_header(10_000))
+
+
+@every_reader
+def test_ogg_without_its_last_page_is_refused(read: Read) -> None:
+    content = corpus.encoded(Base("ogg", "libopus", 48_000, 1, "mono", (), 3.5))
+    with pytest.raises(AudioError, match="truncated: the opus stream in Ogg has no end-of-stream page"):
+        read(content[: content.rindex(b"OggS")])
+
+
+class Pipe(io.RawIOBase):
+    """Takes a stream, and cannot go back."""
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, more: Any) -> int:
+        self.content += bytes(more)
+        return len(more)
+
+
+def piped(muxer: str, encoder: str, rate: int = 16_000) -> bytes:
+    pipe = Pipe()
+    samples = s16(sine(1.0, rate))
+    with av.open(pipe, "w", format=muxer) as out:
+        stream: Any = out.add_stream(encoder, rate=rate, layout="mono")
+        stream.codec_context.options = {"strict": "-2"}
+        stream.codec_context.open()
+        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), "s16", "mono")
+        frame.sample_rate, frame.pts = rate, 0
+        form = stream.codec_context.format.name
+        resampler = av.AudioResampler(form, "mono", rate, stream.codec_context.frame_size or None)
+        for made in (*resampler.resample(frame), *resampler.resample(None)):
+            out.mux(stream.encode(made))
+        out.mux(stream.encode(None))
+    return pipe.content
+
+
+@every_reader
+@pytest.mark.parametrize(
+    "content",
+    [
+        riff(s16(sine()).tobytes(), 1, 16_000, 2, declared=0),
+        riff(s16(sine()).tobytes(), 1, 16_000, 2, declared=0xFFFFFFFF),
+        piped("flac", "flac"), piped("matroska", "flac"), piped("webm", "libopus", 48_000), piped("au", "pcm_s16be"),
+        piped("mp3", "libmp3lame"),
+    ],
+    ids=["wav 0", "wav 2^32 - 1", "flac", "matroska", "webm", "au", "mp3"],
+)  # fmt: skip
+def test_streams_through_a_pipe_are_accepted_as_of_unknown_length(read: Read, content: bytes) -> None:
+    assert read(content)
+    facts = probe(content)
+    assert facts.complete == "unknown"
+    assert facts.declared_seconds is None
+    assert facts.duration_seconds == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("declared", [-1, 1])
+def test_a_wav_file_that_lacks_one_byte_is_refused(declared: int) -> None:
+    data = s16(sine()).tobytes()
+    content = riff(data, 1, 16_000, 2, declared=len(data) + declared)
+    if declared < 0:
+        assert probe(content).ignored
+    else:
+        with pytest.raises(AudioError, match="truncated: 32000 of 32001 declared bytes"):
+            probe(content)
+
+
+# --- hostile headers
+
+MAGIC = [corpus.encoded(base) for base in BASES.values()]
+
+
+@settings(max_examples=1_500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(MAGIC), st.integers(0, 2**32), st.integers(1, 12))
+def test_damaged_headers_are_read_or_refused(content: bytes, seed: int, damages: int) -> None:
+    rng = random.Random(seed)  # noqa: S311
+    changed = bytearray(content[: rng.choice((40, 200, len(content)))])
+    for _ in range(damages):
+        at = rng.randrange(min(len(changed), 400))
+        word = rng.choice((b"\xff" * 8, bytes(8), rng.randbytes(4), b"\x7f\xff\xff\xff", b"\x80" + bytes(7)))
+        changed[at : at + len(word)] = word
+    try:
+        stated = stated_of(bytes(changed))
+    except AudioError:
+        return
+    assert 0 <= stated.start <= stated.end <= len(changed)
+    assert stated.complete in ("yes", "unknown")
+    assert stated.seconds is None or 0 <= stated.seconds < float("inf")
+    assert stated.slack >= 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfb\x90\x00" * 500_000,
+        b"\xff\xe3\x18\xc4" + b"\xff" * 2_000_000,
+        b"RIFF\0\0\0\0WAVE" + b"LIST\0\0\0\0" * 200_000,
+        b"OggS\0\2" + bytes(20) + b"\0" + (b"OggS\0\0" + bytes(20) + b"\0") * 80_000,
+        b"\x1a\x45\xdf\xa3\x80" + b"\x18\x53\x80\x67\x01" + b"\xff" * 7 + b"\xec\x80" * 1_000_000,
+        b"\0\0\0\x08moov" * 250_000,
+        (b"\0\0\0\x10trak\0\0\0\x08mdia") * 100_000,
+        b"ID3\x04\0\0\0\0\0\0" * 200_000,
+        b"fLaC" + bytes(40) + b"LYRICS200" * 200_000,
+    ],
+)
+def test_many_small_headers_take_little_time(content: bytes) -> None:
+    started = time.process_time()
+    with suppress(AudioError):
+        stated_of(content)
+    assert time.process_time() - started < 3
+
+
+# --- what follows a recording
+
+
+TAGS = {
+    "ID3v1 tag": corpus._id3v1,
+    "APE tag": corpus._ape,
+    "APE tag, ID3v1 tag": lambda c: corpus._id3v1(corpus._ape(c)),
+}
+
+
+@every_reader
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("name", ["flac-flac", "mp3-libmp3lame", "mp3-libmp3lame-0"])
+def test_tags_behind_a_recording_are_ignored_and_named(read: Read, name: str, tag: str) -> None:
+    content = corpus.encoded(BASES[name])
+    tagged = TAGS[tag](content)
+    assert probe(tagged).ignored == tag
+    if read is not probe:
+        assert read(tagged) == read(content)
+
+
+@every_reader
+@pytest.mark.parametrize("junk", [b"\0", b"\xff", b"x", b"\r\n", bytes(500)], ids=repr)
+@pytest.mark.parametrize(
+    "name",
+    ["wav-pcm_s16le", "wav-pcm_s24le", "aiff-pcm_s16be", "aiff-pcm_s24be", "w64-pcm_s24le", "caf-pcm_s16be",
+     "flac-flac", "mp3-libmp3lame", "mp3-libmp3lame-0", "ogg-libopus", "ipod-aac", "matroska-flac", "asf-wmav2",
+     "au-pcm_s16be"],
+)  # fmt: skip
+def test_bytes_behind_a_recording_change_nothing(read: Read, name: str, junk: bytes) -> None:
+    content = corpus.encoded(BASES[name])
+    if read is probe:
+        whole, more = probe(content), probe(content + junk)
+        assert replace(more, bytes=whole.bytes, checksum=whole.checksum, ignored=whole.ignored) == whole
+        assert more.ignored or name in ("flac-flac", "wav-pcm_s16le")
+    else:
+        assert read(content + junk) == read(content)
+
+
+@needs_native
+def test_what_only_pyav_decodes_is_decoded() -> None:
+    """FLAC of 32 bits: libav has a decoder from FFmpeg 6 on."""
+    samples = (sine(0.5) * (2**31 - 1)).astype("<i4")
+    out = io.BytesIO()
+    with av.open(out, "w", format="flac") as target:
+        stream: Any = target.add_stream("flac", rate=16_000, layout="mono")
+        stream.codec_context.format = "s32"
+        stream.codec_context.options = {"strict": "-2", "bits_per_raw_sample": "32"}
+        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), "s32", "mono")
+        frame.sample_rate, frame.pts = 16_000, 0
+        resampler = av.AudioResampler("s32", "mono", 16_000, 4_096)
+        for made in (*resampler.resample(frame), *resampler.resample(None)):
+            target.mux(stream.encode(made))
+        target.mux(stream.encode(None))
+    content = out.getvalue()
+    assert (content[20] & 1) << 4 | content[21] >> 4 == 31, "32 bits"
+    assert bytes(audio.transcode(content, AudioFormat())) == by_pyav(content)
+    assert np.abs(np.frombuffer(by_pyav(content), "<i2", offset=44) - samples[:8_000] / 65_536).max() <= 1
+
+
+def test_an_unreadable_object_is_told_what_is_accepted() -> None:
+    with pytest.raises(AudioError, match=r"not an audio container .*accepted are AAC, AC-3, AIFF.* WavPack and WMA"):
+        probe(b"GIF89a" + bytes(3_000))
+    assert probe(wav(s16(sine()))).complete == "yes"

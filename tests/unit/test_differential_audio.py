@@ -1,0 +1,55 @@
+"""The differential fuzzing of audio: a few hundred files, and whether it sees a difference at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.transformers import audio, audio_native
+from include.transformers.audio_limits import Limits
+from include.transformers.formats import AudioFormat
+from tests.fuzz.differential import audio as family
+from tests.unit.test_audio_native import is_of_the_same_libraries
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("ffmpeg") or not audio_native.is_available() or not is_of_the_same_libraries(),
+    reason="no native library, or no ffmpeg command of the same libraries",
+)
+DIFFERENCES = Path(__file__).resolve().parents[2] / "docs" / "differences.md"
+
+
+def test_no_difference_is_silent() -> None:
+    outcome = family.compare(256, seed=3)
+    assert not outcome.silent, outcome.silent
+    assert outcome.equal > 100
+    assert outcome.files == outcome.equal + outcome.refused + outcome.intended.total()
+
+
+def test_a_planted_difference_is_found() -> None:
+    def louder(content: bytes, target: AudioFormat, limits: Limits) -> Any:
+        made = bytearray(audio.transcode(content, target, limits))
+        made[-2] ^= 1
+        return made
+
+    outcome = family.compare(64, seed=3, engines={"native": louder})
+    assert len(outcome.silent) > 20
+    assert "samples differ by 1 steps" in outcome.silent[0]
+
+
+def test_a_planted_acceptance_is_found() -> None:
+    def lenient(content: bytes, target: AudioFormat, limits: Limits) -> Any:
+        try:
+            return audio.transcode(content, target, limits)
+        except audio.AudioError:
+            return b"data0000" + bytes(2_000)
+
+    outcome = family.compare(64, seed=3, engines={"native": lenient})
+    assert len(outcome.silent) > 5
+
+
+@pytest.mark.parametrize("title", [family.BEHIND, family.VERSIONS])
+def test_intended_differences_are_documented(title: str) -> None:
+    assert f"\n## {title}\n" in DIFFERENCES.read_text()
