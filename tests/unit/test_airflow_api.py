@@ -104,7 +104,8 @@ def airflow() -> Iterator[Callable[..., tuple[Airflow, AirflowApi]]]:
         server = Airflow(list(faults))
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True, args=(0.05,)).start()
-        return server, AirflowApi(f"http://{HOST}:{server.server_port}", "admin", "x", timeout=TIMEOUT)
+        url = f"http://{HOST}:{server.server_port}"
+        return server, AirflowApi(url, "admin", "x", timeout=TIMEOUT, patience=patience)
 
     yield make
     for server in servers:
@@ -154,7 +155,7 @@ def test_a_run_that_somebody_else_has_started_is_a_conflict(airflow: Any) -> Non
 
 
 def test_patience_has_an_end(airflow: Any) -> None:
-    _, api = airflow("", *["503"] * 100, patience=1)
+    _, api = airflow("", *["503"] * 1_000, patience=1)
     started = time.monotonic()
     with pytest.raises(requests.HTTPError, match="503"):
         api.get("dags")

@@ -57,7 +57,8 @@ def test_arguments_reach_the_engine() -> None:
     given = {
         "keys": "2026/**", "format": "csv", "csv": {"delimiter": ";", "names": ["a", "b"]}, "loader": "push",
         "columns": {"a": "UInt8"}, "order_by": "a", "partition_by": "b", "ttl": "c", "engine": "ReplacingMergeTree",
-        "system_columns": ["_object"], "nested": "json", "on_drift": "rest", "on_bad_rows": "keep",
+        "system_columns": ["_object"], "nested": "json",
+        "on_null_nested": "empty", "strict_json": False, "on_drift": "rest", "on_bad_rows": "keep",
         "max_bad_rows": 7, "on_overwrite": "replace", "all_or_nothing": True, "retry_failed": "True",
         "overlap_seconds": 9.0, "sample_objects": 3, "sample_bytes": 12, "batch_bytes": 11,
     }  # fmt: skip

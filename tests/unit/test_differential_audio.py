@@ -52,4 +52,4 @@ def test_a_planted_acceptance_is_found() -> None:
 
 @pytest.mark.parametrize("title", [family.BEHIND, family.VERSIONS])
 def test_intended_differences_are_documented(title: str) -> None:
-    assert f"\n## {title}\n" in DIFFERENCES.read_text()
+    assert f"\n### {title}\n" in DIFFERENCES.read_text()

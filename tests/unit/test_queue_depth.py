@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from include.events import ledger
 from include.events.deliveries import Delivery, Outcome
 from include.events.ledger import EventLedger
 from include.events.load import Limits
@@ -103,7 +104,10 @@ class Idle(Watch):
         pass
 
 
-def test_a_watcher_notes_the_depth_now_and_then_and_does_not_end_when_it_cannot() -> None:
+def test_a_watcher_notes_the_depth_now_and_then_and_does_not_end_when_it_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger, "migrate", lambda client: [])
     client, queue = Client(), Queue(Sqs(3, 0, 0, dead=None), URL)  # type: ignore[arg-type]
     client.query = lambda *_, **__: SimpleNamespace(first_row=(5, 7.0))  # type: ignore[method-assign]
     for seconds, rows in ((0.0, 3), (30.0, 1)):

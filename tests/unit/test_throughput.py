@@ -21,6 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 from include.stack.settings import CHECKOUT
 from include.storage.buckets import Bucket
 from include.storage.cluster import Cluster
+from include.storage.throughput import tables
 from include.storage.throughput.chart import draw
 from include.storage.throughput.load import Load, Loader, Outcome, environment, find, size
 from include.storage.throughput.measure import Comparison, Measurement, Report
@@ -348,7 +349,8 @@ def test_bad_input_fails_at_once(monkeypatch: pytest.MonkeyPatch, arguments: dic
 
 
 def test_a_cluster_that_does_not_answer_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(throughput, "clickhouse", lambda conn_id: SimpleNamespace(command=lambda statement: None))
+    monkeypatch.setattr(throughput, "clickhouse", lambda conn_id: SimpleNamespace())
+    monkeypatch.setattr(tables, "migrate", lambda client: [])
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", "http://127.0.0.1:9")
     operator = AISMeasureThroughputOperator(
         task_id="measure", bucket="ais://bench", dataset_size="1GiB", loader=script(tmp_path, "exit 0")
