@@ -87,6 +87,7 @@ def test_values_that_a_column_cannot_hold(loading: Loading, loader: str, form: s
             # JSON goes on after the 1 of 1.5 or 1e20, and then misses a comma.
             failing[f"{column}{n}.{form}"] = "Cannot parse" if form == "jsonl" and value in ("1.5", "1e20") else word
     if form == "jsonl":
+        failing["s0.jsonl"] = "row 0 is not JSON (RFC 8259): invalid UTF-8 at byte"  # the check for JSON comes first
         objects["u4.jsonl"] = write({**GOOD, "u": ""}).replace(b'"u": ,', b'"u": null,')
     loading.put({**objects, f"good1.{form}": write(GOOD), f"good2.{form}": write({**GOOD, "u": "255"})})
     loading.load(loader=loader)
@@ -132,9 +133,9 @@ def broken_objects() -> dict[str, tuple[bytes, str]]:
     gz, xz = gzip.compress(BIG), lzma.compress(BIG)
     found = {
         "damaged.csv.gz": (gz[: len(gz) // 2] + bytes(80) + gz[len(gz) // 2 + 80 :], "inflate"),
-        "cut.csv.gz": (gz[: len(gz) // 2], "inflate"),
-        "begun.csv.gz": (gz[:5], "inflate"),
-        "cut.csv.xz": (xz[:-100], "lzma"),
+        "cut.csv.gz": (gz[: len(gz) // 2], "compressed content is broken"),
+        "begun.csv.gz": (gz[:5], "compressed content is broken"),
+        "cut.csv.xz": (xz[:-100], "compressed content is broken"),
         "parquet.csv": (parquet({"n": [1]}), "is a Parquet file"),
         "unknown.csv": (b"n,s,z\n1,x,2\n", "z"),
         "twice.csv": (b"n,n,s\n1,2,x\n", "Duplicate field"),
@@ -185,7 +186,6 @@ def test_broken_parquet(loading: Loading, loader: str) -> None:
         "unknown.parquet": (parquet({"n": [1], "s": ["x"], "z": [1]}), "'z'"),
         "type.parquet": (parquet({"n": ["x"], "s": ["x"]}), "cannot take"),
         "null.parquet": (parquet({"n": pa.array([1, None], pa.int64()), "s": ["x", "y"]}), "column n"),
-        "duration.parquet": (parquet({"n": [1], "s": pa.array([1], pa.duration("s"))}), "no type for Parquet's"),
         "wide.parquet": (parquet({"n": pa.array([2**64 - 1], pa.uint64()), "s": ["x"]}), "'n'"),
         "decimal.parquet": (parquet({"n": pa.array([1.5], pa.float64()), "s": ["x"]}), "cannot take"),
     }
