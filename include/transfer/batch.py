@@ -264,9 +264,11 @@ class BatchLoad:
     def _by_tidying(self, o: Planned, error: ObjectError) -> Staged | None:
         """Push a text object without its blank lines, and with a name for a column that has none."""
         form = self.work.form
-        if not (form.is_text and form.is_native and is_untidy(self.reader.content(o).plain(), form)):
+        if not (form.is_text and form.is_native) or by_size(error.__cause__ or error):
             return None
         try:
+            if not is_untidy(self.reader.content(o).plain(), form):
+                return None
             return self._with_retries([o], How(push=True, tidy=True))
         except ObjectError as e:
             log.info("%r: without its blank lines, and with all names: %s", o.key, e)

@@ -237,7 +237,9 @@ class Reader:
             source, only = self._source(few, reading.form.clickhouse, columns, how.compression)
             extra = pulled_columns(destination.name, self.source.bucket, few, self.request.system_columns)
             more = {} if reading.form.is_text else _cached(group.planned)
-            if only and not reading.form.is_text:  # else the condition on `_path` is taken for one on a missing column
+            if (
+                only and not reading.form.is_text
+            ):  # else the condition on `_path` is taken for one on a missing column
                 more = {**more, "input_format_parquet_allow_missing_columns": 1}
             statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
             self._execute(table, statement, settings(reading.form, **more))

@@ -107,7 +107,9 @@ class _Check:
 
     def too_long(self) -> ObjectError:
         """Return the error of a document that does not end."""
-        return self._error(f"it does not end within {LONGEST_DOCUMENT >> 20} MB")
+        return self._error(
+            f"it does not end within {LONGEST_DOCUMENT >> 20} MB: divide it, or load with strict_json=False"
+        )
 
     def _line(self, line: bytes) -> None:
         if not self._document and not line.strip(_BLANK):

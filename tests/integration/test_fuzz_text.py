@@ -28,8 +28,14 @@ def test_no_difference_is_silent(stack: Any, clickhouse: Any, s3_client: Any, fa
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_planted_difference_is_found(stack: Any, clickhouse: Any, s3_client: Any, family: str) -> None:
     group = next(FAMILIES[family].groups(6, 7))
-    rows = {key: group.expected(content) for key, content in group.files.items()}
-    victim = next(content for key, content in group.files.items() if rows[key])
+
+    def rows(content: bytes) -> text.Rows:
+        try:
+            return group.expected(content)
+        except text.Refused:
+            return []
+
+    victim = next(content for content in group.files.values() if rows(content))
     planted = replace(
         group, expected=lambda content: group.expected(content)[1:] if content == victim else group.expected(content)
     )

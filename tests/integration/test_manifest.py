@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import wave
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -318,6 +319,15 @@ def test_staged_rows_that_are_gone_are_missed(shelf: Shelf) -> None:
         manifest.publish(job.scope)
 
 
+def measured(facts: dict[str, bytes]) -> dict[str, dict[str, Any]]:
+    """Return the facts without those about the container: a transcode's are about the recording that it read."""
+    about_container = {"complete", "declared_seconds", "ignored"}
+    return {
+        name: {key: value for key, value in json.loads(content).items() if key not in about_container}
+        for name, content in facts.items()
+    }
+
+
 @pytest.mark.parametrize("over", ["ws", "hpush"])
 def test_facts_of_a_transcode_are_those_of_the_probe(
     shelf: Shelf, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, over: str
@@ -331,7 +341,7 @@ def test_facts_of_a_transcode_are_those_of_the_probe(
     summary = shelf.transcode(recordings, run, over=over)
     assert (summary.done, summary.failed) == (len(names), 0), summary
     assert shelf.probe(other)[1].done == len(names)
-    assert shelf.found_facts(run) == shelf.found_facts(other)
+    assert measured(shelf.found_facts(run)) == measured(shelf.found_facts(other))
     assert len(shelf.found_facts(run)) == len(names)
 
     # they are all that a probe of the same run asks for

@@ -133,9 +133,9 @@ def broken_objects() -> dict[str, tuple[bytes, str]]:
     gz, xz = gzip.compress(BIG), lzma.compress(BIG)
     found = {
         "damaged.csv.gz": (gz[: len(gz) // 2] + bytes(80) + gz[len(gz) // 2 + 80 :], "inflate"),
-        "cut.csv.gz": (gz[: len(gz) // 2], "compressed content is broken"),
-        "begun.csv.gz": (gz[:5], "compressed content is broken"),
-        "cut.csv.xz": (xz[:-100], "compressed content is broken"),
+        "cut.csv.gz": (gz[: len(gz) // 2], "inflate"),
+        "begun.csv.gz": (gz[:5], "inflate"),
+        "cut.csv.xz": (xz[:-100], "lzma"),
         "parquet.csv": (parquet({"n": [1]}), "is a Parquet file"),
         "unknown.csv": (b"n,s,z\n1,x,2\n", "z"),
         "twice.csv": (b"n,n,s\n1,2,x\n", "Duplicate field"),

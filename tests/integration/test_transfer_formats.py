@@ -155,8 +155,8 @@ NESTED = [
 @pytest.mark.parametrize(
     ("nested", "kind", "value"),
     [
-        ("tuple", "Tuple(", {"x": 1, "y": "a"}),
-        ("json", "JSON", {"x": 1, "y": "a"}),
+        ("tuple", "Nullable(Tuple(", {"x": 1, "y": "a"}),
+        ("json", "Nullable(JSON)", {"x": 1, "y": "a"}),
         ("string", "Nullable(String)", '{"x": 1, "y": "a"}'),
     ],
 )

@@ -71,8 +71,8 @@ def test_a_pushed_gzip_is_never_whole_in_the_worker(loading: Loading) -> None:
     ("limits", "rows", "group", "most_mb"),
     [
         ((), 16_000_000, 1_000_000, WORKER_MB),
-        (("WHOLE_PARQUET",), 16_000_000, 1_000_000, WORKER_MB),
-        (("WHOLE_PARQUET", "WHOLE_ROW_GROUP"), 8_000_000, 8_000_000, 45),
+        (("push.WHOLE_PARQUET",), 16_000_000, 1_000_000, WORKER_MB),
+        (("push.WHOLE_PARQUET", "parquet.WHOLE_ROW_GROUP"), 8_000_000, 8_000_000, 45),
     ],
     ids=["as it is", "by row groups", "within a row group"],
 )
@@ -81,7 +81,7 @@ def test_a_pushed_parquet_is_never_whole_in_the_worker(
 ) -> None:
     """128 MB in 16 row groups, and 64 MB in one: those limits are lowered that objects of this size are below."""
     for limit in limits:
-        monkeypatch.setattr(f"include.transfer.push.{limit}", 1000)
+        monkeypatch.setattr(f"include.transfer.{limit}", 1000)
     numbers = pa.array(np.random.default_rng(1).integers(0, 1 << 60, rows))
     content = parquet({"n": numbers}, row_group_size=group, compression="none", use_dictionary=False)
     total = int(numbers.to_numpy().sum(dtype=np.uint64))  # as ClickHouse adds: modulo 2^64
@@ -120,8 +120,8 @@ def test_a_row_of_300_mb_is_a_row(loading: Loading, form: str, loader: str) -> N
     before, after, good = FORMS[form]
     loading.create("n Int64, s String")
     loading.put({f"long.{form}.gz": long(before, 300, after), f"good.{form}": good})
-    with bounded():
-        report = loading.load(loader=loader, format=form)
+    with bounded():  # a worker that checks a JSON document holds all of it
+        report = loading.load(loader=loader, format=form, strict_json=loader == "pull")
     assert (report.loaded, report.failed) == (2, 0)
     assert loading.rows("n, length(s)") == [(1, 1), (2, 1), (3, 300 * MB), (4, 1)]
 
@@ -133,7 +133,7 @@ def test_a_row_that_needs_more_memory_than_a_statement_may_take(loading: Loading
     before, after, good = FORMS[form]
     loading.create("n Int64, s String")
     loading.put({f"long.{form}.gz": long(before, 300, after), **{f"{n}.{form}": good for n in range(5)}})
-    transfer = loading.transfer(loader=loader, format=form)
+    transfer = loading.transfer(loader=loader, format=form, strict_json=False)
     transfer.client.set_client_setting("max_memory_usage", str(400 * MB))
     with bounded():
         report = transfer.run(transfer.prepare())
@@ -144,6 +144,18 @@ def test_a_row_that_needs_more_memory_than_a_statement_may_take(loading: Loading
     assert "`max_memory_usage`" in reason
     assert loading.left(transfer) == []
     assert loading.load(loader=loader, format=form).skipped == 6
+
+
+def test_a_worker_checks_json_documents_up_to_a_length(loading: Loading) -> None:
+    before, after, good = FORMS["jsonl"]
+    loading.create("n Int64, s String")
+    loading.put({"long.jsonl.gz": long(before, 300, after), "good.jsonl": good})
+    with bounded(300):
+        report = loading.load(loader="push", format="jsonl")
+    assert (report.loaded, report.failed) == (1, 1)
+    assert (
+        "does not end within 64 MB: divide it, or load with strict_json=False" in loading.reasons()["long.jsonl.gz"]
+    )
 
 
 @pytest.mark.parametrize("loader", LOADERS)

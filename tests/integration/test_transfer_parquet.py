@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from include.stack.settings import Stack
+from include.stack.settings import CHECKOUT, Stack
 from include.transfer import push
 from include.transfer.thrift import BINARY, I32, I64, STRUCT, Struct
 from tests.fuzz.differential import parquet as differential
@@ -261,6 +261,11 @@ def test_generated_files_have_no_silent_differences(stack: Stack, clickhouse: An
     assert outcome.files == 200
     assert outcome.equal > 50
     assert outcome.silent == []
+
+
+def test_intended_differences_are_documented() -> None:
+    lines = (CHECKOUT / "docs" / "differences.md").read_text().splitlines()
+    assert {f"### {title}" for title in differential.INTENDED} <= set(lines)
 
 
 def test_a_planted_difference_is_found(
