@@ -7,18 +7,14 @@ Arrow, as it does with large objects. What is staged is compared value by value.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
-import logging
 import math
 import random
 import re
-import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -26,9 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as of
 
-from include.stack import cli, demo, s3
-from include.stack.settings import Stack, default_folder
-from include.stack.supervisor import Supervisor
+from include.stack.settings import Stack
 from include.transfer import push
 from include.transfer.batch import BatchLoad, Staged
 from include.transfer.engine import Transfer
@@ -42,9 +36,9 @@ from include.transfer.request import Request
 from include.transfer.schema import arguments, bare
 from include.transfer.source import Source, identifier
 from include.transfer.table import LOAD_ID
-from include.transform.ledger import Ledger
 from tests.fuzz.differential.outcome import Outcome
 from tests.fuzz.differential.parquet_files import FAULTS, SAFE_CODECS, Family
+from tests.fuzz.differential.text import server
 
 LOADERS = ("pull", "push", "arrow")
 # Files that share a table.
@@ -75,20 +69,6 @@ def compare(files: int, seed: int) -> Outcome:
     """Compare so many files of a seed."""
     with server() as (stack, client, store):
         return compare_with(stack, client, store, files, seed)
-
-
-@contextlib.contextmanager
-def server() -> Iterator[tuple[Stack, Any, Any]]:
-    """Run ClickHouse and S3 for a comparison."""
-    logging.getLogger("include").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=default_folder()) as name:
-        stack = cli.up(Path(name), only=("s3", "clickhouse"))
-        try:
-            client = demo.clickhouse_client(stack)
-            Ledger(client).create()
-            yield stack, client, s3.client("s3", stack.url("s3"), *s3.keys(stack))
-        finally:
-            Supervisor(stack).stop()
 
 
 def compare_with(stack: Stack, client: Any, store: Any, files: int, seed: int) -> Outcome:
