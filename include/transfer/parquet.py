@@ -18,8 +18,8 @@ from include.transfer.schema import UNNAMED, Column
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 65_536
-# A row group of so many bytes is fetched at once. Of larger ones, each column is, a megabyte at a time: that takes
-# more requests, and memory that does not depend on them.
+# The worker fetches a row group of at most this number of bytes at once. It fetches a larger one a column and a
+# megabyte at a time: that takes more requests, but the memory does not grow with the row group.
 WHOLE_ROW_GROUP = 128 << 20
 # Logical types of pyarrow that ClickHouse 26.9 refuses to read; of "UNDEFINED" pyarrow knows the storage alone.
 _FOREIGN = frozenset({"GEOMETRY", "GEOGRAPHY", "VARIANT", "UNDEFINED"})

@@ -28,7 +28,7 @@ _MICROSECONDS = 6
 # The type of a column that has no value but NULL, until another object tells its type.
 NOTHING = "Nothing"
 _CLOCK = re.compile(r"Time(?:64\((\d)\))?")
-# Every integer of so many digits is one of 128 bits.
+# Every integer with this number of digits, or fewer, fits into 128 bits.
 _INT128_DIGITS = 38
 # What a column without a name is called: no column of ClickHouse can have no name.
 UNNAMED = "_unnamed"

@@ -98,7 +98,7 @@ def text_reading(
             columns.append(Column(c.name, kind))
         made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
-        checks.append(_whole(c.name, kind, c.type, padded=form.name == "csv"))
+        checks.append(_whole(c.name, kind, c.type, padded=is_padded))
         if form.name == "jsonl":
             checks.append(_finite(c.name, c.type))
     checks += [_valid(c.name) for c in data if bare(c.type) == "String"]

@@ -1,7 +1,7 @@
 """No job writes into the bucket that it reads.
 
-A result could take the place of a source object there, also of one that the job refuses or has not come to. The
-buckets of a job are compared by where their objects are, see `include.storage.places`.
+There, a result could overwrite a source object, even one that the job refuses or has not processed yet. Buckets are
+compared by where their objects are stored, see `include.storage.places`.
 """
 
 from __future__ import annotations

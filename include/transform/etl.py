@@ -247,7 +247,7 @@ def _start(client: Any, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, bool
 
 
 def _lock(name: str) -> str:
-    """Return what is locked by whoever starts or ends an ETL."""
+    """Return the name of the lock that a task holds while it starts or ends an ETL."""
     return f"ETL {name}"
 
 
@@ -327,7 +327,7 @@ def release(client: Any, names: Collection[str]) -> bool:
         return False
     try:
         for name in names:
-            # whoever starts one may take any time: the lock is his, however old it is
+            # starting an ETL may take any time, so a task that starts one keeps its lock, however old the lock is
             with jobs.alone(client, _lock(name), stale_seconds=math.inf, patience_seconds=_END_SECONDS):
                 discard(client, name)
     except TransientTransformError as e:

@@ -221,11 +221,11 @@ def submitting(client: Any, source: Bucket, destination: Bucket) -> Iterator[Non
 
 @contextmanager
 def alone(client: Any, what: str, *, stale_seconds: float, patience_seconds: float) -> Iterator[None]:
-    """Be the only one who does something with a cluster; others wait.
+    """Hold a lock of the cluster that is named `what`; other tasks wait for it.
 
-    AIStore has no locks for users, but making a bucket succeeds for one of many. It is removed afterwards; one that
-    is older than `stale_seconds`, which are more than anybody's work takes, was left by somebody who is gone. Raises
-    TransientTransformError when others do not come to an end within `patience_seconds`.
+    AIStore has no locks for users, but of many callers only one can create a bucket. The bucket is removed
+    afterwards. One that is older than `stale_seconds`, more than any task needs, was left by a task that died. Raises
+    TransientTransformError when another task still holds the lock after `patience_seconds`.
     """
     from aistore.sdk.errors import AISError, ErrBckAlreadyExists
     from requests import RequestException
