@@ -1,7 +1,7 @@
-# The images of Storeside. `docker compose build` makes all of them; one alone: docker build --target airflow .
+# The images of Storeside. `docker compose build` makes all of them; a single one: docker build --target airflow .
 #
-#   airflow      Airflow with the DAGs: every one of its processes, under compose and for Airflow's Helm chart
-#   transformer  what AIStore runs beside its targets (storeside/transformer-audio)
+#   airflow      Airflow with the DAGs: all of its processes, under compose and for Airflow's Helm chart
+#   transformer  the server that AIStore runs beside its targets (storeside/transformer-audio)
 #   aistore      AIStore and its ETLs in one container, for compose; on Kubernetes use NVIDIA's own images
 #   s3           S3 and SQS for compose
 #   hsds         a node of HSDS, for compose with the profile hsds
@@ -12,33 +12,33 @@ FROM ${GO_IMAGE} AS go
 
 FROM ${PYTHON_IMAGE} AS base
 ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
-# Group 0, as on OpenShift and in Airflow's image; AIStore's objects can be read by their group.
+# Group 0, as on OpenShift and in Airflow's image; their group can read AIStore's objects.
 RUN useradd --uid 50000 --gid 0 --create-home --home-dir /home/storeside storeside
 
 FROM base AS installer
 ENV UV_NO_PROGRESS=1 UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy VIRTUAL_ENV=/opt/venv PATH=/opt/venv/bin:$PATH
 WORKDIR /requirements
-COPY include/stack/images/uv.lock ./
+COPY include/storeside/stack/images/uv.lock ./
 RUN pip install --require-hashes -r uv.lock && uv venv --quiet --python /usr/local/bin/python3 /opt/venv
 
 FROM installer AS airflow-packages
-COPY include/stack/images/airflow.lock ./
+COPY include/storeside/stack/images/airflow.lock ./
 RUN uv pip install --quiet --no-cache --require-hashes -r airflow.lock
 
 FROM installer AS transformer-packages
-COPY include/stack/images/transformer.lock ./
+COPY include/storeside/stack/images/transformer.lock ./
 RUN uv pip install --quiet --no-cache --require-hashes -r transformer.lock
 
 FROM transformer-packages AS aistore-packages
-COPY include/stack/images/aistore.lock ./
+COPY include/storeside/stack/images/aistore.lock ./
 RUN uv pip install --quiet --no-cache --require-hashes -r aistore.lock
 
 FROM installer AS s3-packages
-COPY include/stack/images/s3.lock ./
+COPY include/storeside/stack/images/s3.lock ./
 RUN uv pip install --quiet --no-cache --require-hashes -r s3.lock
 
 FROM installer AS hsds-packages
-COPY include/stack/hsds_requirements.txt ./
+COPY include/storeside/stack/hsds_requirements.txt ./
 RUN uv pip install --quiet --no-cache --require-hashes -r hsds_requirements.txt
 
 FROM base AS native
@@ -47,21 +47,21 @@ RUN apt-get update \
         libavcodec-dev libavformat-dev libavutil-dev libswresample-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
-COPY include/__init__.py include/__init__.py
-COPY include/transformers include/transformers
-RUN STORESIDE_NATIVE_DIR=/native python3 -m include.transformers.native.build
+COPY include/storeside/__init__.py storeside/__init__.py
+COPY include/storeside/transformers storeside/transformers
+RUN STORESIDE_NATIVE_DIR=/native python3 -m storeside.transformers.native.build
 
 FROM base AS aisnode
 COPY --from=go /usr/local/go /usr/local/go
 ENV PATH=/usr/local/go/bin:$PATH GOPATH=/go GOCACHE=/go/build
 WORKDIR /build
-COPY include/__init__.py include/
-COPY include/stack/__init__.py include/stack/aistore_build.py include/stack/aistore_patches.py include/stack/go.py include/stack/settings.py include/stack/
-RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from include.stack import aistore_build; \
+COPY include/storeside/__init__.py storeside/
+COPY include/storeside/stack/__init__.py include/storeside/stack/aistore_build.py include/storeside/stack/aistore_patches.py include/storeside/stack/go.py include/storeside/stack/settings.py storeside/stack/
+RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from storeside.stack import aistore_build; \
     aistore_build.build(Path('/cache'), print)" || { cat /cache/*.log; false; }
 
 FROM base AS airflow
-# /entrypoint is what the probes of Airflow's Helm chart put before their commands.
+# The probes of Airflow's Helm chart put /entrypoint before their commands.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/* \
     && install -d -o 50000 -g 0 -m 0775 /opt/airflow /opt/airflow/logs \
     && printf '#!/bin/sh\nexec "$@"\n' > /entrypoint && chmod 0755 /entrypoint
@@ -71,7 +71,7 @@ COPY include /opt/storeside/include
 COPY operators /opt/storeside/operators
 COPY plugin[s] /opt/storeside/plugins/
 ENV PATH=/opt/venv/bin:$PATH \
-    PYTHONPATH=/opt/storeside \
+    PYTHONPATH=/opt/storeside/include \
     AIRFLOW_HOME=/opt/airflow \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/storeside/dags \
     AIRFLOW__CORE__PLUGINS_FOLDER=/opt/storeside/plugins \
@@ -86,52 +86,52 @@ FROM base AS transformer-code
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ffmpeg libavcodec59 libavformat59 libavutil57 libswresample4 \
     && rm -rf /var/lib/apt/lists/*
-COPY include/__init__.py /opt/storeside/include/__init__.py
-COPY include/transformers /opt/storeside/include/transformers
-# where it is looked for without a setting: ETLs that the pod runner starts have no environment of the image's
-COPY --from=native /native /opt/storeside/include/transformers/native
-ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside
+COPY include/storeside/__init__.py /opt/storeside/include/storeside/__init__.py
+COPY include/storeside/transformers /opt/storeside/include/storeside/transformers
+# the default path, without a setting: ETLs that the pod runner starts do not get the image's environment
+COPY --from=native /native /opt/storeside/include/storeside/transformers/native
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside/include
 WORKDIR /opt/storeside
 
 FROM transformer-code AS transformer
 COPY --from=transformer-packages /opt/venv /opt/venv
 USER 50000:0
 EXPOSE 8000
-CMD ["python", "-m", "include.transformers.serve", "--transform", "audio_transcode"]
+CMD ["python", "-m", "storeside.transformers.serve", "--transform", "audio_transcode"]
 
 # Not from transformer: its packages would be in the image twice.
 FROM transformer-code AS aistore
 COPY --from=aistore-packages /opt/venv /opt/venv
 COPY --from=aisnode /cache /opt/storeside/cache
-COPY include/stack /opt/storeside/include/stack
+COPY include/storeside/stack /opt/storeside/include/storeside/stack
 RUN install -d -o 50000 -g 0 -m 0770 /var/lib/storeside
 ENV STORESIDE_HOME=/var/lib/storeside
 VOLUME /var/lib/storeside
 USER 50000:0
 EXPOSE 51080
-CMD ["python", "-m", "include.stack.container"]
+CMD ["python", "-m", "storeside.stack.container"]
 
 FROM base AS s3
 COPY --from=s3-packages /opt/venv /opt/venv
-COPY include/__init__.py /opt/storeside/include/__init__.py
-COPY include/stack /opt/storeside/include/stack
+COPY include/storeside/__init__.py /opt/storeside/include/storeside/__init__.py
+COPY include/storeside/stack /opt/storeside/include/storeside/stack
 RUN install -d -o 50000 -g 0 -m 0770 /var/lib/storeside
-ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside/include
 WORKDIR /opt/storeside
 VOLUME /var/lib/storeside
 USER 50000:0
 EXPOSE 4566
-CMD ["python", "-m", "include.stack.s3_server"]
+CMD ["python", "-m", "storeside.stack.s3_server"]
 
 FROM base AS hsds
 COPY --from=hsds-packages /opt/venv /opt/venv
 RUN install -d -o 50000 -g 0 -m 0770 /var/lib/hsds
-# One arena: threads do not keep memory of their own. A chunk that was read is seldom read again.
+# One arena that all threads share. A chunk is seldom read twice.
 ENV PATH=/opt/venv/bin:$PATH MALLOC_ARENA_MAX=1 CHUNK_MEM_CACHE_SIZE=32m METADATA_MEM_CACHE_SIZE=16m \
     ROOT_DIR=/var/lib/hsds BUCKET_NAME=hsds ALLOW_NOAUTH=False LOG_LEVEL=WARNING PASSWORD_FILE=/tmp/passwords.txt
 VOLUME /var/lib/hsds
 USER 50000:0
 EXPOSE 5101
-# HSDS_USER and HSDS_PASSWORD are the one user there is, who may do everything.
+# HSDS_USER and HSDS_PASSWORD are the only user, who may do everything.
 ENTRYPOINT ["/bin/sh", "-euc", "umask 077; mkdir -p $ROOT_DIR/$BUCKET_NAME; echo \"$HSDS_USER:$HSDS_PASSWORD\" > $PASSWORD_FILE; exec python -m hsds.node_runner --standalone --admin_user=$HSDS_USER \"$@\"", "hsds"]
 CMD ["--node_type=sn", "--sn_url=http://localhost:5101"]

@@ -13,12 +13,12 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
 UV := $(STATE)/uv/bin/uv
-STACK := $(PYTHON) -m include.stack
-# The interpreter that the environment is made from: 3.11 or 3.12. Where there is none, uv fetches one.
+STACK := $(PYTHON) -m storeside.stack
+# The interpreter that the environment is made from: 3.11 or 3.12. If there is none, uv downloads one.
 BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 export UV_PYTHON_INSTALL_DIR := $(abspath $(STATE))/cache/uv-python
-# The interpreter that installs uv: any with the module venv.
+# The interpreter that installs uv: any that has the module venv.
 VENV_PYTHON = $(shell for p in $(BASE_PYTHON) python3; do \
 	$$p -c 'import ensurepip' 2>/dev/null && echo $$p && break; done)
 # Airflow starts twice as fast with compiled packages.
@@ -39,13 +39,18 @@ $(UV):
 	@$(VENV_PYTHON) -m venv "$(STATE)/uv"
 	@"$(STATE)/uv/bin/pip" install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-$(STAMP): requirements.lock include/transformers/native/pcm.c | $(UV)
+$(STAMP): requirements.lock include/storeside/transformers/native/pcm.c | $(UV)
 	@echo "installing packages into $(VENV)" >&2
 	@test -x $(PYTHON) || $(UV) venv --quiet --python $(or $(BASE_PYTHON),3.12) $(VENV) || { \
 		echo "error: no Python 3.11 or 3.12 is here, and uv cannot fetch one: install one, or give BASE_PYTHON=its path" >&2; exit 1; }
 	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
-	@$(PYTHON) -m include.transformers.native.build || echo "audio goes through PyAV instead, at less than half the speed" >&2
+	@echo "$(abspath include)" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/storeside.pth"
+	@$(PYTHON) -m storeside.transformers.native.build || echo "audio goes through PyAV instead, at less than half the speed" >&2
 	@touch $@
+
+.PHONY: wheel
+wheel: $(UV) ## build the package that is installed into an Airflow of your own, into dist/
+	@rm -rf dist && $(UV) build --quiet --wheel --out-dir dist . && ls dist/*.whl
 
 .PHONY: demo
 demo: $(STAMP) ## transcode speech in a real storage cluster and load it; INPUT=folder takes your own audio
@@ -78,7 +83,7 @@ logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
 .PHONY: doctor
 doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*, or of the running stack; ARGS="--read-only"
 	@if test -z "$${AIRFLOW_CONN_CLICKHOUSE_DEFAULT:-}$${AIRFLOW_CONN_AWS_DEFAULT:-}$${AIRFLOW_CONN_AISTORE_DEFAULT:-}$${AIRFLOW_CONN_HSDS_DEFAULT:-}"; then \
-		lines="$$($(STACK) env)"; eval "$$lines"; fi; $(PYTHON) -m include.doctor $(ARGS)
+		lines="$$($(STACK) env)"; eval "$$lines"; fi; $(PYTHON) -m storeside.doctor $(ARGS)
 
 .PHONY: .env
 .env: ## make the secrets of docker-compose.yaml that are not there yet
@@ -175,10 +180,13 @@ bench: $(STAMP) ## all benchmarks into docs/benchmarks.md; ARGS="transfer events
 	@$(PYTHON) -m tests.benchmarks.report $(ARGS)
 
 .PHONY: lint
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy, the order of imports, spelling
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-cache --no-logo
+	@$(VENV)/bin/codespell
+	@$(PYTHON) -m tests.structure
 
 .PHONY: docs
 docs: $(STAMP) ## write docs/reference.md from the docstrings
@@ -190,16 +198,16 @@ format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format .
 
 COMPILE = $(UV) pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header
-IMAGES := include/stack/images
+IMAGES := include/storeside/stack/images
 .PHONY: lock
 lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev group, and from it those of the images
 	@$(COMPILE) requirements.txt --group pyproject.toml:dev -o requirements.lock
-	@$(COMPILE) -c requirements.lock include/transformers/requirements.txt -o $(IMAGES)/transformer.lock
+	@$(COMPILE) -c requirements.lock include/storeside/transformers/requirements.txt -o $(IMAGES)/transformer.lock
 	@for image in airflow aistore s3; do $(COMPILE) -c requirements.lock $(IMAGES)/$$image.txt -o $(IMAGES)/$$image.lock; done
 	@echo uv==$(UV_VERSION) | $(COMPILE) - -o $(IMAGES)/uv.lock
 
-# STORESIDE_HOME may hold what is not ours, also under our names: only what is surely ours goes. The stacks of tests and
-# benchmarks lie beside it, and their caches are links.
+# STORESIDE_HOME may hold other files, even under our names: this deletes only what is certainly ours. The stacks of
+# tests and benchmarks lie beside it, and their caches are links.
 CACHED := airflow-* aisloader* aisnode* atheris-* bench hsds-* observability uv-python
 .PHONY: clean
 clean: ## stop the stack and delete everything that was built or installed

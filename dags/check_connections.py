@@ -1,4 +1,4 @@
-"""Every connection and permission, tried from where tasks and triggers run."""
+"""Tests every connection and permission from where tasks and triggers run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.doctor import CheckConnectionsOperator
+from storeside.operators import CheckConnectionsOperator
 
 PARAMS = {
     "bucket": Param(
@@ -14,20 +14,20 @@ PARAMS = {
         type="string",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         title="Bucket",
-        description="Of S3, without s3://; an object is put there and deleted again",
+        description="S3 bucket, without s3://; the check puts an object there and deletes it again",
     ),
     "queue": Param(
         "recordings-events",
         type=["null", "string"],
         title="Queue",
-        description="Of SQS, that the bucket's events go to; empty for none",
+        description="SQS queue that receives the bucket's events; empty for none",
     ),
-    "write": Param(True, type="boolean", title="Write", description="Off: no object is put anywhere"),
+    "write": Param(True, type="boolean", title="Write", description="Off: the checks put no object anywhere"),
 }
 
 with DAG(
     dag_id="check_connections",
-    description="Tries every connection from a worker and from the triggerer, and says what to mend",
+    description="Tests every connection from a worker and from the triggerer, and says what to fix",
     schedule=None,
     catchup=False,
     max_active_runs=1,
@@ -37,10 +37,10 @@ with DAG(
     doc_md="""
 ### Check connections
 
-1. **worker**: ClickHouse, S3, SQS, AIStore and Kubernetes are tried from where tasks run.
-2. **triggerer**: the same from where deferred tasks wait.
+1. **worker**: tests ClickHouse, S3, SQS, AIStore and Kubernetes from where tasks run.
+2. **triggerer**: does the same from where deferred tasks wait.
 
-Each task's log has a line per check, and a remedy where one failed. Nothing is left behind.
+Each task's log has one line per check, with a remedy for each failed check. The checks remove everything they create.
 """,
 ) as dag:
     worker = CheckConnectionsOperator(

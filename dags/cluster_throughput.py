@@ -1,4 +1,4 @@
-"""How fast an AIStore cluster reads and writes: per target and second, beside its limit and its last runs."""
+"""Measures how fast an AIStore cluster reads and writes: per target and second, against limits and earlier runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.charts import pattern
-from operators.throughput import AISMeasureThroughputOperator
+from storeside.operators import AISMeasureThroughputOperator, chart_url_pattern
 
 SIZE = r"^[1-9][0-9]* ?(KiB|MiB|GiB|TiB)$"
 
@@ -17,7 +16,7 @@ PARAMS = {
         type="string",
         pattern=r"^(s3|gs|az|oci|ais)://.+$",
         title="Bucket",
-        description="It has to be there; what is written to it is removed afterwards",
+        description="It must exist; objects that the task writes to it are removed afterwards",
     ),
     "workload": Param(
         "read",
@@ -25,31 +24,33 @@ PARAMS = {
         enum=["read", "write", "mixed"],
         section="Load",
         values_display={"read": "Random reads", "write": "Writes", "mixed": "Half reads, half writes"},
-        description="What the loader does",
+        description="Operations of the loader",
     ),
     "object_size": Param(
-        "10MiB", type="string", pattern=SIZE, section="Load", description="Of each object, 1KiB to 5GiB"
+        "10MiB", type="string", pattern=SIZE, section="Load", description="Size of each object, 1KiB to 5GiB"
     ),
     "concurrency": Param(
-        16, type="integer", minimum=1, maximum=4096, section="Load", description="Workers of the loader"
+        16, type="integer", minimum=1, maximum=4096, section="Load", description="Number of the loader's workers"
     ),
-    "seconds": Param(60, type="integer", minimum=5, maximum=86_400, section="Load", description="How long it runs"),
+    "seconds": Param(
+        60, type="integer", minimum=5, maximum=86_400, section="Load", description="How long the load runs (seconds)"
+    ),
     "dataset_size": Param(
         "1GiB",
         type=["null", "string"],
         pattern=SIZE,
         section="Load",
-        description="Written before, for reads; more than the memory of the targets, to measure disks."
-        " Empty reads the objects that the bucket has",
+        description="Size of the data written before a read load; to measure disks, use more than the targets'"
+        " memory. Empty reads the objects that the bucket has",
     ),
     "prefix": Param(
         None,
         type=["null", "string"],
         section="Load",
-        description="With an empty dataset size: reads only the objects whose names start with this",
+        description="If the dataset size is empty, read only objects whose names start with this",
     ),
     "write_limit": Param(
-        "10GiB", type="string", pattern=SIZE, section="Load", description="Writing stops early after so much"
+        "10GiB", type="string", pattern=SIZE, section="Load", description="Size at which writing stops early"
     ),
     "nic_gbit": Param(
         0,
@@ -57,7 +58,7 @@ PARAMS = {
         minimum=0,
         section="Limit",
         title="Network of a target, Gbit/s",
-        description="0 where it is not known",
+        description="0 if unknown",
     ),
     "disk_gb_per_second": Param(
         0,
@@ -65,7 +66,7 @@ PARAMS = {
         minimum=0,
         section="Limit",
         title="Disks of a target, GB/s",
-        description="All of them together; 0 where it is not known",
+        description="All disks together; 0 if unknown",
     ),
     "compare_runs": Param(
         5,
@@ -73,7 +74,7 @@ PARAMS = {
         minimum=0,
         maximum=100,
         section="Verdict",
-        description="Compare with the median of so many earlier runs of the same load; 0 begins anew from this run",
+        description="Compare with the median of this number of earlier runs of the same load; 0 starts a new series",
     ),
     "tolerance": Param(
         10,
@@ -81,7 +82,7 @@ PARAMS = {
         exclusiveMinimum=0,
         exclusiveMaximum=100,
         section="Verdict",
-        description="How many percent less is still as before",
+        description="How many percent below the median still count as unchanged",
     ),
     "on_regression": Param(
         "fail",
@@ -89,22 +90,22 @@ PARAMS = {
         enum=["fail", "report"],
         section="Verdict",
         values_display={"fail": "Fail the run", "report": "Say so in the log"},
-        description="When the cluster has become slower",
+        description="What happens when the cluster has become slower",
     ),
     "chart": Param(
         None,
         type=["null", "string"],
-        pattern=pattern("svg"),
+        pattern=chart_url_pattern("svg"),
         section="Verdict",
-        description="Where an SVG with a line per target goes, such as s3://aws_default@reports/throughput.svg;"
+        description="URL for an SVG chart with one line per target, such as s3://aws_default@reports/throughput.svg;"
         " empty for none",
     ),
 }
 
 with DAG(
     dag_id="cluster_throughput",
-    description="Reads, writes or both against an AIStore bucket, measured at its targets",
-    schedule=None,  # it takes all that the cluster has
+    description="Reads, writes or both on an AIStore bucket, measured at the cluster's targets",
+    schedule=None,  # the load uses all of the cluster's bandwidth
     catchup=False,
     max_active_runs=1,
     params=PARAMS,
@@ -114,13 +115,14 @@ with DAG(
 ### Cluster throughput
 
 1. **measure**: AIStore's own `aisloader` reads or writes objects of one size, from the machine of this task. Every
-   second AIStore says what each of its targets has done. The figures are compared with the limit that you give and
-   with earlier runs of the same load. What was written is removed, also when the task is killed.
+   second the task asks AIStore what each target has done. It compares the figures with the limit that you give and
+   with earlier runs of the same load. It removes the objects that it wrote, also when it is killed.
 
 `SELECT began, nodes, mean / 1e6, time_variance, node_variance, share, verdict FROM storeside.throughput_runs FINAL
 ORDER BY began`; each second of each target is in `storeside.throughput`.
 
-A machine with one network cannot load a cluster that has sixteen: `docs/throughput.md` says how several do.
+A machine with one network cannot saturate a cluster that has sixteen: `docs/throughput.md` says how to use several
+machines.
 """,
 ) as dag:
     AISMeasureThroughputOperator(

@@ -1,4 +1,4 @@
-"""A dataset of HSDS becomes Parquet on S3 and rows of a ClickHouse table, each slab once."""
+"""Exports an HSDS dataset to Parquet on S3 and loads it into a ClickHouse table, each slab once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.clickhouse import S3ToClickHouseOperator
-from operators.hsds import HSDSExportDatasetOperator
+from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperator, TableOptions
 
 PARAMS = {
     "domain": Param(
@@ -15,7 +14,7 @@ PARAMS = {
         type="string",
         pattern=r"^/.+",
         title="Domain",
-        description="Domain of HSDS, at the endpoint of the connection hsds_default",
+        description="HSDS domain, at the endpoint of the connection hsds_default",
     ),
     "dataset": Param(
         "/values", type="string", pattern=r"^/.+", title="Dataset", description="Its path in the domain"
@@ -24,7 +23,7 @@ PARAMS = {
         None,
         type=["null", "string"],
         title="Selection",
-        description="A hyperslab such as 0:1000, :, ::2 as in Python; empty takes the whole dataset",
+        description="A hyperslab such as 0:1000, :, ::2, as in Python; empty exports the whole dataset",
     ),
     "layout": Param(
         "array",
@@ -36,7 +35,7 @@ PARAMS = {
             "array": "A row for each first index, with arrays",
         },
         title="Layout",
-        description="What the elements become",
+        description="How elements become rows",
     ),
     "bucket": Param(
         "arrays",
@@ -44,7 +43,7 @@ PARAMS = {
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         section="Where to",
         title="Bucket",
-        description="Without s3://, at the endpoint of the connection aws_default; no events should tell of it",
+        description="Without s3://, at the endpoint of the connection aws_default; it should send no S3 events",
     ),
     "prefix": Param(
         "hsds/values",
@@ -52,7 +51,7 @@ PARAMS = {
         pattern=r"^[^/].*",
         section="Where to",
         title="Prefix",
-        description="One for each dataset, selection and layout: nothing else may be below it",
+        description="Use one per dataset, selection and layout: it may contain nothing else",
     ),
     "table": Param(
         "storeside.hsds_values",
@@ -60,7 +59,7 @@ PARAMS = {
         pattern=r"^[^.]+\.[^.]+$",
         section="Where to",
         title="Table",
-        description="database.table; made from the dataset's type where it is missing",
+        description="database.table; a missing table is created from the dataset's type",
     ),
     "order_by": Param(
         "i0", type="string", section="Where to", description="ORDER BY of a new table, such as (i0, i1)"
@@ -69,7 +68,7 @@ PARAMS = {
 
 with DAG(
     dag_id="hsds_export",
-    description="A dataset of HSDS, or a hyperslab of it, to Parquet on S3 and into a ClickHouse table",
+    description="Exports an HSDS dataset, or a hyperslab of it, to Parquet on S3 and into a ClickHouse table",
     schedule=None,
     catchup=False,
     max_active_runs=1,  # two runs would write the same objects
@@ -79,13 +78,12 @@ with DAG(
     doc_md="""
 ### HSDS to ClickHouse
 
-1. **export**: the dataset is read in slabs of whole chunks and at most 8 MB, and each becomes a Parquet object.
-   A task that is killed goes on behind the slabs that it has written.
-2. **load**: ClickHouse reads the objects that are new or have changed, each once; rows of a slab that has changed
-   take the place of the old ones.
+1. **export**: reads the dataset in slabs of whole chunks and at most 8 MB, and writes each slab as a Parquet object.
+   A task that is killed and retried continues after the slabs that it has written.
+2. **load**: ClickHouse reads new and changed objects, each once; rows of a changed slab replace the old rows.
 
-Run it again when the dataset has grown or changed: objects of slabs that are the same are the same, and are not
-loaded again.
+Run it again when the dataset has grown or changed: unchanged slabs give identical objects, which are not loaded
+again.
 """,
 ) as dag:
     export = HSDSExportDatasetOperator(
@@ -103,7 +101,7 @@ loaded again.
         keys="{{ params.prefix.strip('/') }}/part-",
         table="{{ params.table }}",
         format="parquet",
-        order_by="{{ params.order_by }}",
+        table_options=TableOptions(order_by="{{ params.order_by }}"),
         on_overwrite="replace",
     )
     export >> load

@@ -1,4 +1,4 @@
-"""A bucket brought into the cluster: by the cluster itself, or through a worker where it cannot."""
+"""Copies a bucket into the cluster: AIStore copies it itself, or a worker does if AIStore cannot."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.aistore import AISCopyBucketOperator
-from operators.shared import only_when
-from operators.storage import AISPrefetchBucketOperator, StorageCopyBucketOperator
+from storeside.operators import AISCopyBucketOperator, AISPrefetchBucketOperator, StorageCopyBucketOperator, only_when
 
 PARAMS = {
     "source": Param(
@@ -16,14 +14,14 @@ PARAMS = {
         type="string",
         pattern=r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$",
         title="Source",
-        description="Bucket URI; ais://@cluster/bucket is one of another AIStore cluster that is attached",
+        description="Bucket URI; ais://@cluster/bucket is a bucket of another, attached AIStore cluster",
     ),
     "destination": Param(
         "ais://ingested",
         type="string",
         pattern=r"^(s3|oci|ais)://[^/]+$",
         title="Destination",
-        description="Bucket URI; for a copy",
+        description="Bucket URI; only for a copy",
     ),
     "way": Param(
         "copy",
@@ -34,13 +32,13 @@ PARAMS = {
             "prefetch": "Fetched into AIStore's cache of the source",
             "worker": "Copied through the worker (OCI's native API; S3 to S3)",
         },
-        description="The worker is for what AIStore cannot read: it goes in parallel ranges and parts",
+        description="Choose the worker for buckets that AIStore cannot read: it copies in parallel ranges and parts",
     ),
     "prefix": Param(
         None,
         type=["null", "string"],
         title="Prefix",
-        description="Take only objects whose names start with this; empty takes all",
+        description="Only objects whose names start with this; empty means all",
     ),
     "on_failure": Param(
         "report",
@@ -48,45 +46,45 @@ PARAMS = {
         enum=["report", "fail"],
         section="How",
         values_display={"report": "Bring the good ones, list the bad ones", "fail": "Fail the run"},
-        description="What an object that cannot be brought does to the run",
+        description="What happens to the run when an object cannot be copied",
     ),
     "retry_failed": Param(
-        False, type="boolean", section="How", description="Try objects again that failed for good in earlier runs"
+        False, type="boolean", section="How", description="Also try objects that failed for good in earlier runs"
     ),
     "source_connection": Param(
         None,
         type=["null", "string"],
         section="Through the worker",
-        description="Connection to the source; empty for the default one of its kind",
+        description="Connection to the source; empty for the default connection of its scheme",
     ),
     "destination_connection": Param(
         None,
         type=["null", "string"],
         section="Through the worker",
-        description="Connection to the destination; empty for the default one of its kind",
+        description="Connection to the destination; empty for the default connection of its scheme",
     ),
 }
 
 with DAG(
     dag_id="ingest",
-    description="A bucket of S3, OCI or another AIStore cluster into AIStore, each version of an object once",
+    description="Copies a bucket of S3, OCI or another AIStore cluster into AIStore, each object version once",
     schedule=None,
     catchup=False,
-    max_active_runs=1,  # two at once would copy the same objects
+    max_active_runs=1,  # two runs at once would copy the same objects
     params=PARAMS,
     tags=["storage", "aistore", "s3", "oci"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### Ingest
 
-One of three ways, as the form says; the tasks of the others are skipped.
+The form selects one of three ways; the tasks of the other two are skipped.
 
-1. **copy**: AIStore copies what is new or changed through its own backend; the task is deferred meanwhile.
+1. **copy**: AIStore copies new and changed objects through its own backend; the task is deferred meanwhile.
 2. **prefetch**: AIStore fetches the objects into its cache of the source bucket; the task is deferred meanwhile.
-3. **copy_through_worker**: the worker reads ranges and writes parts, with the settings that the DAG
-   `backend_benchmark` found to be fastest, or those of the connection.
+3. **copy_through_worker**: the worker reads ranges and writes parts, with the fastest settings that the DAG
+   `backend_benchmark` found, or those of the connection.
 
-Each ends with a comparison of both sides. What failed, and why:
+Each task compares both sides at its end. What failed, and why:
 `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,
 ) as dag:

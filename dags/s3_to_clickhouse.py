@@ -1,4 +1,4 @@
-"""Objects of an S3 bucket become rows of a ClickHouse table, each object version exactly once."""
+"""Loads the objects of an S3 bucket into a ClickHouse table, each object version exactly once."""
 
 from __future__ import annotations
 
@@ -6,54 +6,46 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
-from operators.clickhouse import S3ToClickHouseOperator
-from operators.params import BUCKET, KEYS, ON_FAILURE, TABLE
+from storeside.operators import S3ToClickHouseOperator, params
 
 PARAMS = {
-    "bucket": BUCKET,
-    "keys": KEYS,
-    **TABLE,
-    "on_failure": ON_FAILURE,
+    "bucket": params.BUCKET,
+    "keys": params.KEYS,
+    **params.TABLE,
+    "on_failure": params.ON_FAILURE,
     "retry_failed": Param(
-        False, type="boolean", section="How", description="Try objects again that failed for good in earlier runs"
+        False, type="boolean", section="How", description="Also try objects that failed for good in earlier runs"
     ),
 }
 
 with DAG(
     dag_id="s3_to_clickhouse",
-    description="New and changed objects of an S3 bucket into a ClickHouse table, each version once",
+    description="Loads new and changed objects of an S3 bucket into a ClickHouse table, each version once",
     schedule=CronTriggerTimetable("*/15 * * * *", timezone="UTC"),
     catchup=False,
-    max_active_runs=1,  # more would be safe, and would list the same bucket at once
+    max_active_runs=1,  # more would be safe, but all would list the same bucket
     params=PARAMS,
     tags=["s3", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### S3 to ClickHouse
 
-1. **load**: the bucket is listed and compared with the ledger. ClickHouse reads what is new into a staging table,
-   checks it, and makes it visible in one step. Where ClickHouse cannot reach the bucket, the worker streams it.
+1. **load**: lists the bucket and compares it with the ledger. ClickHouse reads new object versions into a staging
+   table, checks it, and makes it visible in one step. If ClickHouse cannot reach the bucket, the worker streams them.
 
-It runs every quarter of an hour, and from the form with other parameters. The first run makes the table; its
-`CREATE TABLE` is in the task's log. Nothing is loaded twice, whatever is killed on the way.
+It runs every quarter of an hour, and from the form with other parameters. The first run creates the table; its
+`CREATE TABLE` is in the task's log. Nothing is loaded twice, even if a process is killed on the way.
 
 What was loaded, what failed, and why:
 `SELECT key, state, rows, rejected, reason FROM storeside.loads FINAL ORDER BY recorded_at DESC`.
-Which object a row came with: `_storeside_load` of the row is `load_id` there.
+To find the object that a row came from, compare the row's `_storeside_load` with `load_id` in that table.
 """,
 ) as dag:
     S3ToClickHouseOperator(
         task_id="load",
         bucket="{{ params.bucket }}",
         keys="{{ params['keys'] or '' }}",
-        table="{{ params.table }}",
-        format="{{ params.format }}",
-        csv={"delimiter": "{{ params.delimiter }}"},
-        order_by="{{ params.order_by }}",
-        partition_by="{{ params.partition_by or '' }}",
-        on_drift="{{ params.on_drift }}",
-        on_bad_rows="{{ params.on_bad_rows }}",
-        on_overwrite="{{ params.on_overwrite }}",
+        **params.LOAD,
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )

@@ -1,4 +1,4 @@
-"""Recordings in S3 become transcoded speech in AIStore and a validated manifest in ClickHouse."""
+"""Transcodes recordings from S3 into AIStore, and publishes a validated manifest in ClickHouse."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
-from operators.aistore import AISCopyBucketOperator, AISTranscodeAudioOperator
-from operators.s3_events import SqsLeaseS3EventsOperator
-from operators.speech import (
+from storeside.operators import (
+    AISCopyBucketOperator,
     AISProbeAudioOperator,
+    AISTranscodeAudioOperator,
     ClickHousePublishManifestOperator,
     ClickHouseStageManifestOperator,
     GXValidateManifestOperator,
+    S3EventsTrigger,
+    SqsLeaseS3EventsOperator,
     SqsSettleSpeechEventsOperator,
 )
-from operators.triggers.s3_events import S3EventsTrigger
 
 QUEUE = "recordings-events"
 RECORDINGS = "ais://recordings"
 SPEECH = "ais://speech"
 FACTS = "ais://speech-facts"
 
-# Called as their URIs are, as Asset("ais://speech") of another DAG is: Airflow has one active asset per URI.
+# Each asset's name is its URI, as in Asset("ais://speech") of another DAG: Airflow has one active asset per URI.
 recordings = Asset(
     "s3://recordings",
     watchers=[AssetWatcher(name="recordings-events", trigger=S3EventsTrigger(queue=QUEUE))],
@@ -43,7 +44,7 @@ PARAMS = {
         None,
         type=["null", "string"],
         title="Prefix",
-        description="Take only objects whose names start with this; empty takes all",
+        description="Only objects whose names start with this; empty means all",
     ),
     "container": Param(
         "wav",
@@ -70,7 +71,7 @@ PARAMS = {
         type="integer",
         enum=[1, 2, 3, 4, 5, 6, 7, 8],
         section="Audio",
-        description="1 mono, 2 stereo; more as the codec allows",
+        description="1 mono, 2 stereo; more if the codec allows it",
     ),
     "communication": Param(
         "ws",
@@ -78,7 +79,7 @@ PARAMS = {
         enum=["ws", "hpush"],
         section="How",
         values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
-        description="How AIStore hands objects to the transformer",
+        description="How AIStore sends objects to the transformer",
     ),
     "on_failure": Param(
         "report",
@@ -86,19 +87,19 @@ PARAMS = {
         enum=["report", "fail"],
         section="How",
         values_display={"report": "Load the good ones, list the bad ones", "fail": "Fail the run"},
-        description="What a recording that cannot be decoded, or a manifest row that is not valid, does to the run",
+        description="What happens to the run when a recording cannot be decoded or a manifest row is invalid",
     ),
     "retry_failed": Param(
-        False, type="boolean", section="How", description="Try recordings again that failed for good in earlier runs"
+        False, type="boolean", section="How", description="Also try recordings that failed for good in earlier runs"
     ),
     "max_seconds": Param(
-        3_600, type="integer", minimum=1, section="How", description="Longest recording that is valid (seconds)"
+        3_600, type="integer", minimum=1, section="How", description="Longest valid recording (seconds)"
     ),
 }
 
 with DAG(
     dag_id="speech_pipeline",
-    description="S3 recordings to transcoded speech in AIStore and a validated manifest in ClickHouse",
+    description="Turns S3 recordings into transcoded speech in AIStore and a validated manifest in ClickHouse",
     schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 3 * * *", timezone="UTC"), assets=[recordings]),
     catchup=False,
     # Two runs at once would transform the same bucket pair, which AIStore refuses.
@@ -109,20 +110,20 @@ with DAG(
     doc_md="""
 ### Speech pipeline
 
-1. **lease_events**: the SQS messages of new recordings are leased, not popped: nobody else sees them for now.
+1. **lease_events**: leases, not pops, the SQS messages of new recordings: other consumers do not see them meanwhile.
 2. **ingest**: AIStore copies new recordings from S3 through its own S3 backend.
 3. **transcode**: AIStore's ETL transcodes them beside the disks that hold them, and measures every result in the same
-   pass: duration, rate, levels, SHA-256. The destination is reconciled with the source.
-4. **probe**: the cluster measures what has no facts of this run: results of earlier runs that were not published, and
-   objects that came from elsewhere. Mostly there is nothing, and it says so.
+   pass: duration, rate, levels, SHA-256. The task reconciles the destination with the source.
+4. **probe**: the cluster measures objects without facts of this run: results of earlier runs that were not published,
+   and objects from elsewhere. Usually there are none, and the task says so.
 5. **stage_manifest**: ClickHouse pulls the measurements from AIStore.
-6. **validate**: Great Expectations holds every row against the suite.
+6. **validate**: Great Expectations checks every row against the suite.
 7. **publish**: the valid rows appear in `storeside.speech` in one step.
-8. **settle_events**: messages of loaded recordings are deleted, those of recordings that failed for good go to the
-   dead-letter queue with their reasons, and all others are given back, whatever became of the run.
+8. **settle_events**: deletes messages of loaded recordings, sends messages of recordings that failed for good to the
+   dead-letter queue with their reasons, and releases all others. It does so however the run ended.
 
-It runs at 03:00 UTC, from the form, and when recordings arrive (S3 events on SQS, one run a batch). Only what is new
-or changed is processed. What failed, and why:
+It runs at 03:00 UTC, from the form, and when recordings arrive (S3 events on SQS, one run per batch). It processes
+only new and changed recordings. What failed, and why:
 `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,
 ) as dag:

@@ -1,4 +1,4 @@
-"""Dead letters of a queue of S3 events: listed with their reasons, and sent back when their cause is gone."""
+"""Lists the dead letters of a queue of S3 events, and sends them back after their cause is fixed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.s3_events import SqsRedriveDeadLettersOperator
+from storeside.operators import SqsRedriveDeadLettersOperator
 
 with DAG(
     dag_id="sqs_redrive",
-    description="Dead letters of a queue of S3 events: look at them, and try them again",
+    description="Lists the dead letters of a queue of S3 events, and sends them back",
     schedule=None,
     catchup=False,
     max_active_runs=1,
@@ -23,14 +23,14 @@ with DAG(
             description="Name or URL of the queue that the dead letters come from",
         ),
         "redrive": Param(
-            False, type="boolean", title="Send them back", description="Off: they are listed in the task's log"
+            False, type="boolean", title="Send them back", description="Off: the task only lists them in its log"
         ),
         "message_ids": Param(
             [],
             type=["null", "array"],
             items={"type": "string"},
             title="Only these",
-            description="Message ids as the log lists them, one a line; empty means all",
+            description="Message ids from the log, one per line; empty means all",
         ),
     },
     tags=["sqs"],
@@ -38,8 +38,8 @@ with DAG(
     doc_md="""
 ### Redrive
 
-1. **redrive**: lists the dead letters of a queue with their reasons in its log. With *Send them back* they go to the
-   queue that they came from, where the next run processes them as if they were new.
+1. **redrive**: lists the dead letters of a queue with their reasons in its log. With *Send them back* the task sends
+   them to the queue that they came from, where the next run processes them like new messages.
 """,
 ) as dag:
     SqsRedriveDeadLettersOperator(

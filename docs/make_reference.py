@@ -1,24 +1,31 @@
-"""Write docs/reference.md, the reference of operators, triggers and hooks, from their docstrings: ``make docs``."""
+"""Write docs/reference.md, the reference of the public API, from its docstrings: ``make docs``."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+import storeside.operators as public
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 KINDS = ("Operator", "Trigger", "Hook")
+# Classes that group arguments.
+OPTIONS = ("ReadOptions", "Csv", "TableOptions", "EtlSpec")
 HEAD = """\
 # Reference
 
-Made by `make docs` from the docstrings in `operators`. Operators also take Airflow's own arguments (`task_id`,
-`retries`, `outlets`, …). Their `execution_timeout` holds while they are deferred, too, each time anew: then AIStore's
-job or ClickHouse's queries are ended, and the task fails or is retried. Their connections are described in
-[configuration](configuration.md).
+What `storeside.operators` exports. `make docs` makes this page from the docstrings.
+
+Operators also take Airflow's own arguments (`task_id`, `retries`, `outlets`, …). Their `execution_timeout` also holds
+while they are deferred, and starts anew with each deferral. When it is over, the operator ends AIStore's job or
+ClickHouse's queries, and the task fails or is retried. [Configuration](configuration.md) describes the connections.
 """
 # Arguments that mean the same everywhere, and are not described where they stand.
 COMMON = {
@@ -47,7 +54,7 @@ def classes() -> dict[str, Described]:
     """Return all classes of `operators` by name."""
     found = {}
     for path in sorted((ROOT / "operators").rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        module = ".".join(("storeside", *path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 found[node.name] = _described(node, module)
@@ -100,20 +107,34 @@ def chain(found: dict[str, Described], name: str) -> list[Described]:
 def page() -> str:
     """Return the reference as Markdown."""
     found, values = classes(), constants()
+    exported = sorted(found.keys() & set(public.__all__), key=lambda n: (found[n].module, n))
     parts = [HEAD]
     for kind in KINDS:
         parts.append(f"## {kind}s\n")
-        for name in sorted(found, key=lambda n: (found[n].module, n)):
-            if name.endswith(kind) and not name.startswith("_"):
-                parts.append(_section(chain(found, name), found, values))
+        parts += [_section(chain(found, name), found, values) for name in exported if name.endswith(kind)]
+    parts.append("## Options\n")
+    parts += [_options(getattr(public, name)) for name in OPTIONS]
     return "\n".join(parts)
+
+
+def _options(options: type) -> str:
+    """Return the section of a dataclass that groups arguments."""
+    text = inspect.getdoc(options) or ""
+    meanings = {name: " ".join(meaning.split()) for name, meaning in _PARAM.findall(text)}
+    lines = [f"### {options.__name__}\n", f"`from storeside.operators import {options.__name__}`\n"]
+    lines += [_markdown(_PARAM.sub("", text)) + "\n", "| field | default | meaning |", "|---|---|---|"]
+    for field in dataclasses.fields(options):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        shown = "needed" if default is dataclasses.MISSING else f"`{default!r}`"
+        lines.append(f"| `{field.name}` | {shown} | {_markdown(meanings[field.name])} |".replace("||", "\\|\\|"))
+    return "\n".join([*lines, ""])
 
 
 def _section(ancestry: list[Described], found: dict[str, Described], values: dict[str, str]) -> str:
     described = ancestry[0]
-    base = [d for d in found.values() if d.module in ("operators.aistore", described.module)]
+    base = [d for d in found.values() if d.module in ("storeside.operators.aistore", described.module)]
     elsewhere = {n: " ".join(m.split()) for d in reversed(base) for n, m in _PARAM.findall(d.text)}
-    lines = [f"### {described.name}\n", f"`from {described.module} import {described.name}`\n"]
+    lines = [f"### {described.name}\n", f"`from storeside.operators import {described.name}`\n"]
     lines.append(_markdown(_PARAM.sub("", described.text)) + "\n")
     meanings = {n: " ".join(m.split()) for d in reversed(ancestry) for n, m in _PARAM.findall(d.text)}
     defaults: dict[str, str] = {}

@@ -1,1 +1,101 @@
-"""What a DAG author imports: operators, hooks, sensors and triggers; thin around the engine in `include`."""
+"""The public API for DAG authors: ``from storeside.operators import S3ToClickHouseOperator, EtlSpec``.
+
+Names outside `__all__` may change in any version; see docs/versions.md. A name is imported when it is first used, so
+a DAG file that needs one operator does not load all of them: Airflow parses each DAG file again for every task.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from storeside.aistore.etl import EtlSpec as EtlSpec
+    from storeside.operators import params as params
+    from storeside.operators.aistore import TRANSFORMER_IMAGE as TRANSFORMER_IMAGE
+    from storeside.operators.aistore import AISCopyBucketOperator as AISCopyBucketOperator
+    from storeside.operators.aistore import AISTranscodeAudioOperator as AISTranscodeAudioOperator
+    from storeside.operators.aistore import AISTransformBucketOperator as AISTransformBucketOperator
+    from storeside.operators.aistore import AISTransformObjectsOperator as AISTransformObjectsOperator
+    from storeside.operators.aistore import transformer_command as transformer_command
+    from storeside.operators.aistore_etl import AISDeleteEtlOperator as AISDeleteEtlOperator
+    from storeside.operators.aistore_etl import AISGetObjectOperator as AISGetObjectOperator
+    from storeside.operators.aistore_etl import AISInitEtlOperator as AISInitEtlOperator
+    from storeside.operators.aistore_etl import AISInspectBucketOperator as AISInspectBucketOperator
+    from storeside.operators.aistore_etl import AISStopEtlOperator as AISStopEtlOperator
+    from storeside.operators.aistore_etl import AISTransformObjectOperator as AISTransformObjectOperator
+    from storeside.operators.charts import chart_url_pattern as chart_url_pattern
+    from storeside.operators.clickhouse import S3ToClickHouseOperator as S3ToClickHouseOperator
+    from storeside.operators.doctor import CheckConnectionsOperator as CheckConnectionsOperator
+    from storeside.operators.hooks.aistore import AIStoreHook as AIStoreHook
+    from storeside.operators.hooks.hsds import HSDSHook as HSDSHook
+    from storeside.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
+    from storeside.operators.hsds import HSDSImportDatasetOperator as HSDSImportDatasetOperator
+    from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
+    from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
+    from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
+    from storeside.operators.shared import only_when as only_when
+    from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
+    from storeside.operators.speech import ClickHousePublishManifestOperator as ClickHousePublishManifestOperator
+    from storeside.operators.speech import ClickHouseStageManifestOperator as ClickHouseStageManifestOperator
+    from storeside.operators.speech import GXValidateManifestOperator as GXValidateManifestOperator
+    from storeside.operators.speech import SqsSettleSpeechEventsOperator as SqsSettleSpeechEventsOperator
+    from storeside.operators.storage import AISPrefetchBucketOperator as AISPrefetchBucketOperator
+    from storeside.operators.storage import StorageBenchmarkOperator as StorageBenchmarkOperator
+    from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
+    from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
+    from storeside.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
+    from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
+    from storeside.transfer.formats import Csv as Csv
+    from storeside.transfer.options import ReadOptions as ReadOptions
+    from storeside.transfer.options import TableOptions as TableOptions
+
+_NAMES = {
+    "aistore.etl": ("EtlSpec",),
+    "operators.aistore": (
+        "AISCopyBucketOperator", "AISTranscodeAudioOperator", "AISTransformBucketOperator",
+        "AISTransformObjectsOperator", "TRANSFORMER_IMAGE", "transformer_command",
+    ),
+    "operators.aistore_etl": (
+        "AISDeleteEtlOperator", "AISGetObjectOperator", "AISInitEtlOperator", "AISInspectBucketOperator",
+        "AISStopEtlOperator", "AISTransformObjectOperator",
+    ),
+    "operators.charts": ("chart_url_pattern",),
+    "operators.clickhouse": ("S3ToClickHouseOperator",),
+    "operators.doctor": ("CheckConnectionsOperator",),
+    "operators.hooks.aistore": ("AIStoreHook",),
+    "operators.hooks.hsds": ("HSDSHook",),
+    "operators.hsds": ("HSDSExportDatasetOperator", "HSDSImportDatasetOperator"),
+    "operators.s3_events": (
+        "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
+    ),
+    "operators.shared": ("only_when",),
+    "operators.speech": (
+        "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
+        "GXValidateManifestOperator", "SqsSettleSpeechEventsOperator",
+    ),
+    "operators.storage": (
+        "AISPrefetchBucketOperator", "StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator",
+    ),
+    "operators.throughput": ("AISMeasureThroughputOperator",),
+    "operators.triggers.s3_events": ("S3EventsTrigger",),
+    "transfer.formats": ("Csv",),
+    "transfer.options": ("ReadOptions", "TableOptions"),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted([*_MODULES, "params"])  # noqa: PLE0605 - computed from the one list of names
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name. Raises AttributeError for any other."""
+    if name == "params":
+        return import_module("storeside.operators.params")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"storeside.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

@@ -1,4 +1,4 @@
-"""Operators that have an AIStore cluster do the work: copy and transform from bucket to bucket."""
+"""Operators that copy and transform buckets; the AIStore cluster does the work."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
-from include.speech.manifest import facts_url
-from include.storage.buckets import Bucket, StoredObject, list_s3
-from include.storage.names import expand
-from include.transform.bucket_job import BucketJob, Options, State
-from include.transform.etl import EtlSpec
-from include.transform.in_place import InPlaceJob
-from include.transform.naming import Naming
-from include.transformers.formats import AudioFormat
-from operators.hooks.aistore import AIStoreHook
-from operators.movement import MovementOperator
-from operators.outcome import check_policy, finish
-from operators.shared import airflow_errors, as_bool, ledger, record_running, run_key
-from operators.triggers.aistore import AISJobTrigger
+from storeside.aistore.buckets import Bucket, StoredObject, list_s3
+from storeside.aistore.etl import EtlSpec
+from storeside.aistore.names import expand
+from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.movement import MovementOperator
+from storeside.operators.outcome import check_policy, finish
+from storeside.operators.shared import as_bool, ledger, record_running, run_key
+from storeside.operators.triggers.aistore import AISJobTrigger
+from storeside.speech.manifest import facts_url
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.in_place import InPlaceJob
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options, State
+from storeside.transformers.formats import AudioFormat
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
-# More than AIStore ever has: it takes at most the CPUs of the target and four (xact, TuneNumWorkers).
+# More than AIStore ever starts: its limit is the target's CPUs plus four (xact, TuneNumWorkers).
 ALL_WORKERS = 1024
 _AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
 
 
 def transformer_command(transform: str) -> tuple[str, ...]:
     """Return the command of our image that serves `transform`."""
-    serve = ("python", "-m", "include.transformers.serve", "--transform", transform)
+    serve = ("python", "-m", "storeside.transformers.serve", "--transform", transform)
     return (*serve, "--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
 
 
 class _BucketJobOperator(MovementOperator):
-    """Runs a `BucketJob`, deferred while AIStore works.
+    """Runs a `BucketJob`; the task is deferred while AIStore works.
 
     A task that is killed and retried follows the job that still runs. Objects that fail are listed with their
     reasons in the log and in ``storeside.objects``; `on_failed_objects` says whether the task then fails.
@@ -100,11 +102,14 @@ class _BucketJobOperator(MovementOperator):
         return None
 
     def naming(self, context: Context) -> Naming:
-        """Return how objects are called at the destination."""
+        """Return how objects are named at the destination."""
         return Naming()
 
     def job(self, context: Context) -> BucketJob | InPlaceJob:
-        """Build the engine's job from the rendered arguments. Raises ValueError for arguments that make none."""
+        """Build the engine's job from the rendered arguments.
+
+        Raises OperatorInputError for invalid arguments.
+        """
         source = Bucket.parse(self.source)
         check_policy(self.on_failed_objects)
         hook = AIStoreHook(self.aistore_conn_id)
@@ -122,7 +127,7 @@ class _BucketJobOperator(MovementOperator):
         )
 
     def options(self) -> Options:
-        """Return how the job goes about it. Raises ValueError for arguments that do not go together."""
+        """Return the job's options. Raises OperatorInputError for arguments that contradict each other."""
         return Options(
             prefix=self.prefix,
             retry_failed=as_bool(self.retry_failed, "retry_failed"),
@@ -133,11 +138,11 @@ class _BucketJobOperator(MovementOperator):
         )
 
     def listing(self, source: Bucket) -> Callable[[], Iterator[StoredObject]] | None:
-        """Return what lists the source; None leaves that to AIStore."""
+        """Return a function that lists the source; None lets AIStore list it."""
         return None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Plan, submit and defer; ends at once when there is nothing to do, or with what a dry run would do."""
+        """Plan, submit and defer; end at once after a dry run or when there is nothing to do."""
         with airflow_errors():
             job = self.job(context)
             if as_bool(self.plan_only, "plan_only"):
@@ -147,7 +152,7 @@ class _BucketJobOperator(MovementOperator):
             return self._go_on(context, job, job.begin())
 
     def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        """Go on after a job is over: reconcile, retry what is missing, or finish."""
+        """Continue after a job ended: reconcile, retry what is missing, or finish."""
         with airflow_errors():
             self.log.info("job %s: %s", event["job_id"], event["progress"])
             if event["error"]:
@@ -156,7 +161,7 @@ class _BucketJobOperator(MovementOperator):
             return self._go_on(context, job, job.advance(State(**state), event["seconds"]))
 
     def after_delay(self, context: Context, event: Any, state: dict[str, Any]) -> dict[str, Any]:
-        """Go on after the time before another try."""
+        """Continue when the delay before the next attempt is over."""
         with airflow_errors():
             return self._go_on(context, self.job(context), State(**state))
 
@@ -193,22 +198,22 @@ class _BucketJobOperator(MovementOperator):
 
 
 class AISCopyBucketOperator(_BucketJobOperator):
-    """Has AIStore copy one bucket into another, remote backends included, such as ``s3://in`` to ``ais://in``.
+    """Has AIStore copy one bucket into another, such as ``s3://in`` to ``ais://in``; remote backends are supported.
 
-    Only objects that are new or changed since the last copy are copied. With `aws_conn_id` an ``s3://`` source is
-    listed by S3 itself, so that the versions are ETags.
+    Only objects that are new or changed since the last copy are copied. With `aws_conn_id`, S3 itself lists an
+    ``s3://`` source, so the versions are ETags.
 
     :param source: bucket URI; AIStore reads it through its own backend
-    :param destination: bucket URI; an ``ais://`` bucket is created where missing
+    :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param prefix: copy only objects whose names start with this
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
-    :param continue_on_error: off: end at the first object that fails
-    :param retry_failed: try objects again that failed for good in an earlier run
+    :param continue_on_error: False ends the job at the first object that fails
+    :param retry_failed: also try objects that failed for good in an earlier run
     :param latest: have AIStore look for newer versions of objects in a remote source
-    :param quarantine: bucket URI that objects which failed for good are copied to
-    :param plan_only: only tell how many objects would be listed, processed, left alone and refused
+    :param quarantine: URI of a bucket that receives a copy of each source object that failed for good
+    :param plan_only: change nothing; only report how many objects would be listed, processed, skipped and refused
     :param workers: concurrent workers per target; 0 lets AIStore choose
-    :param stall_seconds: abort and go on when nothing moves for so long
+    :param stall_seconds: seconds without progress after which the job is aborted and its missing objects are retried
     """
 
     def __init__(self, *, aws_conn_id: str | None = "aws_default", **kwargs: Any) -> None:
@@ -231,28 +236,29 @@ class AISCopyBucketOperator(_BucketJobOperator):
 class AISTransformBucketOperator(_BucketJobOperator):
     """Has AIStore transform one bucket into another with an ETL that runs beside its targets.
 
-    The destination is reconciled with the source afterwards, because over WebSocket AIStore 5.0 reports objects as
-    done that failed. What is missing, and not bad in itself, is tried again over ``hpush``; what fails is listed with
-    its reason. Further arguments are those of `AISCopyBucketOperator`.
+    Afterwards the task reconciles the destination with the source, because AIStore 5.0 reports objects as done that
+    failed over WebSocket. Missing objects that are not bad themselves are retried over ``hpush``; failed objects are
+    listed with their reasons. The other arguments are those of `AISCopyBucketOperator`.
 
     :param source: bucket URI
-    :param destination: bucket URI; an ``ais://`` bucket is created where missing
+    :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param etl: the whole ETL, or a chain of them (``a >> b``), instead of the arguments below
     :param image: the transformer's image
-    :param command: the image's command; empty for its own
-    :param environment: the transformer's parameters; one ETL runs per set of them
+    :param command: the command to run in the image; empty runs the image's own
+    :param environment: the transformer's parameters; each set of parameters runs as an ETL of its own
     :param communication: ``ws``, ``hpush`` or ``hpull``
-    :param object_timeout: seconds that one object may take
-    :param processes: processes of the transformer beside each target; by default as many as it may use CPUs
-    :param workers: objects in flight per target; AIStore takes at most its CPUs and four
-    :param pod_resources: Kubernetes' ``requests`` and ``limits`` of its pods
-    :param extensions: extension of a source object (without dot) to that of its result
-    :param prepend: goes before the name of every result
-    :param sync: also remove results whose objects are gone in a remote source
-    :param keep_etl: leave the ETL running, for tasks that follow; see `operators.aistore_etl`
-    :param in_place: replace each object by its result, which has the same name; `destination` is the same URI as
-        `source` then, an ``ais://`` bucket of the cluster's own. Objects that fail stay as they are, and nothing is
-        deleted. Without this a destination that is the source is refused, however its URI is written
+    :param object_timeout: maximum seconds for one object
+    :param processes: transformer processes beside each target; by default one per CPU that the transformer may use
+    :param workers: objects in flight per target; AIStore's limit is the target's CPUs plus four
+    :param pod_resources: Kubernetes' ``requests`` and ``limits`` for the transformer's pods
+    :param extensions: maps the extension of a source object (without dot) to the extension of its result
+    :param prepend: prefix for the name of every result
+    :param sync: also remove results whose objects no longer exist in a remote source
+    :param keep_etl: leave the ETL running for later tasks; see `storeside.operators.aistore_etl`
+    :param in_place: replace each object with its result, which has the same name. `destination` must then be the same
+        URI as `source`, and the bucket must be an ``ais://`` bucket of this cluster. Failed objects stay unchanged,
+        and nothing is deleted. Without this argument a destination that is the source is refused, however its URI is
+        written
     """
 
     template_fields = (
@@ -300,12 +306,12 @@ class AISTransformBucketOperator(_BucketJobOperator):
         self.in_place = in_place
 
     def job(self, context: Context) -> BucketJob | InPlaceJob:
-        """Build the engine's job; another one where objects are to be replaced."""
+        """Build the engine's job: an `InPlaceJob` when objects are replaced."""
         if not as_bool(self.in_place, "in_place"):
             return super().job(context)
         bucket = Bucket.parse(self.source)
         if Bucket.parse(self.destination) != bucket:
-            raise ValueError(
+            raise OperatorInputError(
                 f"in_place: the destination {self.destination} is not the source {self.source}: name the same bucket"
                 " twice, or leave in_place off"
             )
@@ -336,7 +342,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
         )
 
     def options(self) -> Options:
-        """Add what only transforms have."""
+        """Add the options that only transforms have."""
         return replace(super().options(), sync=as_bool(self.sync, "sync"), keep_etl=self.keep_etl)
 
     def naming(self, context: Context) -> Naming:
@@ -345,7 +351,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
 
 
 class AISTransformObjectsOperator(AISTransformBucketOperator):
-    """Has AIStore transform some objects of a bucket; see `AISTransformBucketOperator`.
+    """Has AIStore transform selected objects of a bucket; see `AISTransformBucketOperator`.
 
     :param objects: names of objects, or a template of names such as ``shard-{0001..0100}.tar``
     """
@@ -366,17 +372,18 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
     """Has AIStore transcode a bucket of recordings; see `AISTransformBucketOperator`.
 
     :param container: ``wav``, ``flac``, ``mp3``, ``ogg`` or ``m4a``
-    :param codec: a codec that goes into the container, such as ``pcm_s16le``
+    :param codec: a codec that the container supports, such as ``pcm_s16le``
     :param sample_rate: Hz
     :param channels: 1 to 8, as the codec allows
-    :param bit_rate: bits per second, of lossy codecs
-    :param start_seconds: leave out what comes before
-    :param duration_seconds: leave out what comes after so much
-    :param trim_silence_dbfs: cut off what is quieter than this before the first and after the last sound
+    :param bit_rate: bits per second, for lossy codecs
+    :param start_seconds: leave out the audio before this second
+    :param duration_seconds: maximum seconds of audio; leave out the rest
+    :param trim_silence_dbfs: remove leading and trailing audio that is quieter than this
     :param loudness_lufs: integrated loudness (EBU R 128) of the results
-    :param facts: bucket URI that the facts about results go to in the same pass, where `AISProbeAudioOperator` of the
-        same run finds them; transformers reach it at the connection's ``transformer_endpoint``. An object whose facts
-        cannot be stored fails. What was transcoded without facts is not transcoded again for them.
+    :param facts: URI of a bucket for the facts about the results. The same pass writes them, and
+        `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
+        ``transformer_endpoint``. An object whose facts cannot be stored fails. An object that was transcoded without
+        facts is not transcoded again to get them.
     """
 
     template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts")
@@ -409,15 +416,19 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.facts = facts
 
     def audio(self) -> AudioFormat:
-        """Return the format of results. Raises ValueError for one that does not exist."""
-        return AudioFormat.from_values({name: getattr(self, name) for name in _AUDIO_OPTIONS})
+        """Return the format of results. Raises OperatorInputError for a format that does not exist."""
+        values = {name: getattr(self, name) for name in _AUDIO_OPTIONS}
+        try:
+            return AudioFormat.from_values(values)
+        except ValueError as e:  # transformers import no other package: their errors have no kind
+            raise OperatorInputError(str(e)) from e
 
     def options(self) -> Options:
         """Add the bucket of the facts."""
         return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
 
     def spec(self, context: Context) -> EtlSpec:
-        """Put the format into the ETL's environment, and where facts go into its tuning: results are the same."""
+        """Put the format into the ETL's environment; the URL for facts changes no result and goes into its tuning."""
         spec = super().spec(context)
         tuning = dict(spec.tuning)
         if self.facts:

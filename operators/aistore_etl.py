@@ -11,27 +11,28 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.storage.buckets import Bucket
-from include.transform import etl as etls
-from include.transform.errors import TransientTransformError
-from include.transform.etl import EtlSpec
-from include.transform.inspection import Inspection
-from include.transform.single import get_object, transform_object
-from operators.deferring import DeferringOperator
-from operators.hooks.aistore import AIStoreHook
-from operators.links import RunPageLink
-from operators.outcome import check_policy
-from operators.shared import airflow_errors, ledger, run_columns
-from operators.triggers.aistore import AISJobTrigger
+from storeside.aistore import etl as etls
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreTransientError
+from storeside.aistore.etl import EtlSpec
+from storeside.operators.deferring import DeferringOperator
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.links import RunPageLink
+from storeside.operators.outcome import check_policy
+from storeside.operators.shared import ledger, run_columns
+from storeside.operators.triggers.aistore import AISJobTrigger
+from storeside.transform.inspection import Inspection
+from storeside.transform.single import get_object, transform_object
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class AISInitEtlOperator(BaseOperator):
-    """Starts an ETL, or a chain of them, beside every target; a setup task for transforms with `keep_etl`.
+    """Starts an ETL, or a chain of ETLs, beside every target; a setup task for transforms with `keep_etl`.
 
-    One of the same specification that runs already is reused; one of the same name and another specification is
+    A running ETL with the same specification is reused. A running ETL with the same name and another specification is
     replaced, unless transforms run. Returns the names.
 
     :param etl: what to start: an image with its parameters, or a class (`EtlSpec.of_class`); transforms with `latest`
@@ -46,7 +47,7 @@ class AISInitEtlOperator(BaseOperator):
         self.aistore_conn_id = aistore_conn_id
 
     def execute(self, context: Context) -> list[str]:
-        """Start what does not run."""
+        """Start each ETL that does not run yet."""
         with airflow_errors():
             hook = AIStoreHook(self.aistore_conn_id)
             return etls.ensure(hook.get_conn(), self.etl, hook.pods)
@@ -55,7 +56,8 @@ class AISInitEtlOperator(BaseOperator):
 class AISStopEtlOperator(BaseOperator):
     """Stops an ETL by name and keeps its specification in AIStore.
 
-    Fails, to be retried, while any transform runs in the cluster: stopping one ETL aborts them all (AIStore 5.0).
+    While any transform runs in the cluster, the task fails and Airflow retries it: stopping one ETL aborts all
+    transforms (AIStore 5.0).
 
     :param etl_name: the ETL's name
     """
@@ -69,7 +71,7 @@ class AISStopEtlOperator(BaseOperator):
         self.aistore_conn_id = aistore_conn_id
 
     def execute(self, context: Context) -> None:
-        """Stop it."""
+        """Stop the ETL."""
         with airflow_errors():
             etls.stop(AIStoreHook(self.aistore_conn_id).get_conn(), self.etl_name)
 
@@ -77,10 +79,10 @@ class AISStopEtlOperator(BaseOperator):
 class AISDeleteEtlOperator(BaseOperator):
     """Stops and deletes ETLs; a teardown task.
 
-    While a transform runs somewhere in the cluster nothing is done, as stopping an ETL would abort it: whoever ends
-    last cleans up. Returns whether the ETLs are gone.
+    While any transform runs in the cluster the task deletes nothing, because stopping an ETL would abort that
+    transform: the task that ends last deletes the ETLs. Returns whether the ETLs are gone.
 
-    :param etl: the ETL or chain that `AISInitEtlOperator` started; None stands for all idle ones of Storeside
+    :param etl: the ETL or chain that `AISInitEtlOperator` started; None means all idle ETLs of Storeside
     """
 
     ui_color = "#d7e9f7"
@@ -93,7 +95,7 @@ class AISDeleteEtlOperator(BaseOperator):
         self.aistore_conn_id = aistore_conn_id
 
     def execute(self, context: Context) -> bool:
-        """Delete what is idle."""
+        """Delete idle ETLs."""
         with airflow_errors():
             client = AIStoreHook(self.aistore_conn_id).get_conn()
             names = etls.ours(client) if self.etl is None else self.etl.all_names
@@ -103,17 +105,17 @@ class AISDeleteEtlOperator(BaseOperator):
 
 
 class AISInspectBucketOperator(DeferringOperator):
-    """Has AIStore transform every object of a bucket and throw the results away, to find those that cannot be.
+    """Has AIStore transform every object of a bucket and discard the results, to find objects that fail.
 
-    Deferred while AIStore works. Returns how many objects were read and failed, with examples; all failures are in
-    the task's log.
+    The task is deferred while AIStore works. Returns how many objects were read and how many failed, with examples;
+    the task's log has all failures.
 
     :param source: bucket URI
-    :param etl: the ETL or chain of ETLs; always talked to over ``hpush``
+    :param etl: the ETL or chain of ETLs; always called over ``hpush``
     :param prefix: inspect only objects whose names start with this
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
     :param workers: concurrent workers per target; 0 lets AIStore choose
-    :param stall_seconds: abort when nothing moves for so long
+    :param stall_seconds: seconds without progress after which the job is aborted
     """
 
     template_fields: Sequence[str] = ("source", "prefix", "on_failed_objects")
@@ -171,7 +173,7 @@ class AISInspectBucketOperator(DeferringOperator):
         with airflow_errors():
             failed = list(self.inspection().failures(event["job_id"]).items())
             if event["error"]:
-                raise TransientTransformError(f"inspection {event['job_id']} did not end: {event['error']}")
+                raise AIStoreTransientError(f"inspection {event['job_id']} did not end: {event['error']}")
             result = {"objects": event["objects"], "failed": len(failed), "examples": failed[:20]}
             book = ledger(self.clickhouse_conn_id)
             book.create()
@@ -198,7 +200,7 @@ class AISInspectBucketOperator(DeferringOperator):
 
 
 class _ObjectOperator(BaseOperator):
-    """What the operators of one object have in common."""
+    """Common arguments of the operators for one object."""
 
     ui_color = "#d7e9f7"
 
@@ -223,16 +225,16 @@ class _ObjectOperator(BaseOperator):
 
 
 class AISTransformObjectOperator(_ObjectOperator):
-    """Has AIStore transform one object into another, at once. Returns name and size of the result.
+    """Has AIStore transform one object into another, without a job. Returns name and size of the result.
 
     :param source: bucket URI
     :param name: the object's name
-    :param destination: bucket URI; an ``ais://`` bucket is created where missing
-    :param result: the result's name; the object's own when empty
-    :param etl: the ETL or chain of ETLs; always talked to over ``hpush``
-    :param arguments: ETL arguments for this object, which bucket transforms cannot have
+    :param destination: bucket URI; a missing ``ais://`` bucket is created
+    :param result: the result's name; empty keeps the object's name
+    :param etl: the ETL or chain of ETLs; always called over ``hpush``
+    :param arguments: ETL arguments for this object; bucket transforms cannot have any
     :param latest: have AIStore look for a newer version in a remote source
-    :param keep_etl: leave the ETL running, for tasks that follow, and `AISDeleteEtlOperator` to end it
+    :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it
     """
 
     template_fields: Sequence[str] = ("source", "name", "destination", "result", "arguments")
@@ -247,7 +249,7 @@ class AISTransformObjectOperator(_ObjectOperator):
         self.latest = latest
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Transform it; a result that is missing or empty is a failure."""
+        """Transform the object; a missing or empty result is a failure."""
         with airflow_errors():
             hook = AIStoreHook(self.aistore_conn_id)
             size = transform_object(
@@ -259,14 +261,14 @@ class AISTransformObjectOperator(_ObjectOperator):
 
 
 class AISGetObjectOperator(_ObjectOperator):
-    """Gets one object through an ETL (inline) and writes it to a file, in pieces: for samples, not for data sets.
+    """Gets one object through an ETL (inline) and streams it to a file: for samples, not for data sets.
 
     :param source: bucket URI
     :param name: the object's name
-    :param path: file to write on the worker; it appears when it is whole
-    :param etl: the ETL or chain of ETLs, always talked to over ``hpush``; None gets the object as it is
+    :param path: file to write on the worker; it appears when it is complete
+    :param etl: the ETL or chain of ETLs, always called over ``hpush``; None gets the object unchanged
     :param arguments: ETL arguments of this request
-    :param keep_etl: leave the ETL running, for tasks that follow, and `AISDeleteEtlOperator` to end it
+    :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it
     """
 
     template_fields: Sequence[str] = ("source", "name", "path", "arguments")
@@ -276,7 +278,7 @@ class AISGetObjectOperator(_ObjectOperator):
         self.path = path
 
     def execute(self, context: Context) -> int:
-        """Write the file; returns its bytes."""
+        """Write the file and return its size in bytes."""
         with airflow_errors():
             hook = AIStoreHook(self.aistore_conn_id)
             return get_object(

@@ -8,29 +8,30 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
-from include.doctor.findings import Finding
-from operators.deferring import DeferringOperator
-from operators.hooks.aistore import AIStoreHook
-from operators.hooks.doctor import lines, look
-from operators.shared import as_bool, transfer_errors
-from operators.triggers.doctor import CheckConnectionsTrigger
+from storeside.doctor.findings import Finding
+from storeside.operators.deferring import DeferringOperator
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.hooks.doctor import lines, look
+from storeside.operators.shared import as_bool
+from storeside.operators.triggers.doctor import CheckConnectionsTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class CheckConnectionsOperator(DeferringOperator):
-    """Tries every connection as the pipelines use it, and fails with what has to be mended.
+    """Tests every connection the way the pipelines use it, and fails with what must be fixed.
 
-    It logs in, makes and drops tables in ClickHouse, puts, reads and deletes an object in S3 and in AIStore, has
-    ClickHouse read both, and waits for the S3 event of its own object. Nothing of it is left behind. Returns how many
-    checks were made, and those that failed.
+    It logs in, creates and drops tables in ClickHouse, puts, reads and deletes an object in S3 and in AIStore, has
+    ClickHouse read both, and waits for the S3 event of its own object. It removes everything that it created. Returns
+    how many checks were made and how many were skipped; a failed check fails the task.
 
-    :param bucket: bucket of S3 to try, without ``s3://``
-    :param sqs_queue: the queue that its events go to; empty for none
-    :param write: off: put no object anywhere
+    :param bucket: S3 bucket to test, without ``s3://``
+    :param sqs_queue: the queue that receives the bucket's events; empty for none
+    :param write: False puts no object anywhere
     :param where: ``worker``, or ``triggerer``, where deferred tasks wait
-    :param hsds_conn_id: is not looked at where there is no such connection; None for any other leaves it out as well
+    :param hsds_conn_id: HSDS is skipped if there is no such connection; None for any connection id skips its system
     """
 
     template_fields: Sequence[str] = ("bucket", "sqs_queue", "write")
@@ -60,20 +61,20 @@ class CheckConnectionsOperator(DeferringOperator):
         self.hsds_conn_id = hsds_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Look from the worker, or hand over to the triggerer."""
+        """Check from the worker, or defer to the triggerer."""
         connections = {system: conn_id for system, conn_id in self._ids().items() if self._is_there(conn_id)}
-        with transfer_errors():
+        with airflow_errors():
             write = as_bool(self.write, "write")
         if self.where == "triggerer":
             trigger = CheckConnectionsTrigger(connections, self.bucket, self.sqs_queue, write)
             self.defer(trigger=trigger, method_name="finish")
         found = {system: BaseHook.get_connection(conn_id) for system, conn_id in connections.items()}
-        with transfer_errors():
+        with airflow_errors():
             findings = look(found, self.bucket, self.sqs_queue, write=write)
         return self._report(findings)
 
     def finish(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Take what the triggerer has found."""
+        """Report the triggerer's findings."""
         if "error" in event:
             raise AirflowFailException(event["error"])
         return self._report([Finding(**finding) for finding in event["findings"]])

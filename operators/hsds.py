@@ -1,18 +1,16 @@
-"""Operators that bring datasets of HSDS to Parquet on S3, and files to HSDS."""
+"""Operators that export HSDS datasets to Parquet on S3, and import files into HSDS."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-from operators.hooks.hsds import HSDSHook
-from operators.movement import Movement, MovementOperator
-from operators.shared import ledger, run_key
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.hsds import HSDSHook
+from storeside.operators.movement import Movement, MovementOperator
+from storeside.operators.shared import ledger, run_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,24 +19,24 @@ SLAB_BYTES = 8 << 20
 
 
 class HSDSExportDatasetOperator(MovementOperator):
-    """Exports a dataset of HSDS, or a hyperslab of it, to Parquet on S3: an object for each slab.
+    """Exports an HSDS dataset, or a hyperslab of it, to Parquet on S3: one object per slab.
 
-    Slabs are whole chunks of bounded size, so that neither HSDS nor the worker holds more than some of them. A task
-    that is killed and retried goes on behind the slabs that it has written. A run of its own exports anew; where the
-    data are the same, so are the objects, and `S3ToClickHouseOperator` loads only those that differ. Returns the
-    engine's `Report` as a dictionary.
+    A slab is a number of whole chunks with bounded size, so HSDS and the worker hold only a few slabs at a time. A
+    task that is killed and retried continues after the slabs that it has already written. Another run exports
+    everything again; unchanged data give identical objects, and `S3ToClickHouseOperator` loads only objects that
+    differ. Returns the engine's `Report` as a dictionary.
 
-    :param domain: domain of HSDS, such as ``/home/ada/weather.h5``
-    :param dataset: path of the dataset in it, such as ``/2026/temperature``
+    :param domain: HSDS domain, such as ``/home/ada/weather.h5``
+    :param dataset: path of the dataset in the domain, such as ``/2026/temperature``
     :param bucket: bucket for the Parquet objects, without ``s3://``
-    :param prefix: prefix of its own for the objects, which are called ``part-….parquet``
-    :param selection: hyperslab such as ``0:1000, :, ::2``; empty takes all
+    :param prefix: prefix for the objects, which are named ``part-….parquet``; no other objects may use it
+    :param selection: hyperslab such as ``0:1000, :, ::2``; empty exports the whole dataset
     :param layout: ``long`` has a row for each element, ``wide`` a row for each first index with a column for each
         second one, ``array`` a row for each first index with arrays
-    :param compression: of Parquet: ``zstd``, ``lz4``, ``snappy``, ``gzip`` or ``none``
-    :param slab_bytes: bytes of a slab at the most
-    :param workers: slabs that are on their way at a time
-    :param clickhouse_conn_id: for ``storeside.runs``; None notes nothing there
+    :param compression: Parquet compression: ``zstd``, ``lz4``, ``snappy``, ``gzip`` or ``none``
+    :param slab_bytes: maximum bytes of a slab
+    :param workers: number of slabs in flight
+    :param clickhouse_conn_id: connection for ``storeside.runs``; None records nothing there
     """
 
     template_fields: Sequence[str] = (
@@ -88,9 +86,9 @@ class HSDSExportDatasetOperator(MovementOperator):
         """Export what this run has not exported yet."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
-        from include.hsds.export import Export, Exporter
+        from storeside.hsds.export import Export, Exporter
 
-        with hsds_errors():
+        with airflow_errors():
             export = Export(
                 self.domain,
                 self.dataset,
@@ -117,27 +115,29 @@ class HSDSExportDatasetOperator(MovementOperator):
         return report
 
     def on_kill(self) -> None:
-        """Stop behind the slabs that are on their way."""
+        """Stop after the slabs in flight."""
         if self._running is not None:
             self._running.stop.set()
 
 
 class HSDSImportDatasetOperator(MovementOperator):
-    """Imports a local HDF5 file or Parquet into a dataset of HSDS, which is created where it is missing.
+    """Imports a local HDF5 file or Parquet into an HSDS dataset; a missing dataset is created.
 
-    A task that is killed and retried goes on behind what HSDS has in its storage. What HSDS cannot store fails this
-    task, not a later one: everything is flushed before it ends. Returns the engine's `Report` as a dictionary.
+    A task that is killed and retried continues after the data that HSDS has in its storage. The task flushes
+    everything before it ends, so data that HSDS cannot store fail this task, not a later one. Returns the engine's
+    `Report` as a dictionary.
 
-    :param source: HDF5 file on the worker, Parquet file or folder of such on the worker, or ``s3://bucket/prefix``
-    :param domain: domain of HSDS; created where it is missing, its folder is not
-    :param dataset: path of the dataset in it; its groups are created where missing
-    :param source_dataset: path of the dataset in the HDF5 file, where it differs
-    :param layout: of Parquet: ``table`` makes compound elements, ``wide`` rows of columns of one type, ``array``
-        takes the one column of lists
-    :param gzip: level of compression in HSDS; 0 for none
-    :param slab_bytes: bytes of a slab at the most
-    :param workers: slabs that are on their way at a time
-    :param clickhouse_conn_id: for ``storeside.runs``; None notes nothing there
+    :param source: HDF5 file on the worker, Parquet file or folder of Parquet files on the worker, or
+        ``s3://bucket/prefix``
+    :param domain: HSDS domain; a missing domain is created, but its folder must exist
+    :param dataset: path of the dataset in the domain; missing groups are created
+    :param source_dataset: path of the dataset in the HDF5 file, if it differs
+    :param layout: for Parquet: ``table`` makes compound elements, ``wide`` makes rows from columns of one type,
+        ``array`` takes the single column of lists
+    :param gzip: compression level in HSDS; 0 for none
+    :param slab_bytes: maximum bytes of a slab
+    :param workers: number of slabs in flight
+    :param clickhouse_conn_id: connection for ``storeside.runs``; None records nothing there
     """
 
     template_fields: Sequence[str] = ("source", "domain", "dataset", "source_dataset", "layout")
@@ -177,9 +177,9 @@ class HSDSImportDatasetOperator(MovementOperator):
         """Import what this run has not imported yet."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
-        from include.hsds.imports import Import, Importer
+        from storeside.hsds.imports import Import, Importer
 
-        with hsds_errors():
+        with airflow_errors():
             request = Import(
                 self.source,
                 self.domain,
@@ -203,22 +203,9 @@ class HSDSImportDatasetOperator(MovementOperator):
         return report
 
     def on_kill(self) -> None:
-        """Stop behind the slabs that are on their way."""
+        """Stop after the slabs in flight."""
         if self._running is not None:
             self._running.stop.set()
-
-
-@contextmanager
-def hsds_errors() -> Iterator[None]:
-    """Turn the engine's errors into Airflow's: what cannot get better by itself is not retried."""
-    from include.hsds.errors import RequestError, TransientError
-
-    try:
-        yield
-    except TransientError as e:
-        raise AirflowException(str(e)) from e
-    except (RequestError, ValueError) as e:
-        raise AirflowFailException(str(e)) from e
 
 
 def record(
@@ -231,7 +218,7 @@ def record(
     report: dict[str, Any],
     slabs: int,
 ) -> None:
-    """Write the run to ``storeside.runs``, where there is one, and tell of it."""
+    """Record the run in ``storeside.runs`` if `conn_id` is given; report it to metrics, assets and OpenLineage."""
     row = {
         "kind": kind,
         "source": source,

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from airflow.models.taskinstancekey import TaskInstanceKey
     from airflow.sdk import BaseOperator
 
-# Where the pages are below Airflow's own address.
+# The pages' path below Airflow's own address.
 PREFIX = "/storeside"
 
 
 def page(path: str, **query: str) -> str:
-    """Return the path of one of the pages, below the path that Airflow itself is reached at."""
+    """Return the path of a page, including the path of Airflow's base URL."""
     from airflow.sdk.configuration import conf
 
     base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
@@ -24,7 +24,7 @@ def page(path: str, **query: str) -> str:
 
 
 class RunPageLink(BaseOperatorLink):
-    """Leads to the page of the run: its objects, failures, rejected rows, timings and the way of the data."""
+    """Links to the run's page: its objects, failures, rejected rows, timings and data flow."""
 
     name = "Data movement"
 
@@ -35,7 +35,7 @@ class RunPageLink(BaseOperatorLink):
 
 
 class QueuePageLink(BaseOperatorLink):
-    """Leads to the page of queues: how deep they are, what became of each event, dead letters."""
+    """Links to the page of queues: their depth, the outcome of each event, dead letters."""
 
     name = "Queues"
 
@@ -46,7 +46,7 @@ class QueuePageLink(BaseOperatorLink):
 
 
 class BenchmarksPageLink(BaseOperatorLink):
-    """Leads to the page of measurements."""
+    """Links to the page of measurements."""
 
     name = "Benchmarks"
 

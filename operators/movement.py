@@ -1,4 +1,4 @@
-"""What operators that move data say of it: the run's row, metrics, assets and OpenLineage."""
+"""How operators report the data that they move: the run's row, metrics, assets and OpenLineage."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from urllib.parse import quote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias, BaseOperatorLink
 
-from include.transform.ledger import Ledger
-from operators.deferring import DeferringOperator
-from operators.links import RunPageLink
-from operators.shared import run_columns
+from storeside.ledger.objects import Ledger
+from storeside.operators.deferring import DeferringOperator
+from storeside.operators.links import RunPageLink
+from storeside.operators.shared import run_columns
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-# Stands in the DAG for what a task will have written: its asset is known when the task has run.
+# Placeholder in the DAG for a task's destination: its asset is only known after the task ran.
 DESTINATION = AssetAlias("storeside")
 
 
 @dataclass(frozen=True)
 class Movement:
-    """What was moved from where to where; `rows` and `rejected` are None where there are no rows."""
+    """What a task moved, its source and destination; `rows` and `rejected` are None for data without rows."""
 
     kind: str
     source: str
@@ -40,11 +40,11 @@ class Movement:
 
 
 class MovementOperator(DeferringOperator):
-    """Moves data. How much is in ``storeside.runs``, Airflow's metrics, asset events and OpenLineage events.
+    """Moves data and reports how much to ``storeside.runs``, Airflow's metrics, asset events and OpenLineage events.
 
-    A task without `outlets` of its own gives an asset event when it has changed its destination, named like that:
-    ``ais://speech``, ``s3://data/prefix``, ``clickhouse://analytics/trips``. What extends this calls
-    `record_end`, or `tell` where it has no row in ``storeside.runs``.
+    A task without `outlets` of its own emits an asset event when it has changed its destination. The asset has the
+    destination's name: ``ais://speech``, ``s3://data/prefix``, ``clickhouse://analytics/trips``. A subclass calls
+    `record_end`, or `tell` if it has no row in ``storeside.runs``.
     """
 
     operator_extra_links: tuple[BaseOperatorLink, ...] = (RunPageLink(),)
@@ -56,17 +56,17 @@ class MovementOperator(DeferringOperator):
         self._clickhouse = ""
 
     def record_end(self, context: Context, tables: Ledger, row: Mapping[str, Any], **told: Any) -> None:
-        """Record the end of the task in ``storeside.runs``, and tell of it; `told` is what the row says otherwise."""
+        """Record the end of the task in ``storeside.runs`` and report it; `told` overrides the row in reports."""
         tables.record_run({**run_columns(context), **row})
         facts = {**row, **told}
         moved = Movement(**{name: facts[name] for name in Movement.__dataclass_fields__.keys() & facts.keys()})
         self.tell(context, moved, urlsplit(tables.client.url).netloc)
 
     def tell(self, context: Context, moved: Movement, clickhouse: str = "") -> None:
-        """Tell metrics, assets and OpenLineage; `clickhouse` is the host and port that names its tables there.
+        """Report to metrics, assets and OpenLineage; `clickhouse` is the host and port in OpenLineage's table names.
 
-        The data are moved by now: what cannot be told of them, such as an asset of more than 1,500 characters, is
-        logged and does not fail the task.
+        The data are already moved: if a report fails, for example for an asset of more than 1,500 characters, the
+        task logs that and does not fail.
         """
         self._moved, self._clickhouse = moved, clickhouse
         instance = context["ti"]
@@ -86,7 +86,7 @@ class MovementOperator(DeferringOperator):
                 context["outlet_events"][outlet].extra.update(extra)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
-        """Return the lineage of what was moved; Airflow's OpenLineage provider asks for it where it is installed."""
+        """Return the lineage of what was moved; Airflow's OpenLineage provider calls this if it is installed."""
         if (moved := self._moved) is None:
             return None
         from airflow.providers.openlineage.extractors import OperatorLineage
@@ -126,7 +126,7 @@ def count(moved: Movement, tags: dict[str, str]) -> None:
 
 
 def asset_of(uri: str) -> Asset:
-    """Return the asset of a bucket, prefix or table. It is called as its URI is, as ``Asset("ais://speech")`` is."""
+    """Return the asset of a bucket, prefix or table. Its name is its URI, as in ``Asset("ais://speech")``."""
     scheme, _, rest = uri.partition("://")
     if scheme == "clickhouse":
         rest = rest.replace(".", "/", 1)
@@ -134,7 +134,7 @@ def asset_of(uri: str) -> Asset:
 
 
 def dataset_of(uri: str, clickhouse: str) -> tuple[str, str]:
-    """Return OpenLineage's namespace and name, as its naming rules have them for S3 and for databases."""
+    """Return OpenLineage's namespace and name, by its naming rules for S3 and for databases."""
     scheme, _, rest = uri.partition("://")
     if scheme == "clickhouse":
         return f"clickhouse://{clickhouse}", rest

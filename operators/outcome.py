@@ -6,30 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from operators.shared import run_key
+from storeside.operators.errors import OperatorInputError
+from storeside.operators.shared import run_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.transform.bucket_job import Summary
-    from include.transform.ledger import Ledger
-    from operators.movement import MovementOperator
+    from storeside.ledger.objects import Ledger
+    from storeside.operators.movement import MovementOperator
+    from storeside.transform.state import Summary
 
 
 def check_policy(value: str, name: str = "on_failed_objects") -> None:
-    """Raise ValueError for a value that an argument such as `on_failed_objects` does not have."""
+    """Raise OperatorInputError if the value of an argument such as `on_failed_objects` is not allowed."""
     if value not in ("fail", "report"):
-        raise ValueError(f"{name} {value!r}: use 'fail' or 'report'")
+        raise OperatorInputError(f"{name} {value!r}: use 'fail' or 'report'")
 
 
 def finish(
     operator: MovementOperator, context: Context, tables: Ledger, kind: str, summary: Summary,
     on_failed_objects: str, done: str = "done", **told: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Record and log what came of a bucket's objects, and return it.
+    """Record, log and return the outcome of a bucket's objects.
 
-    `done` is the word for objects that were not left out, and `told` is what metrics and assets say otherwise than
-    the row. Raises AirflowFailException when objects failed and that is to fail the task.
+    `done` is the log's word for objects that were processed, and `told` overrides the row in metrics and assets.
+    Raises AirflowFailException when objects failed and `on_failed_objects` is ``fail``.
     """
     row = {
         name: getattr(summary, name)

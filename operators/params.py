@@ -1,10 +1,13 @@
-"""Fields of the forms of DAGs that load tables."""
+"""Form fields of DAGs that load tables."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from airflow.sdk import Param
+
+from storeside.transfer.formats import Csv
+from storeside.transfer.options import ReadOptions, TableOptions
 
 BUCKET: Final = Param(
     "tables",
@@ -89,4 +92,14 @@ TABLE: Final = {
         values_display={"append": "Add the new rows", "replace": "Replace the old rows"},
         description="What happens to the rows of an object that was overwritten",
     ),
+}
+# The operator's arguments for the fields of `TABLE`.
+LOAD: Final[dict[str, Any]] = {
+    "table": "{{ params.table }}",
+    "format": "{{ params.format }}",
+    "on_drift": "{{ params.on_drift }}",
+    "on_bad_rows": "{{ params.on_bad_rows }}",
+    "on_overwrite": "{{ params.on_overwrite }}",
+    "read": ReadOptions(csv=Csv(delimiter="{{ params.delimiter }}")),
+    "table_options": TableOptions(order_by="{{ params.order_by }}", partition_by="{{ params.partition_by or '' }}"),
 }

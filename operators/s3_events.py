@@ -1,4 +1,4 @@
-"""Operators for S3 event notifications on SQS: leased, processed, and only then deleted."""
+"""Operators for S3 event notifications on SQS: they lease messages, process them, and only then delete them."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
-from operators.clickhouse import S3ToClickHouseOperator
-from operators.hooks.transfer import clickhouse_client, clients, sqs_client
-from operators.links import QueuePageLink
-from operators.shared import as_bool, as_list, as_number, ledger, run_key, transfer_errors
-from operators.triggers.s3_events import S3EventsToClickHouseTrigger
+from storeside.operators.clickhouse import LoadOperator
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.transfer import clickhouse_client, clients, sqs_client
+from storeside.operators.links import QueuePageLink
+from storeside.operators.shared import as_bool, as_list, as_number, ledger, run_key
+from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.events.queue import Queue
+    from storeside.events.queue import Queue
 
 
-class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
-    """Drains a queue of S3 events into a ClickHouse table: each object version that they tell of exactly once.
+class S3EventsToClickHouseOperator(LoadOperator):
+    """Drains a queue of S3 events into a ClickHouse table; each object version is loaded exactly once.
 
-    Messages are leased, not popped: they stay invisible while their objects are loaded and are deleted after that.
-    What they say is taken as a hint; the bucket says what an object is now, so duplicates, late and unordered events
-    do no harm. Objects that cannot be loaded, and messages that are no S3 events, go to the queue's dead-letter queue
-    with the reason. What became of each event stands in ``storeside.events``. In a run that a `S3EventsTrigger` has
-    started, the batch that it has leased comes first. Returns the engine's `Drained` as a dictionary.
+    Messages are leased, not popped: they stay invisible while their objects are loaded and are deleted after that. An
+    event is only a hint: the task asks the bucket for the object's current state, so duplicate, late and unordered
+    events do no harm. Messages whose objects cannot be loaded, and messages that are not S3 events, go to the queue's
+    dead-letter queue with the reason. ``storeside.events`` records the outcome of each event. A run that an
+    `S3EventsTrigger` started processes the trigger's batch first. Returns the engine's `Drained` as a dictionary.
 
-    Besides those of `S3ToClickHouseOperator`, where `keys` says which events are wanted:
+    The arguments are those of `S3ToClickHouseOperator` without `all_or_nothing`, `retry_failed` and
+    `overlap_seconds`; `keys` selects events by their object's key. Further arguments:
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
-    :param max_messages: after so many the rest is left to the next run
-    :param max_bytes: after messages that tell of so many bytes of new objects the rest is left to the next run; 0 is
-        no limit
-    :param max_seconds: after so many seconds no more is received
-    :param idle_seconds: how long to wait for messages when there are none; 0 ends when the queue is empty. A run that
-        waits follows the queue: an `AssetWatcher` of it receives nothing meanwhile
-    :param batch_messages: messages that are held and loaded at once
-    :param lease_seconds: how long messages stay invisible when whoever holds them is killed
+    :param max_messages: maximum number of messages per run; the next run takes the rest
+    :param max_bytes: maximum bytes of new objects in the messages of one run; the next run takes the rest. 0 is no
+        limit
+    :param max_seconds: seconds after which the run receives no more messages
+    :param idle_seconds: how long to wait for messages when the queue is empty; 0 ends at once. While a run waits, it
+        follows the queue: an `AssetWatcher` of the queue receives nothing
+    :param batch_messages: number of messages that are leased and loaded together
+    :param lease_seconds: seconds that messages stay invisible after their task or triggerer was killed
     :param on_failed_objects: whether the task fails when messages went to the dead-letter queue
     """
 
     template_fields = (
-        *S3ToClickHouseOperator.template_fields,
+        *LoadOperator.template_fields,
         "sqs_queue",
         "max_messages",
         "max_bytes",
@@ -57,7 +59,7 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
         "batch_messages",
     )
     ui_color = "#f7e1d7"
-    operator_extra_links = (*S3ToClickHouseOperator.operator_extra_links, QueuePageLink())
+    operator_extra_links = (*LoadOperator.operator_extra_links, QueuePageLink())
 
     def __init__(
         self,
@@ -82,12 +84,12 @@ class S3EventsToClickHouseOperator(S3ToClickHouseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Defer while ClickHouse pulls, or push from here."""
-        from include.events.load import EventLoad, Limits
-        from include.events.queue import Queue
+        from storeside.events.load import EventLoad, Limits
+        from storeside.events.queue import Queue
 
         aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
-        with transfer_errors():
+        with airflow_errors():
             request = self.request(aws)
             limits = Limits(
                 as_number(self.max_messages, "max_messages", int),
@@ -163,7 +165,7 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
 
 
 class QueueOperator(BaseOperator):
-    """What operators of one queue share.
+    """Base of the operators for one queue.
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
     """
@@ -187,14 +189,14 @@ class QueueOperator(BaseOperator):
 
     def conn(self) -> tuple[Queue, Any]:
         """Return the queue and a ClickHouse client."""
-        from include.events.queue import Queue
+        from storeside.events.queue import Queue
 
         client = clickhouse_client(BaseHook.get_connection(self.clickhouse_conn_id))
         return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
 
     def conn_if_any(self) -> tuple[Queue, Any] | None:
-        """Return the same, or None where there is no queue: then a run has no events."""
-        from include.events.queue import NoQueueError
+        """Return the same, or None if there is no queue: the run then has no events."""
+        from storeside.events.errors import NoQueueError
 
         try:
             return self.conn()
@@ -204,17 +206,17 @@ class QueueOperator(BaseOperator):
 
 
 class SqsLeaseS3EventsOperator(QueueOperator):
-    """Leases the messages of a queue for the tasks of this run, as its setup.
+    """Leases the messages of a queue for the tasks of this run; a setup task.
 
-    Its teardown knows when an object is done: that of the speech pipeline is `SqsSettleSpeechEventsOperator`.
+    The matching teardown knows when an object is done: for the speech pipeline, `SqsSettleSpeechEventsOperator`.
 
-    In a run that a `S3EventsTrigger` has started these are the batches that it has leased, else what is in the queue.
-    The trigger of an `AssetWatcher` on the queue keeps them invisible until the run has settled with the queue;
-    without one let `lease_seconds` be longer than a run. Where there is no queue there are no events. Returns how
-    many messages there are.
+    If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
+    from the queue. The trigger of an `AssetWatcher` on the queue keeps them invisible until the run has settled with
+    the queue. Without such a trigger, set `lease_seconds` longer than a run. A missing queue counts as no events.
+    Returns the number of messages.
 
-    :param max_messages: messages that are received at most
-    :param lease_seconds: how long messages stay invisible if nobody extends that
+    :param max_messages: maximum number of messages received
+    :param lease_seconds: seconds that messages stay invisible unless their lease is extended
     """
 
     def __init__(self, *, max_messages: int = 10_000, lease_seconds: int = 300, **kwargs: Any) -> None:
@@ -223,10 +225,10 @@ class SqsLeaseS3EventsOperator(QueueOperator):
         self.lease_seconds = lease_seconds
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Take batches over, or receive one."""
-        from include.events.lease import take_or_receive
+        """Take over batches, or receive one."""
+        from storeside.events.lease import take_or_receive
 
-        with transfer_errors():
+        with airflow_errors():
             if (found := self.conn_if_any()) is None:
                 return {"messages": 0}
             queue, client = found
@@ -238,13 +240,13 @@ class SqsLeaseS3EventsOperator(QueueOperator):
 
 
 class SqsRedriveDeadLettersOperator(QueueOperator):
-    """Lists the dead letters of a queue with their reasons, and sends them back when asked to.
+    """Lists the dead letters of a queue with their reasons, and sends them back if `redrive` is set.
 
     Returns their number, the first of them with reasons, and how many were sent back.
 
-    :param redrive: send them back; else they are only listed
-    :param message_ids: only these, a list or with spaces between; empty means all. One that is not there fails the
-        task, when the others are sent back
+    :param redrive: send them back; otherwise only list them
+    :param message_ids: only these messages: a list, or ids separated by spaces; empty means all. If one is missing,
+        the task sends the others back and fails
     """
 
     template_fields = (*QueueOperator.template_fields, "redrive", "message_ids")
@@ -255,10 +257,10 @@ class SqsRedriveDeadLettersOperator(QueueOperator):
         self.message_ids = message_ids
 
     def execute(self, context: Context) -> Mapping[str, Any]:
-        """List, log, redrive."""
-        from include.events.dead_letters import DeadLetters
+        """List, log and redrive dead letters."""
+        from storeside.events.dead_letters import DeadLetters
 
-        with transfer_errors():
+        with airflow_errors():
             queue, _ = self.conn()
             dead_letters = DeadLetters(queue)
             found = dead_letters.listed()

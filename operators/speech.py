@@ -12,27 +12,20 @@ from urllib.parse import urlsplit
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.speech.manifest import ManifestError, SpeechManifest, facts_naming
-from include.storage.buckets import Bucket
-from include.transform.bucket_job import Options, acknowledge
-from include.transform.ledger import Ledger, Scope
-from include.transform.naming import Naming
-from operators.aistore import AISTransformBucketOperator, transformer_command
-from operators.hooks.aistore import AIStoreHook
-from operators.links import RunPageLink
-from operators.movement import Movement, MovementOperator
-from operators.outcome import check_policy
-from operators.s3_events import QueueOperator
-from operators.shared import (
-    airflow_errors,
-    as_bool,
-    as_number,
-    clickhouse,
-    ledger,
-    run_columns,
-    run_key,
-    transfer_errors,
-)
+from storeside.aistore.buckets import Bucket
+from storeside.ledger.objects import Ledger, Scope
+from storeside.operators.aistore import AISTransformBucketOperator, transformer_command
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.links import RunPageLink
+from storeside.operators.movement import Movement, MovementOperator
+from storeside.operators.outcome import check_policy
+from storeside.operators.s3_events import QueueOperator
+from storeside.operators.shared import as_bool, as_number, clickhouse, ledger, run_columns, run_key
+from storeside.speech.manifest import SpeechManifest, facts_naming
+from storeside.transform.bucket_job import acknowledge
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,25 +35,25 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
     """Has AIStore measure each audio object where it is stored.
 
     The facts (duration, rate, levels, checksum, …) become one small JSON object per audio object in `destination`,
-    below a prefix of this run. Objects whose facts were published are not measured again; see
-    `ClickHousePublishManifestOperator`. Nor are those that a transcode of this run has stored the facts of; see
-    `AISTranscodeAudioOperator`. Where that leaves nothing, no ETL is started.
+    below a prefix of this run. The task does not measure objects whose facts were published (see
+    `ClickHousePublishManifestOperator`) or whose facts a transcode of this run has stored (see
+    `AISTranscodeAudioOperator`). If no object is left, it starts no ETL.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(command=transformer_command("audio_probe"), extensions=None, prepend="", **kwargs)
 
     def naming(self, context: Context) -> Naming:
-        """Name facts as the transcode of the same run does."""
+        """Name facts like the transcode of the same run."""
         return facts_naming(run_key(context))
 
     def options(self) -> Options:
-        """Leave it to the publishing task to say that objects are done."""
+        """Let the publishing task record the objects as done."""
         return replace(super().options(), keeps_result=False)
 
 
 class _ManifestOperator(BaseOperator):
-    """What the manifest operators share: bucket, facts and connections.
+    """Base of the manifest operators: bucket, facts and connections.
 
     :param bucket: URI of the AIStore bucket whose audio the manifest describes
     :param facts: URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to
@@ -86,7 +79,7 @@ class _ManifestOperator(BaseOperator):
         self.clickhouse_conn_id = clickhouse_conn_id
 
     def scope(self, context: Context, effect: str) -> Scope:
-        """Return whose objects the facts are: those of the probe of this run that had this effect."""
+        """Return the scope of the facts' objects: those of this run's probe with this effect."""
         return Scope(self.bucket, self.facts, effect, run_key(context))
 
     def manifest(self, context: Context) -> SpeechManifest:
@@ -103,7 +96,7 @@ class _ManifestOperator(BaseOperator):
 class ClickHouseStageManifestOperator(_ManifestOperator):
     """Has ClickHouse pull the facts of this run from AIStore into a staging table. Returns how many.
 
-    Rows are of the objects that the probe has facts of, be they measured by it or by the transcode.
+    The rows are the facts of the probe's objects, whether the probe or the transcode measured them.
 
     :param effect: the ``effect`` in the result of the `AISProbeAudioOperator`
     """
@@ -118,27 +111,25 @@ class ClickHouseStageManifestOperator(_ManifestOperator):
         """Start from a fresh staging table and fill it."""
         with airflow_errors():
             manifest = self.manifest(context)
-            try:
-                aistore = AIStoreHook(self.aistore_conn_id).get_conn()
-                return asdict(manifest.stage(aistore, self.scope(context, self.effect)))
-            except ManifestError as e:
-                raise RuntimeError(f"{e}; a retry reads them again") from e
+            aistore = AIStoreHook(self.aistore_conn_id).get_conn()
+            return asdict(manifest.stage(aistore, self.scope(context, self.effect)))
 
 
 class GXValidateManifestOperator(_ManifestOperator):
-    """Holds the staged manifest against Great Expectations suites, in windows of bounded memory.
+    """Checks every staged row of the manifest against Great Expectations suites in batches, so memory stays bounded.
 
-    With `on_invalid_rows` ``fail`` nothing is published when a row is invalid; with ``report`` invalid rows are left
-    out, listed, and recorded as failed objects. The verdict is returned, logged and kept in ``storeside.runs``. When
-    this task is cleared it judges the staged rows anew; those that were left out come back when their staging is.
+    With `on_invalid_rows` ``fail`` nothing is published when a row is invalid. With ``report`` invalid rows are left
+    out, listed, and recorded as failed objects. The verdict is returned, logged and stored in ``storeside.runs``.
+    When this task is cleared, it validates the staged rows again; rows that it left out return only when the staging
+    task is cleared.
 
     :param sample_rate: Hz that every row must have
     :param channels: channels that every row must have
-    :param min_seconds: shortest duration that is valid
-    :param max_seconds: longest duration that is valid
+    :param min_seconds: shortest valid duration
+    :param max_seconds: longest valid duration
     :param on_invalid_rows: ``fail`` or ``report``
-    :param require_complete: whether a row is only valid when its recording's container states the length and all of
-        it was there; recordings of containers that state none, such as AAC in ADTS, are not valid then
+    :param require_complete: a row is only valid if its recording's container states the length and the whole length
+        was there; recordings in containers that state no length, such as AAC in ADTS, are then invalid
     """
 
     template_fields = (
@@ -172,9 +163,9 @@ class GXValidateManifestOperator(_ManifestOperator):
         self.on_invalid_rows = on_invalid_rows
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Validate all staged rows; returns the verdict as a dictionary of bounded size."""
-        from include.quality.suites import SUMMARY_SELECT, speech_manifest_suite, summary_suite
-        from include.quality.validation import combine, validate
+        """Validate all staged rows and return the verdict as a dictionary of bounded size."""
+        from storeside.quality.suites import SUMMARY_SELECT, speech_manifest_suite, summary_suite
+        from storeside.quality.validation import combine, validate
 
         started = time.monotonic()
         with airflow_errors():
@@ -227,11 +218,11 @@ class GXValidateManifestOperator(_ManifestOperator):
 
 
 class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
-    """Publishes the validated rows in one atomic step, and marks their objects as done.
+    """Publishes the validated rows in one atomic step, and records their objects as done.
 
-    Repeating it publishes nothing twice. Returns the number of rows of this run in ``storeside.speech``.
+    A repeated task publishes nothing twice. Returns the number of rows of this run in ``storeside.speech``.
 
-    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects are done after this
+    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects this task records as done
     """
 
     template_fields = (*_ManifestOperator.template_fields, "effect")
@@ -245,10 +236,7 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
         with airflow_errors():
             manifest = self.manifest(context)
             scope = self.scope(context, self.effect)
-            try:
-                rows = manifest.publish(scope)
-            except ManifestError as e:
-                raise AirflowFailException(str(e)) from e
+            rows = manifest.publish(scope)
             self.log.info("%d rows of this run are in storeside.speech", rows)
             acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
@@ -258,15 +246,16 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
 
 
 class SqsSettleSpeechEventsOperator(QueueOperator):
-    """Settles with the queue at the end of a run, as its teardown: deletes messages whose recordings are done.
+    """Settles with the queue at the end of a run: deletes messages whose recordings are done; a teardown task.
 
-    Done is what the speech manifest, ``storeside.speech``, has. Recordings that failed for good go to the dead-letter
-    queue with their reasons. All others are given back: what this run should have loaded counts as failed once, what
-    it did not get to does not. Returns how many messages were deleted, released and moved to the dead letters.
+    A recording is done when the speech manifest, ``storeside.speech``, has it. Messages of recordings that failed for
+    good go to the dead-letter queue with their reasons. All other messages are released. A recording that this run
+    should have loaded counts as failed once; a recording that the run did not reach does not. Returns how many
+    messages were deleted, released and moved to the dead-letter queue.
 
-    :param source: bucket of the recordings that this run was to process, such as ``s3://recordings``
-    :param prefix: of these recordings
-    :param complete: whether the run got to its end; if not, recordings that are missing are not to blame
+    :param source: bucket of this run's recordings, such as ``s3://recordings``
+    :param prefix: prefix of these recordings
+    :param complete: whether the run reached its end; if not, missing recordings do not count as failed
     """
 
     template_fields = (*QueueOperator.template_fields, "source", "prefix", "complete")
@@ -281,9 +270,9 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
         """Compare with the ledger, record, delete."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
-        from include.speech.recordings import settle_run
+        from storeside.speech.recordings import settle_run
 
-        with transfer_errors():
+        with airflow_errors():
             if (found := self.conn_if_any()) is None:
                 return {"deleted": 0, "released": 0, "dead": 0}
             settled = settle_run(

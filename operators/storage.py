@@ -1,4 +1,4 @@
-"""Operators that bring objects into a cluster, or from endpoint to endpoint, and measure the endpoints."""
+"""Operators that copy objects into a cluster or between endpoints, and measure the endpoints."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from include.storage.buckets import Bucket
-from operators.charts import chart_at
-from operators.hooks.aistore import AIStoreHook
-from operators.hooks.storage import backend, connection_of, profile, store
-from operators.links import BenchmarksPageLink
-from operators.movement import MovementOperator
-from operators.outcome import check_policy, finish
-from operators.shared import airflow_errors, as_bool, as_list, as_number, clickhouse, ledger, run_key, task_key
-from operators.triggers.aistore import AISJobTrigger
+from storeside.aistore.buckets import Bucket
+from storeside.operators.charts import chart_at
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.hooks.storage import backend, connection_of, profile, store
+from storeside.operators.links import BenchmarksPageLink
+from storeside.operators.movement import MovementOperator
+from storeside.operators.outcome import check_policy, finish
+from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, ledger, run_key, task_key
+from storeside.operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.storage.copy_job import CopyJob
-    from include.storage.prefetch import Missing, Prefetch
-    from include.storage.store import Store
-    from include.storage.tuner import Measurement
+    from storeside.copying.job import CopyJob
+    from storeside.copying.prefetch import Missing, Prefetch
+    from storeside.copying.store import Store
+    from storeside.measure.tuner import Measurement
 
 MIB = 1 << 20
-# Jobs of one try of a prefetch, as long as each leaves less than the one before.
+# Maximum jobs per try of a prefetch; each must leave fewer missing objects than the one before.
 ROUNDS = 3
 
 
 class StorageCopyBucketOperator(MovementOperator):
-    """Copies a bucket through the worker, in parallel ranges and parts, each version of an object once.
+    """Copies a bucket through the worker, in parallel ranges and parts; each object version is copied once.
 
-    For pairs that no service copies between by itself, such as OCI's native API to AIStore or S3 of one provider to
-    that of another. What AIStore can read, `AISCopyBucketOperator` has it copy without the worker.
+    Use it if no service can copy between the two endpoints itself, such as from OCI's native API to AIStore or
+    between S3 services of two providers. For buckets that AIStore can read, `AISCopyBucketOperator` copies without
+    the worker.
 
-    A try that was killed is gone on with: objects that are there are not copied again, and uploads that it left are
-    aborted. Objects that fail are listed with their reasons in the log and in ``storeside.objects``. Returns the
-    copy's `Summary` as a dictionary.
+    A retry continues a killed try: objects that were copied are not copied again, and unfinished uploads are aborted.
+    Objects that fail are listed with their reasons in the log and in ``storeside.objects``. Returns the copy's
+    `Summary` as a dictionary.
 
     :param source: bucket URI: ``s3://``, ``oci://`` or ``ais://``
-    :param destination: bucket URI, of the same kinds; an ``ais://`` bucket is made where missing
+    :param destination: bucket URI with one of the same schemes; a missing ``ais://`` bucket is created
     :param prefix: copy only objects whose names start with this
-    :param prepend: goes before the names of all objects at the destination
+    :param prepend: prefix for the names of all objects at the destination
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
-    :param retry_failed: try objects again that failed for good in an earlier run
-    :param multipart: ``threshold``, ``part_size`` and ``concurrency``; by default those of the destination's
-        connection (extra ``multipart``), or what the tuner found
-    :param source_conn_id: by default that of the source's kind, such as ``aws_default``
-    :param destination_conn_id: by default that of the destination's kind
+    :param retry_failed: also try objects that failed for good in an earlier run
+    :param multipart: ``threshold``, ``part_size`` and ``concurrency``; by default the values of the destination
+        connection's extra ``multipart``, or those that the tuner found
+    :param source_conn_id: by default the connection for the source's scheme, such as ``aws_default``
+    :param destination_conn_id: by default the connection for the destination's scheme
     """
 
     template_fields: Sequence[str] = (
@@ -98,9 +100,9 @@ class StorageCopyBucketOperator(MovementOperator):
         self._job: CopyJob | None = None
 
     def job(self, context: Context) -> CopyJob:
-        """Build the engine's job from the rendered arguments. Raises ValueError or UsageError for wrong ones."""
-        from include.storage.copy_job import CopyJob
-        from include.storage.copy_ledger import CopyLedger
+        """Build the engine's job from the rendered arguments. Raises BadInput for invalid arguments."""
+        from storeside.copying.job import CopyJob
+        from storeside.copying.ledger import CopyLedger
 
         check_policy(self.on_failed_objects)
         client = clickhouse(self.clickhouse_conn_id)
@@ -127,24 +129,26 @@ class StorageCopyBucketOperator(MovementOperator):
         return finish(self, context, self._job.ledger, "copy", summary, self.on_failed_objects, "copied", **told)
 
     def on_kill(self) -> None:
-        """Stop, and abort the uploads that are under way."""
+        """Stop, and abort uploads in progress."""
         if self._job is not None:
             self._job.stop.set()
 
 
 class AISPrefetchBucketOperator(MovementOperator):
-    """Has AIStore fetch a remote bucket's objects into the cluster, so that they are read from its own disks.
+    """Has AIStore fetch a remote bucket's objects into the cluster, so later reads use the cluster's disks.
 
-    The task is deferred meanwhile. Afterwards the cluster is compared with the backend: what is missing is listed
-    with its reason. Objects that are in the cluster already are left alone.
+    The task is deferred meanwhile. Afterwards it compares the cluster with the backend and lists missing objects with
+    their reasons. Objects that are already in the cluster are not fetched again.
 
     :param bucket: bucket URI of a remote bucket, such as ``s3://recordings``
     :param prefix: fetch only objects whose names start with this
-    :param latest: also fetch objects again that have changed in the backend
-    :param on_failed_objects: ``fail`` the task when objects are missing in the end, or ``report`` them and succeed
+    :param latest: also fetch objects that have changed in the backend
+    :param on_failed_objects: ``fail`` the task when objects are still missing at the end, or ``report`` them and
+        succeed
     :param workers: concurrent workers per target; 0 lets AIStore choose
-    :param blob_threshold: bytes from which on AIStore fetches an object in parallel chunks; 0: never
-    :param stall_seconds: abort and go on when nothing moves for so long
+    :param blob_threshold: minimum bytes of an object that AIStore fetches in parallel chunks; 0 means never
+    :param stall_seconds: seconds without progress after which the job is aborted; the task then continues with what
+        is missing
     """
 
     template_fields: Sequence[str] = ("bucket", "prefix", "latest", "on_failed_objects")
@@ -178,14 +182,14 @@ class AISPrefetchBucketOperator(MovementOperator):
         self.clickhouse_conn_id = clickhouse_conn_id
 
     def prefetch(self) -> Prefetch:
-        """Return the engine's prefetch. Raises ValueError for a bucket that is not remote."""
-        from include.storage.prefetch import Prefetch
+        """Return the engine's prefetch. Raises BadInput for a bucket that is not remote."""
+        from storeside.copying.prefetch import Prefetch
 
         check_policy(self.on_failed_objects)
         return Prefetch(AIStoreHook(self.aistore_conn_id).get_conn(), Bucket.parse(self.bucket), self.prefix)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Look for what is missing, submit and defer; ends at once when there is nothing to fetch."""
+        """Look for missing objects, submit and defer; end at once when there is nothing to fetch."""
         with airflow_errors():
             prefetch = self.prefetch()
             missing = prefetch.missing()
@@ -195,7 +199,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         self._submit(prefetch, {"objects": missing.objects, "size": missing.bytes, "started": time.time()}, missing)
 
     def _submit(self, prefetch: Prefetch, begun: dict[str, Any], missing: Missing, rounds: int = 1) -> NoReturn:
-        """Submit a job for what is missing, and defer."""
+        """Submit a job for the missing objects, and defer."""
         with airflow_errors():
             job_id = prefetch.submit(
                 latest=as_bool(self.latest, "latest"), workers=self.workers, blob_threshold=self.blob_threshold
@@ -223,12 +227,12 @@ class AISPrefetchBucketOperator(MovementOperator):
         before: int = 0,
         rounds: int = ROUNDS,
     ) -> dict[str, Any]:
-        """Compare the cluster with the backend after the job, and submit another for what may come yet.
+        """Compare the cluster with the backend after the job; submit another job if it may fetch more.
 
         `objects`, `size` and `started` are those of the first job; `before` objects were missing when the last of
         `rounds` was submitted.
         """
-        from include.storage.prefetch import Missing
+        from storeside.copying.prefetch import Missing
 
         self.log.info("job %s: %s", event["job_id"], event["progress"])
         with airflow_errors():
@@ -243,7 +247,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         return self._finish(context, Missing(objects, size), left, started)
 
     def _may_come(self, error: str, left: Missing) -> bool:
-        """Tell whether another job may fetch what this one, which ended with `error`, has not."""
+        """Tell whether another job may fetch what this job, which ended with `error`, did not fetch."""
         unasked = left.objects > len(left.examples)
         return left.passing > 0 or (bool(error) and (unasked or as_bool(self.latest, "latest")))
 
@@ -279,14 +283,14 @@ class AISPrefetchBucketOperator(MovementOperator):
 
 
 class StorageTuneOperator(BaseOperator):
-    """Measures how endpoints are fastest, by size of object, and keeps it for the copies that follow.
+    """Measures which transfer settings are fastest for an endpoint, by object size, and stores them for later copies.
 
-    It writes objects below ``storeside-measurements/`` of the buckets and deletes them again. Returns what it
-    recommends.
+    It writes objects below ``storeside-measurements/`` in the buckets and deletes them again. Returns its
+    recommendations.
 
-    :param backends: ``<bucket URI>`` or ``<bucket URI>@<connection id>`` each, such as ``s3://data@oci_s3``
-    :param seconds: the most that measuring one direction of one of them may take
-    :param megabytes: the most that may be moved meanwhile
+    :param backends: a list of ``<bucket URI>`` or ``<bucket URI>@<connection id>``, such as ``s3://data@oci_s3``
+    :param seconds: maximum seconds to measure one direction of one backend
+    :param megabytes: maximum megabytes moved for that
     """
 
     template_fields: Sequence[str] = ("backends", "seconds", "megabytes")
@@ -310,8 +314,8 @@ class StorageTuneOperator(BaseOperator):
         self._stop: threading.Event | None = None
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Sweep both directions and record what was best."""
-        from include.storage.tuner import DIRECTIONS, Recommendations, Tuner
+        """Measure both directions and record the best settings."""
+        from storeside.measure.tuner import DIRECTIONS, Recommendations, Tuner
 
         self._stop = threading.Event()
         found: list[tuple[Store, Measurement]] = []
@@ -341,15 +345,15 @@ class StorageTuneOperator(BaseOperator):
 
 
 class StorageBenchmarkOperator(BaseOperator):
-    """Compares backends by the requests of the published comparison of OCI's APIs; see `include.storage.benchmark`.
+    """Compares backends, with the requests of the published comparison of OCI's APIs: `storeside.measure.backends`.
 
-    Each measurement goes to ``storeside.backend_benchmark``, the medians to the log, and a chart of them to `chart`.
-    Returns the medians.
+    It writes each measurement to ``storeside.backend_benchmark``, the medians to the log, and a chart of the medians
+    to `chart`. Returns the medians.
 
-    :param backends: ``<bucket URI>`` or ``<bucket URI>@<connection id>`` each, such as ``s3://data@oci_s3``
-    :param rounds: measurements of each; the backends take turns
-    :param megabytes: of the object that is written
-    :param chart: URL in object storage of a PNG file with a chart, such as ``s3://aws_default@reports/backends.png``;
+    :param backends: a list of ``<bucket URI>`` or ``<bucket URI>@<connection id>``, such as ``s3://data@oci_s3``
+    :param rounds: measurements per backend; the backends take turns
+    :param megabytes: size of the object that is written
+    :param chart: URL in object storage for the chart, a PNG file, such as ``s3://aws_default@reports/backends.png``;
         empty for none
     """
 
@@ -377,7 +381,7 @@ class StorageBenchmarkOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Measure, record and draw."""
-        from include.storage.benchmark import Benchmark, draw, record, require_charts, table
+        from storeside.measure.backends import Benchmark, draw, record, require_charts, table
 
         self._stop = threading.Event()
         with airflow_errors():

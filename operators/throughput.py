@@ -10,43 +10,46 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from operators.charts import chart_at
-from operators.hooks.aistore import AIStoreHook
-from operators.links import BenchmarksPageLink, RunPageLink
-from operators.outcome import check_policy
-from operators.shared import airflow_errors, as_number, clickhouse, ledger, run_columns, task_key
+from storeside.operators.charts import chart_at
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.links import BenchmarksPageLink, RunPageLink
+from storeside.operators.outcome import check_policy
+from storeside.operators.shared import as_number, clickhouse, ledger, run_columns, task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, ObjectStoragePath
 
-    from include.storage.throughput.load import Load
-    from include.storage.throughput.measure import Measurement
+    from storeside.measure.throughput.cluster import Measurement
+    from storeside.measure.throughput.load import Load
 
 
 class AISMeasureThroughputOperator(BaseOperator):
-    """Measures a cluster under AIStore's own load generator, `aisloader`, which runs where the task runs.
+    """Measures a cluster with AIStore's own load generator, `aisloader`, which runs where the task runs.
 
-    The targets are read every second while it runs; what each did stands in ``storeside.throughput``, what came of it
-    in ``storeside.throughput_runs``. The mean is compared with earlier runs of the same load. A task that is killed
-    ends the loader and removes what it wrote; what a task leaves that was killed with -9 is removed when it is tried
-    again. Returns the engine's `Report` as a dictionary.
+    The connection's extra ``aisloader`` is the loader's path; without it the loader must be on the PATH.
 
-    :param bucket: such as ``ais://bench``; it has to be there
+    The operator reads each target's counters every second while the load runs. It writes what each target did to
+    ``storeside.throughput`` and the result to ``storeside.throughput_runs``, and compares the mean with earlier runs
+    of the same load. A task that is killed ends the loader and removes the objects that it wrote. If the task was
+    killed with -9, the next try removes them. Returns the engine's `Report` as a dictionary.
+
+    :param bucket: such as ``ais://bench``; it must exist
     :param workload: ``read``, ``write`` or ``mixed``, half of each
     :param object_size: such as ``10MiB``
-    :param concurrency: workers of the loader
+    :param concurrency: number of the loader's workers
     :param seconds: how long the load runs
-    :param dataset_size: written before and removed afterwards, for reads; empty reads what the bucket has
-    :param prefix: of the objects of the bucket that are read
-    :param write_limit: where writing stops early
-    :param nic_gbit: a target's network, in Gbit/s; 0 is not known
-    :param disk_gb_per_second: what all disks of a target give, in 10^9 bytes per second; 0 is not known
-    :param compare_runs: with how many earlier runs the mean is compared; 0 begins a new row of runs
-    :param tolerance: by how many percent the mean may be less than their median
-    :param on_regression: whether the task fails when it is less
-    :param chart: URL in object storage of an SVG file with a line per target, such as
+    :param dataset_size: size of the data that are written before a read load and removed afterwards; empty reads the
+        objects that the bucket has
+    :param prefix: prefix of the bucket's objects that are read
+    :param write_limit: size at which writing stops early
+    :param nic_gbit: a target's network bandwidth, in Gbit/s; 0 means unknown
+    :param disk_gb_per_second: bandwidth of all disks of a target, in 10^9 bytes per second; 0 means unknown
+    :param compare_runs: number of earlier runs to compare the mean with; 0 starts a new series of runs
+    :param tolerance: by how many percent the mean may be below the median of these runs
+    :param on_regression: whether the task fails when the mean is lower than that
+    :param chart: URL in object storage for an SVG file with one line per target, such as
         ``s3://aws_default@reports/throughput.svg``; empty for none
-    :param loader: path of ``aisloader``; the AIStore connection's extra ``aisloader`` otherwise, or the PATH's
     """
 
     template_fields: Sequence[str] = (
@@ -85,7 +88,6 @@ class AISMeasureThroughputOperator(BaseOperator):
         tolerance: float | str = 10,
         on_regression: str = "fail",
         chart: str = "",
-        loader: str = "",
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
@@ -105,15 +107,14 @@ class AISMeasureThroughputOperator(BaseOperator):
         self.tolerance = tolerance
         self.on_regression = on_regression
         self.chart = chart
-        self.loader = loader
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._measurement: Measurement | None = None
 
     def load(self) -> Load:
-        """Return the load for the rendered arguments. Raises ValueError for arguments that make none."""
-        from include.storage.buckets import Bucket
-        from include.storage.throughput.load import Load, size
+        """Return the load for the rendered arguments. Raises BadInput for invalid arguments."""
+        from storeside.aistore.buckets import Bucket
+        from storeside.measure.throughput.load import Load, size
 
         return Load(
             Bucket.parse(self.bucket),
@@ -127,9 +128,9 @@ class AISMeasureThroughputOperator(BaseOperator):
         )
 
     def measurement(self, context: Context) -> Measurement:
-        """Build the engine's measurement. Raises ValueError for arguments that make none, and without a loader."""
-        from include.storage.throughput.measure import Comparison, Measurement
-        from include.storage.throughput.model import node_bound
+        """Build the engine's measurement. Raises BadInput for invalid arguments, and if there is no loader."""
+        from storeside.measure.throughput.cluster import Comparison, Measurement
+        from storeside.measure.throughput.model import node_bound
 
         check_policy(self.on_regression, "on_regression")
         load = self.load()
@@ -139,7 +140,7 @@ class AISMeasureThroughputOperator(BaseOperator):
             hook.cluster,
             clickhouse(self.clickhouse_conn_id),
             load,
-            loader=self.loader or hook.loader,
+            loader=hook.loader,
             name=f"{scope}/{context['ti'].try_number}",
             scope=scope,
             bound=node_bound(
@@ -152,7 +153,7 @@ class AISMeasureThroughputOperator(BaseOperator):
         )
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Measure, draw, record and judge."""
+        """Measure, draw the chart, record, and compare with earlier runs."""
         with airflow_errors():
             chart = chart_at(self.chart, "svg") if self.chart else None
             self._measurement = self.measurement(context)
@@ -175,12 +176,12 @@ class AISMeasureThroughputOperator(BaseOperator):
         return asdict(report)
 
     def on_kill(self) -> None:
-        """End the loader; `execute` then removes what it wrote."""
+        """End the loader; `execute` then removes the objects that it wrote."""
         if self._measurement is not None:
             self._measurement.cancel()
 
     def _draw(self, chart: ObjectStoragePath, bound: float | None) -> None:
-        from include.storage.throughput.chart import draw
+        from storeside.measure.throughput.chart import draw
 
         assert self._measurement is not None  # noqa: S101 - it was run
         title = f"{self.workload}, {self.object_size} objects, {self.concurrency} workers, {self.bucket}"

@@ -1,7 +1,7 @@
-"""``make audit``: known vulnerabilities in the packages that are installed, with the pinned versions and hashes.
+"""``make audit``: known vulnerabilities in the installed packages, by the pinned versions and hashes.
 
-A vulnerability passes only with a written reason, a line of docs/advisories.txt. Exit status 1: there is one without;
-2: the advisories could not be had.
+A vulnerability passes only with a written reason, a line of docs/advisories.txt. Exit status 1: at least one has no
+reason; 2: the advisories are not available.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.stack.settings import CHECKOUT
+from storeside.stack.settings import CHECKOUT
 
-_STACK = CHECKOUT / "include" / "stack"
-# What the other images install is in the first of these with the same versions, by tests/unit/test_compose.py.
+_STACK = CHECKOUT / "include" / "storeside" / "stack"
+# The first of these contains all packages of the other images in the same versions: tests/unit/test_compose.py.
 LOCKS = (
     CHECKOUT / "requirements.lock",
     _STACK / "images" / "airflow.lock",
@@ -56,7 +56,7 @@ def reasons(text: str) -> dict[str, str]:
 
 
 def advisories(report: str) -> list[Advisory]:
-    """Read pip-audit's report in JSON. Raises ValueError for what is none, or says nothing of some packages."""
+    """Read pip-audit's JSON report. Raises ValueError if it is not one, or if it lacks some packages."""
     packages = json.loads(report)["dependencies"]
     skipped = [package["skip_reason"] for package in packages if "skip_reason" in package]
     if skipped or not packages:
@@ -70,13 +70,13 @@ def advisories(report: str) -> list[Advisory]:
 
 
 def judge(found: Sequence[Advisory], accepted: Mapping[str, str]) -> tuple[list[Advisory], set[str]]:
-    """Return the advisories that have no reason, and the reasons that have no advisory any more."""
+    """Return the advisories without a reason, and the reasons without an advisory."""
     left = [advisory for advisory in found if not accepted.keys() & set(advisory.names)]
     return left, accepted.keys() - {name for advisory in found for name in advisory.names}
 
 
 def audit(uv: str, lock: Path) -> list[Advisory]:
-    """Ask for the advisories of all packages of a lock file. Raises ValueError where there is no answer."""
+    """Request the advisories of all packages of a lock file. Raises ValueError if there is no answer."""
     command = [
         uv, "tool", "run", "--quiet", "--from", PIP_AUDIT, "pip-audit", "--requirement", str(lock),
         "--require-hashes", "--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "60",
@@ -89,7 +89,7 @@ def audit(uv: str, lock: Path) -> list[Advisory]:
 
 
 def main(uv: str) -> int:
-    """Audit all lock files; returns the exit status."""
+    """Audit all lock files; return the exit status."""
     try:
         accepted = reasons(REASONS.read_text())
         found = list(dict.fromkeys(advisory for lock in LOCKS for advisory in audit(uv, lock)))

@@ -1,4 +1,4 @@
-"""The embedded stack for tests: one for the whole session, apart from the one that `make up` keeps."""
+"""The embedded stack for tests: one for the whole session, separate from the stack that `make up` keeps."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from include.stack import cli, demo, proxies, s3
-from include.stack.settings import Stack, default_folder
-from include.stack.supervisor import Supervisor
-from include.transform.ledger import Ledger
+from storeside.ledger.objects import Ledger
+from storeside.stack import cli, demo, proxies, s3
+from storeside.stack.settings import SOURCES, Stack, default_folder
+from storeside.stack.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
-    from include.transform.bucket_job import BucketJob, Summary
+    from storeside.transform.bucket_job import BucketJob
+    from storeside.transform.state import Summary
 
 os.environ.update(proxies.direct(os.environ))
-# Tests that run side by side, with pytest-xdist, have a stack each.
+# Processes that tests start import the package from this checkout, too.
+os.environ["PYTHONPATH"] = str(SOURCES)
+# Each worker of pytest-xdist has its own stack.
 FOLDER = default_folder() / "-".join(["test", *filter(None, [os.environ.get("PYTEST_XDIST_WORKER")])])
 
-# The same examples in every run, so that a test that passes here passes there.
+# The same examples in every run, so that results are reproducible.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-# Airflow makes its home where it is imported: keep that out of the user's, and apart for tests that run side by side.
+# Airflow creates its home when it is imported: keep it out of the user's home, and separate for each worker.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="storeside-tests-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep a file's tests in one worker of pytest-xdist, and in one all that need Airflow: it is started once."""
+    """Run a file's tests in one worker of pytest-xdist, and all tests that need Airflow in one: it starts once."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByStack(LoadFileScheduling):
@@ -74,8 +77,8 @@ def airflow(stack: Stack) -> Stack:
 def clickhouse(stack: Stack) -> Iterator[Any]:
     """A clickhouse-connect client of the stack's server.
 
-    Nothing is merged in the manifest meanwhile: tests count its rows without FINAL, to see a row that was loaded
-    twice, and a merge of its ReplacingMergeTree would take that row away, or the older version of an object.
+    ClickHouse merges nothing in the manifest meanwhile: tests count its rows without FINAL, to detect a row that was
+    loaded twice, and a merge of its ReplacingMergeTree would remove that row, or the older version of an object.
     """
     client = demo.clickhouse_client(stack)
     Ledger(client).create()
@@ -87,7 +90,7 @@ def clickhouse(stack: Stack) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def aistore(stack: Stack) -> Any:
     """An `aistore` SDK client of the stack's cluster."""
-    from include.storage.cluster import Cluster
+    from storeside.aistore.cluster import Cluster
 
     return Cluster(stack.url("ais_proxy")).client()
 
@@ -106,8 +109,8 @@ def sqs_client(stack: Stack) -> SQSClient:
 
 @pytest.fixture
 def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[[BucketJob], Summary]:
-    """Run a `BucketJob` to its end, as an operator does between its deferrals, and with less patience."""
-    monkeypatch.setattr("include.transform.bucket_job.RETRY_DELAY", 1.0)
+    """Run a `BucketJob` to its end, as an operator does between its deferrals, but with shorter timeouts."""
+    monkeypatch.setattr("storeside.transform.bucket_job.RETRY_DELAY", 1.0)
 
     def run(job: BucketJob) -> Summary:
         state = job.begin()
@@ -127,7 +130,7 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[[BucketJob], Summary]:
 @pytest.fixture
 def recordings(tmp_path: Path) -> Callable[[int], list[Path]]:
     """Make some distinct recordings."""
-    from include.stack import speech_corpus
+    from storeside.stack import speech_corpus
 
     def make(count: int) -> list[Path]:
         corpus = speech_corpus.make(demo.RECORDINGS, tmp_path / "corpus", count)

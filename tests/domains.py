@@ -1,13 +1,13 @@
-"""What tests of HSDS share: a client's login, and datasets."""
+"""Shared by tests of HSDS: a client's login, and datasets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from include.hsds.client import Client, Server
-from include.hsds.plan import Slab
-from include.stack import hsds
-from include.stack.settings import Stack
+from storeside.hsds.client import Client, Server
+from storeside.hsds.plan import Slab
+from storeside.stack import hsds
+from storeside.stack.settings import Stack
 
 
 def server(stack: Stack, user: str = "storeside", part: str = "hsds") -> Server:

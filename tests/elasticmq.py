@@ -1,6 +1,6 @@
-"""ElasticMQ, an SQS server apart from that of the stack: what holds for both is not one server's habit.
+"""ElasticMQ, an SQS server besides the stack's: tests on both do not depend on one server's behaviour.
 
-Maven fetches its jars once; they stay in the cache of the benchmarks. Tests skip where Java or Maven is absent.
+Maven downloads its jars once; they stay in the cache of the benchmarks. Tests skip if Java or Maven is absent.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.stack import s3
-from include.stack.settings import HOST, StackError, free_ports
+from storeside.stack import s3
+from storeside.stack.settings import HOST, StackError, free_ports
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
@@ -37,12 +37,12 @@ rest-stats {{ enabled = false }}
 
 
 def missing() -> str:
-    """Return which program the server needs and this machine lacks; empty when there are all."""
+    """Return the name of a required program that this machine lacks; empty if there is none."""
     return next((name for name in ("java", "mvn") if shutil.which(name) is None), "")
 
 
 def download(cache: Path) -> Path:
-    """Return the folder of the server's jars below `cache`; Maven fetches them first when it is absent."""
+    """Return the folder of the server's jars below `cache`; Maven downloads them first if it is absent."""
     jars = cache / f"elasticmq-{VERSION}"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "elasticmq.lock").open("w") as lock:
@@ -64,7 +64,7 @@ def download(cache: Path) -> Path:
 
 @contextmanager
 def serve(jars: Path, folder: Path) -> Iterator[SQSClient]:
-    """Run the server on a free port of the loopback address; gives a boto3 client of it."""
+    """Run the server on a free port of the loopback address; yield a boto3 client of it."""
     (port,) = free_ports(1)
     settings, log = folder / "elasticmq.conf", folder / "elasticmq.log"
     settings.write_text(_SETTINGS.format(host=HOST, port=port))

@@ -1,4 +1,4 @@
-"""A TCP link with a round trip time, a rate for each connection, and faults: what stands between two places.
+"""A TCP link with a round trip time, a rate for each connection, and faults: the network between two places.
 
 python -m tests.link PORT TARGET_PORT RTT_MS [MB/S]
 """
@@ -13,25 +13,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from include.stack.settings import HOST, free_ports
+from storeside.stack.settings import HOST, free_ports
 
 _CHUNK = 64 << 10
-# What is on its way at once: the buffers of both ends of a connection.
+# Bytes in transit: the buffers of both ends of a connection.
 _QUEUE = 64
 _REQUEST = re.compile(rb"(GET|HEAD|PUT|POST|DELETE|PATCH|OPTIONS) \S+ HTTP/1\.")
-# So long a refused client may go on sending before its connection is closed.
+# Seconds that a refused client may continue to send before its connection is closed.
 _REFUSED_SECONDS = 2.0
 
 
 class Link:
     """Forwards connections to `target`; each direction of each has `rate` bytes per second, if it is not 0.
 
-    `cut_after` breaks every connection that has carried so many bytes from the client, as long as `cuts` are left;
-    `carried` counts those bytes, `most` the connections that were open at once.
+    `cut_after` is the number of bytes from the client after which a connection is broken, as long as `cuts` are left;
+    `carried` counts those bytes, `most` is the maximum number of connections open at once.
 
-    Of HTTP: `answer` is asked for what a request gets in place of the server's answer, or for nothing; while
-    `truncates`, bodies of answers end in the middle, after a whole line where there is one. `met` counts the requests
-    and connections that a fault has met.
+    For HTTP: `answer` returns the answer to a request in place of the server's answer, or nothing; while `truncates`
+    is set, bodies of answers end in the middle, after a whole line if there is one. `met` counts the requests and
+    connections that a fault has affected.
     """
 
     def __init__(self, port: int, target: int, rtt: float, rate: float = 0) -> None:
@@ -86,7 +86,7 @@ class Link:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: asyncio.StreamWriter | None
     ) -> None:
-        """Carry what comes to the other end; `client` is who sends it, None when it is the server."""
+        """Carry bytes to the other end; `client` is their sender, None if that is the server."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_QUEUE)
         read = self._read_server(reader, queue) if client is None else self._read(reader, queue, client, writer)
         reading = asyncio.create_task(read)
@@ -113,7 +113,7 @@ class Link:
         client: asyncio.StreamWriter,
         server: asyncio.StreamWriter,
     ) -> None:
-        """Read what a client sends, up to its end or a fault."""
+        """Read a client's bytes, up to its end or a fault."""
         free, carried = 0.0, 0
         while True:
             chunk = await _chunk(reader)
@@ -132,7 +132,7 @@ class Link:
                 return
 
     async def _read_server(self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes]]) -> None:
-        """Read what a server sends, up to its end or a fault."""
+        """Read a server's bytes, up to its end or a fault."""
         free, in_head = 0.0, False
         while True:
             chunk = await _chunk(reader)
@@ -150,14 +150,14 @@ class Link:
                 return
 
     def _due(self, free: float, size: int) -> tuple[float, float]:
-        """Return when the link is free again, and when these bytes are there."""
+        """Return when the link is free again, and when these bytes arrive."""
         due = time.monotonic()
         if self.rate:
             free = due = max(free, due) + size / self.rate
         return free, due + self.rtt / 2
 
     async def _refuse(self, answer: bytes, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """Answer a request in place of the server, and let the client finish: a reset would take the answer away."""
+        """Answer a request in place of the server, and let the client finish: a reset would discard the answer."""
         self.met += 1
         with suppress(OSError, TimeoutError):
             client.write(answer)
@@ -175,7 +175,7 @@ async def _chunk(reader: asyncio.StreamReader) -> bytes:
 
 
 def _body_at(chunk: bytes, in_head: bool) -> int:
-    """Return where the body of an answer begins or goes on in a chunk, -1 where its head does not end there."""
+    """Return where the body of an answer begins or continues in a chunk, -1 if its head does not end there."""
     if not in_head and not chunk.startswith(b"HTTP/1."):
         return 0
     end = chunk.find(b"\r\n\r\n")
@@ -183,7 +183,7 @@ def _body_at(chunk: bytes, in_head: bool) -> int:
 
 
 def _truncated(chunk: bytes, body: int) -> bytes:
-    """Return a chunk up to the middle of its part of the body, which begins there."""
+    """Return a chunk up to the middle of its part of the body, which begins at `body`."""
     middle = (body + len(chunk)) // 2
     return chunk[: chunk.rfind(b"\n", body, middle) + 1 or middle]
 

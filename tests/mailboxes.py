@@ -1,4 +1,4 @@
-"""What tests of S3 events share: a bucket whose events arrive in a queue with dead letters, and a table."""
+"""Shared by tests of S3 events: a bucket whose events arrive in a queue with dead letters, and a table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from include.events.dead_letters import DeadLetters
-from include.events.load import Drained, EventLoad, Limits
-from include.events.queue import Queue
-from include.transfer.request import Request
-from include.transfer.source import Source
+from storeside.events.dead_letters import DeadLetters
+from storeside.events.load import Drained, EventLoad, Limits
+from storeside.events.queue import Queue
+from storeside.transfer.source import Source
 from tests.support import kill, until
-from tests.transfers import Loading
+from tests.transfers import Loading, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -22,7 +21,7 @@ EVENTS = ("s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 
 
 class Mailbox(Loading):
-    """A bucket, its queue, and a table of a test's own."""
+    """One test's own bucket, queue and table."""
 
     def __init__(
         self, stack: Any, clickhouse: Any, s3: S3Client, sqs: SQSClient, *, receives: int = 50, fifo: bool = False,
@@ -31,12 +30,12 @@ class Mailbox(Loading):
         super().__init__(stack, clickhouse, s3)
         self.sqs = sqs
         self.receives = receives
-        self.notified = notified  # S3 has to be of the server of the queue
+        self.notified = notified  # requires S3 and the queue on the same server
         self.name = f"{self.bucket}.fifo" if fifo else self.bucket
         self.make_queue()
 
     def make_queue(self) -> None:
-        """Make the queue and its dead letters, and have the bucket's events sent there."""
+        """Create the queue and its dead letters, and send the bucket's events there."""
         more = {"FifoQueue": "true"} if self.name.endswith(".fifo") else {}
         dead_name = f"dlq-{self.name}"
         _, dead = self._queue(dead_name, more)
@@ -51,10 +50,10 @@ class Mailbox(Loading):
                 Bucket=self.bucket,
                 NotificationConfiguration={"QueueConfigurations": [{"QueueArn": arn, "Events": list(EVENTS)}]},
             )
-            self.sqs.purge_queue(QueueUrl=self.url)  # the test event, where the server sends one
+            self.sqs.purge_queue(QueueUrl=self.url)  # the test event, if the server sends one
 
     def silence(self) -> None:
-        """Have the bucket send no more events, and forget those that it has sent."""
+        """Stop the bucket's events, and delete those that it has sent."""
         self.s3.put_bucket_notification_configuration(Bucket=self.bucket, NotificationConfiguration={})
         self.sqs.purge_queue(QueueUrl=self.url)
 
@@ -67,7 +66,7 @@ class Mailbox(Loading):
         return Queue(self.sqs, self.url)
 
     def send(self, *records: dict[str, Any], group: str = "") -> None:
-        """Send a message with these records, whatever the bucket has."""
+        """Send a message with these records, whatever the bucket contains."""
         fifo = {"MessageGroupId": group, "MessageDeduplicationId": uuid.uuid4().hex} if group else {}
         self.sqs.send_message(QueueUrl=self.url, MessageBody=json.dumps({"Records": records}), **fifo)
 
@@ -84,11 +83,11 @@ class Mailbox(Loading):
         }
 
     def arrive(self, count: int) -> None:
-        """Wait until so many messages are in the queue."""
+        """Wait until `count` messages are in the queue."""
         until(lambda: self.depth()[0] >= count, 20, f"{count} messages in the queue")
 
     def depth(self) -> tuple[int, int]:
-        """Return messages that are visible, and in flight."""
+        """Return the number of messages that are visible, and of those in flight."""
         found = self.queue.depth()
         return found.visible, found.in_flight
 
@@ -100,18 +99,18 @@ class Mailbox(Loading):
         request = {"format": "jsonl", **request}
         run_id = request.pop("run_id", None) or f"run-{uuid.uuid4().hex[:8]}"
         return EventLoad(
-            queue, Request(source, self.table, **request), self.client(), s3, run_id, Limits(**limits or {})
+            queue, request_of(source, self.table, **request), self.client(), s3, run_id, Limits(**limits or {})
         )
 
     def drain(self, sqs: Any = None, limits: dict[str, Any] | None = None, **request: Any) -> Drained:
         return self.events_load(sqs, limits, **request).run()
 
     def kill_server(self) -> None:
-        """Kill S3 and SQS, which lose the last second of what they were told."""
+        """Kill S3 and SQS, which lose the changes of the last second."""
         kill(self.stack, "s3", lambda: self.depth() is not None)
 
     def dead(self) -> dict[str, str]:
-        """Return the reasons of the dead letters by their keys, or by their bodies where there are no events."""
+        """Return the reasons of the dead letters by their keys, or by their bodies if they hold no events."""
         found = DeadLetters(self.queue).listed()
         return {",".join(event.key for event in letter.events) or letter.body: letter.reason for letter in found}
 

@@ -28,8 +28,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from include.stack.probes import listens
-from include.stack.settings import HOST, free_ports
+from storeside.stack.probes import listens
+from storeside.stack.settings import HOST, free_ports
 
 NAMESPACE = "storeside"
 KEY_ID = "ocid1.tenancy.oc1..test/ocid1.user.oc1..test/20:3b:97:13:55:1c:5b:0d:d3:37:d8:50:4e:c5:3a:34"
@@ -61,7 +61,7 @@ class Begun:
 
 
 def refused(status: int, code: str, message: str) -> web.HTTPException:
-    """Return an error as OCI writes it."""
+    """Return an error in OCI's form."""
     kinds = {
         400: web.HTTPBadRequest, 401: web.HTTPUnauthorized, 404: web.HTTPNotFound, 409: web.HTTPConflict,
         412: web.HTTPPreconditionFailed, 416: web.HTTPRequestRangeNotSatisfiable, 429: web.HTTPTooManyRequests,
@@ -74,12 +74,12 @@ def refused(status: int, code: str, message: str) -> web.HTTPException:
 
 
 def digest(body: bytes) -> str:
-    """Return a body's MD5 as OCI writes it."""
+    """Return a body's MD5 in OCI's form."""
     return b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
 
 
 class Double:
-    """The server. `faults` answers the next requests whose method and path match with an error."""
+    """The server. `faults` makes it answer the next requests whose method and path match with an error."""
 
     def __init__(self, public_key: rsa.RSAPublicKey) -> None:
         self.public_key = public_key
@@ -132,7 +132,7 @@ class Double:
             )
         signed = given["headers"].split()
         needed = {"date", "(request-target)", "host"}
-        if request.method == "POST":  # the bodies of PUT are left to their checksums
+        if request.method == "POST":  # the bodies of PUT are covered by their checksums
             needed |= {"content-length", "content-type", "x-content-sha256"}
             sha256 = b64encode(hashlib.sha256(body).digest()).decode()
             if request.headers.get("x-content-sha256") != sha256:
@@ -319,7 +319,7 @@ def config(private_key: str) -> dict[str, str]:
 
 @contextmanager
 def served(*buckets: str) -> Iterator[tuple[Double, int, dict[str, str]]]:
-    """Run a double in a thread; gives it, its port and the configuration of its user."""
+    """Run a double in a thread; yield it, its port and the configuration of its user."""
     public, private = new_key()
     double = Double(public)
     double.buckets = {bucket: {} for bucket in buckets}

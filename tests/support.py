@@ -1,4 +1,4 @@
-"""What tests of the engine against the real stack share: buckets of their own, transforms, and processes to kill."""
+"""Shared by tests of the engine against the real stack: their buckets, transforms, and processes to kill."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import psutil
 
-from include.stack.settings import Stack
-from include.stack.supervisor import Supervisor
-from include.storage.buckets import Bucket, list_aistore
-from include.transform.etl import EtlSpec
-from include.transformers.formats import AudioFormat
-from operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.etl import EtlSpec
+from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.stack.settings import Stack
+from storeside.stack.supervisor import Supervisor
+from storeside.transformers.formats import AudioFormat
 
-# What AIStore and the pod runner poll by depends on it: a short one starts an ETL sooner.
+# AIStore's and the pod runner's polling intervals depend on it: a short one starts an ETL sooner.
 INIT_SECONDS = 30
 
 
@@ -52,13 +52,13 @@ def probe_spec() -> EtlSpec:
 
 
 def shared_etls() -> set[str]:
-    """Return the names of the ETLs that many tests use: left running, as each start and each end takes seconds."""
+    """Return the names of the ETLs that many tests use; they stay running, because starts and ends take seconds."""
     upper = small_spec("upper")
     return {spec.name for spec in (transcode_spec(), probe_spec(), upper, upper.over("hpush"))}
 
 
 def put(aistore: Any, bucket: Bucket, objects: Mapping[str, bytes]) -> None:
-    """Put objects into an AIStore bucket, which is made where missing."""
+    """Put objects into an AIStore bucket; create the bucket if it is missing."""
     handle = bucket.handle(aistore)
     handle.create(exist_ok=True)
     for name, content in objects.items():
@@ -86,7 +86,7 @@ def contents(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
 
 
 def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
-    """Return the objects that the ledger has as failed in a run on the way to a bucket, with their reasons."""
+    """Return the objects that failed in a run on the way to a bucket according to the ledger, with their reasons."""
     found = clickhouse.query(
         "SELECT object, reason FROM storeside.objects FINAL"
         " WHERE status = 'failed' AND run_id = {run:String} AND destination = {destination:String}",
@@ -96,7 +96,7 @@ def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str, interval: float = 0.1) -> Any:
-    """Wait for `condition` and return what it gave; raises TimeoutError that names `what`."""
+    """Wait for `condition` and return its value; raises TimeoutError that names `what`."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -113,7 +113,7 @@ def process(stack: Stack, component: str) -> psutil.Process:
 
 
 def kill(stack: Stack, component: str, answers: Callable[[], bool]) -> None:
-    """Kill a component, and wait until the one that the supervisor starts in its place answers."""
+    """Kill a component, and wait until its replacement, which the supervisor starts, answers."""
     old = process(stack, component)
     old.kill()
 
@@ -127,12 +127,12 @@ def kill(stack: Stack, component: str, answers: Callable[[], bool]) -> None:
 
 
 def etl_servers(stack: Stack, etl_name: str = "") -> list[psutil.Process]:
-    """Return the processes that serve transforms beside the targets; those of one ETL if there is a name."""
+    """Return the processes that serve transforms beside the targets; with a name only those of that ETL."""
     found = []
     for child in process(stack, "podrunner").children(recursive=True):
         try:
             pod = child.environ().get("HOSTNAME", "")
-            if "include.transformers.serve" in child.cmdline() and pod.startswith(etl_name):
+            if "storeside.transformers.serve" in child.cmdline() and pod.startswith(etl_name):
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

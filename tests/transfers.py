@@ -1,23 +1,40 @@
-"""What tests of transfers into ClickHouse share: a bucket, a table, and what came of a transfer between them."""
+"""Shared by tests of transfers into ClickHouse: a bucket, a table, and checks of the transfers between them."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from include.stack import demo, s3
-from include.stack.settings import HOST, Stack
-from include.transfer.engine import Prepared, Report, Transfer
-from include.transfer.lock import STAGING
-from include.transfer.request import Request
-from include.transfer.source import Source
+from storeside.stack import demo, s3
+from storeside.stack.settings import HOST, Stack
+from storeside.transfer.engine import Prepared, Report, Transfer
+from storeside.transfer.lock import STAGING
+from storeside.transfer.options import Batches, ReadOptions, TableOptions
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source
 from tests.support import kill, unique
 
 
+def request_of(source: Source, table: str, format: str = "auto", **options: Any) -> Request:
+    """Make a request; options of its objects have their own names, those of `Batches` are like ``batch_bytes``."""
+
+    def taken(options_of: type, **names: str) -> Any:
+        named = {field.name: names.get(field.name, field.name) for field in dataclasses.fields(options_of)}
+        return options_of(**{field: options.pop(name) for field, name in named.items() if name in options})
+
+    given = {
+        "read": taken(ReadOptions),
+        "table_options": taken(TableOptions),
+        "batches": taken(Batches, bytes="batch_bytes", objects="batch_objects"),
+    }
+    return Request(source, table, format, **given, **options)
+
+
 class Loading:
-    """A bucket and a table of a test's own."""
+    """One test's own bucket and table."""
 
     def __init__(self, stack: Stack, clickhouse: Any, s3: Any) -> None:
         self.stack = stack
@@ -41,7 +58,7 @@ class Loading:
         self, keys: str = "", *, s3: Any = None, run_id: str = "", collection: str = "storeside_s3", **request: Any
     ) -> Transfer:
         return Transfer(
-            Request(Source(self.bucket, keys, collection=collection), self.table, **request),
+            request_of(Source(self.bucket, keys, collection=collection), self.table, **request),
             self.client(),
             s3 or self.s3,
             run_id or uuid.uuid4().hex,
@@ -50,7 +67,7 @@ class Loading:
     def load(
         self, keys: str = "", *, between: Callable[[Prepared], Any] = lambda prepared: None, **request: Any
     ) -> Report:
-        """Run a transfer; `between` is called when it is planned and nothing is read yet."""
+        """Run a transfer; `between` is called after planning and before anything is read."""
         transfer = self.transfer(keys, **request)
         prepared = transfer.prepare()
         between(prepared)
@@ -60,7 +77,7 @@ class Loading:
         return report
 
     def check(self, report: Report) -> None:
-        """Check what has to hold after any run: report, ledger and table agree."""
+        """Check what must hold after any run: report, ledger and table agree."""
         ledger = self.ledger()
         loads = f"SELECT * FROM storeside.loads FINAL WHERE bucket = '{self.bucket}' AND state = 'loaded'"
         in_table = f"SELECT _storeside_load AS load_id, count() AS found FROM {self.table} GROUP BY 1"
@@ -95,7 +112,7 @@ class Loading:
         }
 
     def reasons(self) -> dict[str, str]:
-        """Return why objects failed."""
+        """Return the reasons of failed objects."""
         return {key: reason for key, (state, _, _, reason) in self.ledger().items() if state == "failed"}
 
     def left(self, transfer: Transfer) -> list[str]:
@@ -108,7 +125,7 @@ class Loading:
 
 
 def environment(stack: Stack) -> dict[str, str]:
-    """Return the variables that ``python -m include.transfer`` and ``include.events`` find the stack by."""
+    """Return the variables with which ``python -m storeside.transfer`` and ``storeside.events`` find the stack."""
     access_key, secret_key = s3.keys(stack)
     return {
         **os.environ,
@@ -135,7 +152,7 @@ def jsonl(rows: Iterable[Any]) -> bytes:
 
 
 def parquet(columns: Any, **options: Any) -> bytes:
-    """Return a Parquet file of a mapping or an Arrow table."""
+    """Return a mapping or an Arrow table as a Parquet file."""
     import io
 
     import pyarrow as pa

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from include.transformers.transformer import ObjectError, Source
+from storeside.transformers.transformer import ObjectError, Source
 
 
 def content(source: Source) -> bytes:

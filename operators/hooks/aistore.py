@@ -7,29 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from include.storage.cluster import Cluster, cluster_of
-from include.transform.pods import PodWatch
+from storeside.aistore.cluster import Cluster, cluster_of
+from storeside.aistore.pods import PodWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 
 class AIStoreHook(BaseHook):
-    """Gives the `aistore` SDK's client for a connection.
+    """Provides the `aistore` SDK's client for a connection.
 
-    The connection's host and port are the cluster's proxy, its schema ``http`` (default) or ``https``, and its
-    password a token of AIStore's AuthN. Extras, all optional:
+    The connection's host and port are those of the cluster's proxy, its schema is ``http`` (default) or ``https``,
+    and its password is a token of AIStore's AuthN. Extras, all optional:
 
-    ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS; ``verify`` off takes any certificate.
-    ``clickhouse_endpoint``: the cluster's S3 endpoint as ClickHouse reaches it, where that differs.
-    ``transformer_endpoint``: the cluster's proxy as the pods of transformers reach it, where that differs.
-    ``kube_config``: a kubeconfig file or ``in-cluster``, and ``kube_namespace`` that AIStore runs in (``ais``): with
-    it an ETL whose pod does not start fails with Kubernetes' reason.
-    ``aisloader``: path of AIStore's load generator where the tasks run.
+    ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS; with ``verify`` off any certificate is
+    accepted.
+    ``clickhouse_endpoint``: the cluster's S3 endpoint for ClickHouse, if it differs.
+    ``transformer_endpoint``: the cluster's proxy for the transformers' pods, if it differs.
+    ``kube_config``: a kubeconfig file or ``in-cluster``, and ``kube_namespace``, the namespace that AIStore runs in
+    (``ais``): with them an ETL whose pod does not start fails with Kubernetes' reason.
+    ``aisloader``: path of AIStore's load generator on the workers.
     """
 
     conn_name_attr = "aistore_conn_id"
     default_conn_name = "aistore_default"
+    conn_type = "aistore"
+    hook_name = "AIStore"
 
     def __init__(self, aistore_conn_id: str = default_conn_name) -> None:
         super().__init__()
@@ -41,12 +44,12 @@ class AIStoreHook(BaseHook):
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster that the connection leads to. Raises ValueError when it has no host."""
+        """The cluster of the connection. Raises AIStoreInputError when the connection has no host."""
         return cluster_of(self._connection)
 
     @property
     def endpoint(self) -> str:
-        """The URL of the cluster's proxy. Raises ValueError when the connection has no host."""
+        """The URL of the cluster's proxy. Raises AIStoreInputError when the connection has no host."""
         return self.cluster.endpoint
 
     @property
@@ -61,12 +64,12 @@ class AIStoreHook(BaseHook):
 
     @property
     def loader(self) -> str:
-        """AIStore's load generator: its path, or its name, to be found on the PATH."""
+        """AIStore's load generator: its path, or its name if it is on the PATH."""
         return str(self._connection.extra_dejson.get("aisloader") or "aisloader")
 
     @cached_property
     def pods(self) -> PodWatch | None:
-        """What watches the pods of starting ETLs; None when the connection does not lead to Kubernetes."""
+        """The watcher of the pods of starting ETLs; None when the connection has no Kubernetes settings."""
         extra = self._connection.extra_dejson
         if not extra.get("kube_config"):
             return None

@@ -1,27 +1,27 @@
-"""What the doctor examines, from Airflow connections."""
+"""The doctor's checks, on Airflow connections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from include.doctor.findings import Finding
-from include.storage.cluster import cluster_of
+from storeside.aistore.cluster import cluster_of
+from storeside.doctor.findings import Finding
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 
 def look(connections: Mapping[str, Connection], bucket: str, queue: str, *, write: bool) -> list[Finding]:
-    """Examine what the connections, by system, lead to; with the clients that the operators use.
+    """Check the systems behind the connections, given by system, with the clients that the operators use.
 
-    Connections are handed over, not their ids: threads of the triggerer cannot ask for them. Raises UsageError for a
-    bucket whose name cannot be one.
+    The arguments are connections, not ids, because threads of the triggerer cannot look connections up. Raises
+    TransferInputError for an invalid bucket name.
     """
-    from include.doctor.connections import Connection as Plain
-    from include.doctor.connections import systems
-    from include.doctor.examination import examine
-    from operators.hooks.transfer import clickhouse_client, s3_client, sqs_client
+    from storeside.doctor.connections import Connection as Plain
+    from storeside.doctor.connections import systems
+    from storeside.doctor.examination import examine
+    from storeside.operators.hooks.transfer import clickhouse_client, s3_client, sqs_client
 
     plain = {
         system: Plain(

@@ -10,21 +10,23 @@ from airflow.sdk import BaseHook
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from include.hsds.client import Client, Server
+    from storeside.hsds.client import Client, Server
 
 
 class HSDSHook(BaseHook):
-    """Gives h5pyd's files, and the client of HSDS's REST API, for a connection.
+    """Provides h5pyd's files, and the client of HSDS's REST API, for a connection.
 
     The connection's login and password are those of an HSDS user; its host, port and schema (``http`` by default, or
-    ``https``) those of a service node. Extras, both optional:
+    ``https``) are those of a service node. Extras, both optional:
 
-    ``endpoint``: a whole endpoint in place of host, port and schema, such as ``http+unix://%2Ftmp%2Fsn.sock``.
-    ``bucket``: the bucket of the domains, where that is not the server's default.
+    ``endpoint``: a whole endpoint that replaces host, port and schema, such as ``http+unix://%2Ftmp%2Fsn.sock``.
+    ``bucket``: the bucket of the domains, if it is not the server's default.
     """
 
     conn_name_attr = "hsds_conn_id"
     default_conn_name = "hsds_default"
+    conn_type = "hsds"
+    hook_name = "HSDS"
 
     def __init__(self, hsds_conn_id: str = default_conn_name) -> None:
         super().__init__()
@@ -32,13 +34,13 @@ class HSDSHook(BaseHook):
 
     @cached_property
     def server(self) -> Server:
-        """Where the connection leads to. Raises RequestError when it names no endpoint."""
+        """The server of the connection. Raises HsdsInputError when the connection names no endpoint."""
         return server_of(self.get_connection(self.hsds_conn_id))
 
     @cached_property
     def client(self) -> Client:
         """The client of the REST API."""
-        from include.hsds.client import Client
+        from storeside.hsds.client import Client
 
         return Client(self.server)
 
@@ -47,7 +49,7 @@ class HSDSHook(BaseHook):
         return self.client
 
     def file(self, domain: str, mode: str = "r") -> Any:
-        """Return h5pyd's file of a domain; whoever writes to it calls `flush` before the task ends."""
+        """Return h5pyd's file of a domain; a task that writes to it must call `flush` before it ends."""
         import h5pyd
 
         return h5pyd.File(
@@ -57,14 +59,16 @@ class HSDSHook(BaseHook):
 
 
 def server_of(connection: Connection) -> Server:
-    """Return the server that a connection leads to. Raises RequestError when it names no endpoint."""
-    from include.hsds.client import Server
-    from include.hsds.errors import RequestError
+    """Return the server of a connection. Raises HsdsInputError when the connection names no endpoint."""
+    from storeside.hsds.client import Server
+    from storeside.hsds.errors import HsdsInputError
 
     extra = connection.extra_dejson
     endpoint = str(extra.get("endpoint") or "")
     if not endpoint and not connection.host:
-        raise RequestError(f"connection {connection.conn_id}: needs the host of an HSDS service node, or an endpoint")
+        raise HsdsInputError(
+            f"connection {connection.conn_id}: needs the host of an HSDS service node, or an endpoint"
+        )
     if not endpoint and "://" in str(connection.host):
         endpoint = f"{connection.host}:{connection.port}" if connection.port else str(connection.host)
     return Server(

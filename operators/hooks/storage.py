@@ -7,34 +7,39 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from include.storage.buckets import Bucket
-from include.storage.cluster import cluster_of
-from include.storage.multipart import Profile, Settings
-from operators.hooks.transfer import bound_to
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import cluster_of
+from storeside.copying.multipart import Profile, Settings
+from storeside.operators.errors import OperatorInputError
+from storeside.operators.hooks.transfer import bound_to
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+    from clickhouse_connect.driver.client import Client
 
-    from include.storage.store import Store
+    from storeside.copying.store import Store
 
-# As many as there can be threads: they are opened as they are needed.
+# The maximum number of threads; connections are opened on demand.
 CONNECTIONS = 256
-# scheme of a URI -> the connection that leads there when none is named
+# scheme of a URI -> the default connection
 DEFAULT_CONNECTIONS = {"s3": "aws_default", "oci": "oci_default", "ais": "aistore_default"}
 
 
 def connection_of(uri: str, conn_id: str | None) -> Connection:
-    """Return the connection that leads to a bucket. Raises ValueError for a bucket that no worker can reach."""
+    """Return the connection for a bucket.
+
+    Raises OperatorInputError for a bucket that no worker can reach.
+    """
     bucket = Bucket.parse(uri)
     if bucket.scheme not in DEFAULT_CONNECTIONS or bucket.namespace:
-        raise ValueError(
+        raise OperatorInputError(
             f"{uri}: a worker reaches s3://, oci:// and ais:// buckets; AIStore itself copies the others"
         )
     return BaseHook.get_connection(conn_id or DEFAULT_CONNECTIONS[bucket.scheme])
 
 
 def backend(text: str) -> Store:
-    """Return the bucket that ``<bucket URI>`` or ``<bucket URI>@<connection id>`` names; raises as `store` does."""
+    """Return the store that ``<bucket URI>`` or ``<bucket URI>@<connection id>`` names; raises as `store` does."""
     uri, _, conn_id = text.partition("@")
     return store(uri, connection_of(uri, conn_id))
 
@@ -42,18 +47,21 @@ def backend(text: str) -> Store:
 def store(uri: str, connection: Connection) -> Store:
     """Return the bucket of a URI as a store.
 
-    ``s3://``: an ``aws`` connection; path or virtual-host style is its extra ``config_kwargs``, such as
-    ``{"s3": {"addressing_style": "path"}}``. ``ais://``: as `AIStoreHook`. ``oci://``: login is the user's OCID, the
-    password that of the private key, the host an endpoint that is not the region's; extras ``tenancy``,
-    ``fingerprint``, ``region``, ``namespace``, and ``private_key`` (PEM) or ``key_file``. Raises ValueError or
-    UsageError for a connection that lacks something.
+    ``s3://``: an ``aws`` connection. Its extra ``config_kwargs`` sets path or virtual-host style, such as
+    ``{"s3": {"addressing_style": "path"}}``.
+    ``ais://``: see `AIStoreHook`.
+    ``oci://``: login is the user's OCID, password the passphrase of the private key, host an endpoint other than the
+    region's. Extras are ``tenancy``, ``fingerprint``, ``region``, ``namespace``, and ``private_key`` (PEM) or
+    ``key_file``.
+
+    Raises BadInput for a connection with a missing field.
     """
     bucket = Bucket.parse(uri)
     if bucket.scheme == "s3":
         return _s3(bucket.name, connection)
     if bucket.scheme == "oci":
         return _oci(bucket.name, connection)
-    from include.storage.s3 import AIStoreStore
+    from storeside.copying.s3 import AIStoreStore
 
     return AIStoreStore(cluster_of(connection), bucket.name, CONNECTIONS)
 
@@ -61,18 +69,18 @@ def store(uri: str, connection: Connection) -> Store:
 def _s3(bucket: str, connection: Connection) -> Store:
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
-    from include.storage.s3 import S3Store, client_config
+    from storeside.copying.s3 import S3Store, client_config
 
     config = client_config(CONNECTIONS, connection.extra_dejson.get("config_kwargs"))
     return S3Store(bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id, config=config).get_conn(), bucket)
 
 
 def _oci(bucket: str, connection: Connection) -> Store:
-    from include.storage.oci import OCIStore, oci_client
+    from storeside.copying.oci import OCIStore, oci_client
 
     extra = connection.extra_dejson
     if not extra.get("namespace"):
-        raise ValueError(
+        raise OperatorInputError(
             f"connection {connection.conn_id}: needs the Object Storage namespace in its extra 'namespace'"
         )
     config = {
@@ -84,12 +92,12 @@ def _oci(bucket: str, connection: Connection) -> Store:
     return OCIStore(oci_client(config, CONNECTIONS, connection.host or ""), extra["namespace"], bucket)
 
 
-def profile(client: Any, found: Store, connection: Connection, given: Mapping[str, Any] | None) -> Profile:
-    """Return how a store is written to: as `given`, as its connection's extra ``multipart`` says, or as tuned.
+def profile(client: Client, found: Store, connection: Connection, given: Mapping[str, Any] | None) -> Profile:
+    """Return how to write to a store: as `given`, as the connection's extra ``multipart`` says, or as tuned.
 
-    Raises UsageError for settings that make no sense.
+    Raises CopyInputError for invalid settings.
     """
-    from include.storage.tuner import Recommendations
+    from storeside.measure.tuner import Recommendations
 
     if values := given or connection.extra_dejson.get("multipart"):
         return Profile.of(Settings.from_values(values))

@@ -1,21 +1,21 @@
-"""The clients of a transfer, from Airflow connections."""
+"""The clients that a transfer needs, from Airflow connections."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from include.sql.answers import whole_answers
+from storeside.sql.answers import whole_answers
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from include.transfer.source import Source
+    from storeside.transfer.source import Source
 
 
 def clients(aws: Connection, clickhouse: Connection) -> tuple[Any, Any]:
     """Return a ClickHouse client, which threads may share, and an S3 client.
 
-    Connections are handed over, not their ids: threads, and the triggerer, cannot ask for them.
+    The arguments are connections, not ids, because threads and the triggerer cannot look connections up.
     """
     return clickhouse_client(clickhouse), s3_client(aws)
 
@@ -31,7 +31,7 @@ def clickhouse_client(connection: Connection) -> Any:
     """Return a ClickHouse client, which threads may share."""
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
-    # A session is locked while a statement runs in it, even when the statement's connection was lost.
+    # ClickHouse locks a session while a statement runs in it, even after the statement's connection was lost.
     hook = bound_to(ClickHouseHook, connection)(connection.conn_id, client_kwargs={"autogenerate_session_id": False})
     return whole_answers(hook.get_client())
 
@@ -44,7 +44,7 @@ def sqs_client(connection: Connection) -> Any:
 
 
 def bound_to(hook: Any, connection: Connection) -> Any:
-    """Return the class of hooks that use this connection, and ask nobody for it."""
+    """Return a subclass of a hook that uses this connection and does not look it up."""
 
     class Bound(hook):  # type: ignore[misc]
         @classmethod
@@ -55,7 +55,7 @@ def bound_to(hook: Any, connection: Connection) -> Any:
 
 
 def source(aws: Connection, bucket: str, keys: str) -> Source:
-    """Return the objects as ClickHouse finds them, by the extras of the connection; see `source_of`."""
-    from include.transfer.source import source_of
+    """Return where ClickHouse finds the objects, from the connection's extras; see `source_of`."""
+    from storeside.transfer.source import source_of
 
     return source_of(aws.extra_dejson, bucket, keys)

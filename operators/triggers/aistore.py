@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from include.storage.cluster import cluster_of
-from include.transform.etl import release
-from include.transform.jobs import Follower, Progress, abort
-from operators.triggers.engine import SETTLE_SECONDS
+from storeside.aistore.cluster import cluster_of
+from storeside.aistore.etl import release
+from storeside.aistore.jobs import Follower, Progress, abort
+from storeside.operators.triggers.engine import SETTLE_SECONDS
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
 
 REPORT_SECONDS = 5.0
 ABORT_SECONDS = 10
 
 
 class AISJobTrigger(BaseTrigger):
-    """Fires once when an AIStore job is over, with its error if it had one.
+    """Fires once when an AIStore job ends, with the job's error if it had one.
 
-    `started` (seconds since the epoch) and `total` objects give rate and ETA in the log; a job without progress for
-    `stall_seconds` is aborted. A user who kills or clears the deferred task aborts the job, unless it is another
-    task's (`own` is off), and ends the ETLs `etl_names`; a triggerer that restarts goes on following it.
+    `started` (seconds since the epoch) and `total` objects give rate and ETA in the log. The trigger aborts a job
+    without progress for `stall_seconds`. When a user kills or clears the deferred task, the trigger aborts the job,
+    unless the job belongs to another task (`own` is off), and stops the ETLs `etl_names`. A triggerer that restarts
+    continues to follow the job.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class AISJobTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until the job is over; the SDK blocks, so it polls in a thread."""
+        """Poll until the job ends, in a thread because the SDK blocks."""
         follower = Follower(await self._client(), self.job_id, self.stall_seconds)
         reported = time.time()
         await asyncio.sleep(SETTLE_SECONDS)
@@ -90,20 +94,20 @@ class AISJobTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     async def on_kill(self) -> None:
-        """Abort the job: its task was killed, cleared or marked by a user."""
+        """Abort the job: a user killed, cleared or marked its task."""
         if self.own:
             self.log.info("aborting AIStore job %s", self.job_id)
             await asyncio.to_thread(cancel, await self._client(), self.job_id, self.etl_names)
 
     async def _client(self) -> Any:
-        # The connection is read here and not handed over, so that its token is not stored with the trigger.
+        # The trigger reads the connection itself, so that the token is not stored with the trigger.
         return cluster_of(await BaseHook.aget_connection(self.aistore_conn_id)).client()
 
 
-def cancel(client: Any, job_id: str, etl_names: Sequence[str]) -> None:
-    """Abort a job, and end its ETLs unless others use them."""
+def cancel(client: Client, job_id: str, etl_names: Sequence[str]) -> None:
+    """Abort a job, and stop its ETLs unless other jobs use them."""
     abort(client, job_id)
-    for _ in range(ABORT_SECONDS):  # an aborted job is there for a moment
+    for _ in range(ABORT_SECONDS):  # an aborted job does not end immediately
         if not etl_names or release(client, etl_names):
             return
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""Loading into ClickHouse from the triggerer, while ClickHouse does the work."""
+"""Loads into ClickHouse from the triggerer; ClickHouse does the work."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from operators.hooks.transfer import clients
-from operators.triggers.engine import EngineTrigger, in_thread
+from storeside.operators.hooks.transfer import clients
+from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 
 class S3ToClickHouseTrigger(EngineTrigger):
     """Has ClickHouse pull the planned objects of a transfer; fires once with the report, or with an error.
 
     `request` and `prepared` are the engine's `Request` and `Prepared` as dictionaries, `run_id` names the run in the
-    ledger. A triggerer that restarts takes over the queries that still run.
+    ledger. A triggerer that restarts takes over queries that still run.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class S3ToClickHouseTrigger(EngineTrigger):
 
     async def engine(self) -> Any:
         """Return the transfer."""
-        from include.transfer.engine import Transfer
-        from include.transfer.request import Request
+        from storeside.transfer.engine import Transfer
+        from storeside.transfer.request import Request
 
         aws = await BaseHook.aget_connection(self.arguments["aws_conn_id"])
         clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
@@ -49,6 +49,6 @@ class S3ToClickHouseTrigger(EngineTrigger):
 
     def work(self, engine: Any) -> Any:
         """Load what was planned."""
-        from include.transfer.engine import Prepared
+        from storeside.transfer.engine import Prepared
 
         return engine.run(Prepared(**self.arguments["prepared"]))

@@ -1,4 +1,4 @@
-"""Checking connections from the triggerer."""
+"""Checks connections from the triggerer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from include.transfer.errors import UsageError
-from operators.hooks.doctor import look
-from operators.triggers.engine import SETTLE_SECONDS, in_thread
+from storeside.operators.errors import is_final
+from storeside.operators.hooks.doctor import look
+from storeside.operators.triggers.engine import SETTLE_SECONDS, in_thread
 
 
 class CheckConnectionsTrigger(BaseTrigger):
-    """Makes the doctor's checks once, in a thread, and fires with what they found, or why they cannot be made.
+    """Runs the doctor's checks once, in a thread, and fires with the findings, or with why they cannot run.
 
-    `connections` are ids by system; nothing secret is stored with the trigger, nor in its event.
+    `connections` are ids by system; neither the trigger nor its event stores a secret.
     """
 
     def __init__(self, connections: dict[str, str], bucket: str, queue: str, write: bool) -> None:
@@ -37,12 +37,14 @@ class CheckConnectionsTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, and fire."""
+        """Run the checks, and fire."""
         await asyncio.sleep(SETTLE_SECONDS)
         found = {system: await BaseHook.aget_connection(conn_id) for system, conn_id in self.connections.items()}
         try:
             findings = await in_thread(partial(look, found, self.bucket, self.queue, write=self.write))
-        except (UsageError, ValueError) as e:  # such as a bucket's name that is none: no retry helps
+        except Exception as e:
+            if not is_final(e):
+                raise
             yield TriggerEvent({"error": str(e)})
             return
         yield TriggerEvent({"findings": [asdict(finding) for finding in findings]})

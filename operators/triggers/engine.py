@@ -1,4 +1,4 @@
-"""Following an engine from the triggerer, while the work is done elsewhere."""
+"""Runs an engine from the triggerer, while another system does the work."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-# Airflow 3.3 fails a task that runs again before its executor has said that the deferring worker is gone
+from storeside.operators.errors import is_final, may_pass_soon
+
+# Airflow 3.3 fails a task that resumes before its executor has reported the end of the worker that deferred it
 # (scheduler_job_runner.py, "finished with state success, but the task instance's state attribute is running").
 SETTLE_SECONDS = 2.0
-# Seconds before it is tried again here, where that costs less than a retry of the task, which comes after these.
+# Seconds before each attempt in the trigger, which costs less than a retry of the task; the task is retried after
+# these.
 DELAYS = (2.0, 5.0, 10.0)
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Wait for a function in a thread of its own.
+    """Run a function in a thread of its own and wait for it.
 
-    The loop's executor has few threads, which triggers that take hours would keep from all others; and its threads
-    keep a triggerer alive that is told to end.
+    The event loop's executor has few threads: triggers that take hours would block all others. Its threads also keep
+    a triggerer alive that was told to end.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
     here = contextvars.copy_context()
 
     def tell(outcome: Any, *, failed: bool) -> None:
-        if not result.done():  # cancelled meanwhile
+        if not result.done():  # not cancelled meanwhile
             (result.set_exception if failed else result.set_result)(outcome)
 
     def work() -> None:
@@ -47,9 +50,9 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class EngineTrigger(BaseTrigger):
-    """Drives an engine in a thread: it sends statements and waits for them. Fires once, with its report or an error.
+    """Runs an engine in a thread, which sends statements and waits for them. Fires once, with the report or an error.
 
-    A user who kills or clears the deferred task cancels the engine. `arguments` make the trigger again.
+    When a user kills or clears the deferred task, the engine is cancelled. `arguments` recreate the trigger.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -62,7 +65,7 @@ class EngineTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", self.arguments
 
     async def engine(self) -> Any:
-        """Return what has `cancel` and `leave`, with its connections resolved."""
+        """Return the engine, which has `cancel` and `leave`, with its connections resolved."""
         raise NotImplementedError
 
     def work(self, engine: Any) -> Any:
@@ -70,12 +73,10 @@ class EngineTrigger(BaseTrigger):
         raise NotImplementedError
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Run the engine to its end; when the triggerer ends before, another one takes over.
+        """Run the engine to its end; if the triggerer ends earlier, another triggerer takes over.
 
-        What a retry may help is tried again here some times, and then left to the retries of the task.
+        If a retry may help, the trigger tries again after each of `DELAYS`; after that the task is retried.
         """
-        from include.transfer.errors import TransferError, TransientError, TriedOutError
-
         await asyncio.sleep(SETTLE_SECONDS)
         for delay in (*DELAYS, None):
             try:
@@ -86,10 +87,9 @@ class EngineTrigger(BaseTrigger):
                     self._engine.leave()
                 raise
             except Exception as e:
-                final = isinstance(e, TransferError) and not isinstance(e, TransientError)
-                if delay is None or final or isinstance(e, TriedOutError):
+                if delay is None or not may_pass_soon(e):
                     self.log.exception("it ended early")
-                    yield TriggerEvent({"error": str(e) or repr(e), "again": not final})
+                    yield TriggerEvent({"error": str(e) or repr(e), "again": not is_final(e)})
                     return
                 self.log.warning("going on in %g s: %s", delay, e)
                 await asyncio.sleep(delay)
@@ -98,6 +98,6 @@ class EngineTrigger(BaseTrigger):
                 return
 
     async def on_kill(self) -> None:
-        """Cancel: the task was killed, cleared or marked by a user."""
+        """Cancel the engine: a user killed, cleared or marked the task."""
         self.log.info("stopping")
         await in_thread((self._engine or await self.engine()).cancel)

@@ -1,24 +1,29 @@
-"""S3 events in the triggerer: drained into ClickHouse, or watched for runs."""
+"""Triggers that drain S3 events into ClickHouse, or watch a queue of them to start runs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from operators.hooks.transfer import clickhouse_client, clients, sqs_client
-from operators.triggers.engine import EngineTrigger, in_thread
+from storeside.errors import StoresideError
+from storeside.operators.hooks.transfer import clickhouse_client, clients, sqs_client
+from storeside.operators.triggers.engine import EngineTrigger, in_thread
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+    from clickhouse_connect.driver.client import Client
 
 
 class S3EventsToClickHouseTrigger(EngineTrigger):
     """Drains a queue of S3 events while ClickHouse pulls the objects; fires once with the report, or with an error.
 
-    `request` and `limits` are the engine's `Request` and `Limits` as dictionaries, `batches` names what was leased
-    for this run. A triggerer that ends makes the messages that it holds visible; one that is killed, after their
-    lease. Whoever goes on receives them again.
+    `request` and `limits` are the engine's `Request` and `Limits` as dictionaries, `batches` names the batches that
+    were leased for this run. A triggerer that ends releases its messages; after a killed triggerer they become
+    visible when their lease ends. The next triggerer receives them again.
     """
 
     def __init__(
@@ -47,10 +52,10 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
         clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
         return await in_thread(self._engine_of, aws, clickhouse)
 
-    def _engine_of(self, aws: Any, clickhouse: Any) -> Any:
-        from include.events.load import EventLoad, Limits
-        from include.events.queue import Queue
-        from include.transfer.request import Request
+    def _engine_of(self, aws: Connection, clickhouse: Connection) -> Any:
+        from storeside.events.load import EventLoad, Limits
+        from storeside.events.queue import Queue
+        from storeside.transfer.request import Request
 
         return EventLoad(
             Queue(sqs_client(aws), self.arguments["queue"]),
@@ -68,14 +73,14 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
 class S3EventsTrigger(BaseEventTrigger):
     """For an `AssetWatcher`: leases a batch of S3 events and fires, once per batch.
 
-    The event tells of the batch's objects (the first of them) and its name, by which the run takes it over; the
-    messages stay invisible until that run has settled with the queue, and then comes the next batch. See
-    `include.events.watch.Window` for what happens when no run takes a batch.
+    The event contains the first of the batch's objects and the batch's name, with which the run takes the batch over.
+    The messages stay invisible until that run has settled with the queue; then the trigger leases the next batch. See
+    `storeside.events.watch.Window` for what happens when no run takes a batch.
 
     :param queue: name or URL of an SQS queue with a dead-letter queue
-    :param batch_messages: messages of a batch at most
-    :param batch_seconds: how long a batch waits, after its first message, while more come
-    :param lease_seconds: how long messages stay invisible when the triggerer is killed
+    :param batch_messages: maximum number of messages in a batch
+    :param batch_seconds: how long a batch stays open for more messages after its first message
+    :param lease_seconds: how long messages stay invisible after the triggerer was killed
     """
 
     def __init__(
@@ -113,9 +118,8 @@ class S3EventsTrigger(BaseEventTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Watch for ever; what does not answer, or is not there yet, is tried again."""
-        from include.events.lease import Lease
-        from include.transfer.errors import TransferError
+        """Watch for ever; try again when a server does not answer or the queue does not exist yet."""
+        from storeside.events.lease import Lease
 
         while True:
             try:
@@ -126,12 +130,12 @@ class S3EventsTrigger(BaseEventTrigger):
                         if (told := await in_thread(watch.step)) is not None:
                             yield TriggerEvent(told)
                         await asyncio.sleep(self.poll_interval)
-            except (TransferError, OSError, self._database_error()) as e:
+            except (StoresideError, OSError, self._database_error()) as e:
                 self.log.warning("watching %s again in some seconds: %s", self.queue, e)
                 await asyncio.sleep(5 * self.poll_interval)
 
     async def _connect(self) -> tuple[Any, Any]:
-        from include.events.queue import Queue
+        from storeside.events.queue import Queue
 
         aws = await BaseHook.aget_connection(self.aws_conn_id)
         clickhouse = await BaseHook.aget_connection(self.clickhouse_conn_id)
@@ -140,8 +144,8 @@ class S3EventsTrigger(BaseEventTrigger):
             await in_thread(clickhouse_client, clickhouse),
         )
 
-    def _watch(self, queue: Any, client: Any, lease: Any) -> Any:
-        from include.events.watch import Watch, Window
+    def _watch(self, queue: Any, client: Client, lease: Any) -> Any:
+        from storeside.events.watch import Watch, Window
 
         return Watch(queue, client, lease, Window(self.batch_messages, self.batch_seconds))
 

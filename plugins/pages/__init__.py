@@ -1,1 +1,1 @@
-"""The web application of the plugin: routes and templates over `include.pages`. Only the API server imports it."""
+"""The web application of the plugin: routes and templates over `storeside.pages`. Only the API server imports it."""

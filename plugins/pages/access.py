@@ -1,4 +1,4 @@
-"""Who may see and do what: Airflow's own authentication and permissions."""
+"""What each user may see and do: Airflow's own authentication and permissions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException, Request
 
-from include.pages.tables import Tables
-from plugins.pages.connections import clickhouse
+from storeside.pages.tables import Tables
+from storeside.plugins.pages.connections import clickhouse
 
 
 def require_read(user: GetUserDep) -> None:
-    """Let in who may read DAGs. Every route depends on it; which DAGs these are, the statements look at."""
+    """Admit users who may read DAGs. Every route depends on it; the statements check which DAGs."""
     if not get_auth_manager().is_authorized_dag(method="GET", user=user):
         raise HTTPException(403, "you may not read DAGs, whose data these pages show")
 
 
 def tables(user: GetUserDep) -> Tables:
-    """Return Storeside's tables as the visitor may see them: the rows of the DAGs that he may read."""
+    """Return Storeside's tables as the visitor may see them: only rows of DAGs that the visitor may read."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     with create_session() as session:
         all_dags = {dag for (dag,) in session.query(DagModel.dag_id)}
@@ -52,7 +52,10 @@ def _details(dag: str | None) -> DagDetails | None:
 
 
 def require_same_origin(request: Request) -> None:
-    """Turn away what another site had the visitor's browser send. A token in a header no other site can send."""
+    """Refuse requests that another site made the visitor's browser send.
+
+    Another site cannot send a token in a header.
+    """
     if "authorization" in request.headers:
         return
     site = request.headers.get("sec-fetch-site")

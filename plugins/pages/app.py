@@ -1,4 +1,4 @@
-"""The application: its routes, its errors, and the headers that every answer has."""
+"""The application: its routes, its errors, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from fastapi.responses import RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from include.pages.tables import UnavailableError
-from plugins.pages import audio, benchmarks, movement, objects, quality, queues
-from plugins.pages.access import require_read
-from plugins.pages.render import render
+from storeside.errors import BadInput
+from storeside.pages.tables import UnavailableError
+from storeside.plugins.pages import audio, benchmarks, movement, objects, quality, queues
+from storeside.plugins.pages.access import require_read
+from storeside.plugins.pages.render import render
 
-# No script, style or request but our own; only Airflow may put the pages into a frame.
+# Only our own scripts, styles and requests; only Airflow may show the pages in a frame.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src"
     " 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
@@ -24,25 +25,25 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# Bytes of a form: all dead letters of a page, and their queue.
+# Maximum bytes of a form: all dead letters of a page, and their queue.
 LARGEST_FORM = 64 << 10
 
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
 for part in (movement, objects, audio, queues, quality, benchmarks):
     app.include_router(part.router, dependencies=[Depends(require_read)])
-# Style and scripts: the same for everybody, and without anybody's data.
+# Style and scripts: the same for all users, and without any user's data.
 app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), name="static")
 
 
 @app.get("/", dependencies=[Depends(require_read)])
 def home(request: Request) -> RedirectResponse:
-    """Lead to the first page."""
+    """Redirect to the first page."""
     return RedirectResponse(f"{request.scope['root_path']}/movement")
 
 
 @app.middleware("http")
 async def bounded(request: Request, call_next: Any) -> Response:
-    """Turn away bodies that none of our forms has: FastAPI reads a body before it asks who sends it."""
+    """Refuse bodies that none of our forms sends: FastAPI reads a body before it checks the sender."""
     size = request.headers.get("content-length", "0")
     if "transfer-encoding" in request.headers or len(size) > len(str(LARGEST_FORM)) or int(size) > LARGEST_FORM:
         said = f"The form is larger than {LARGEST_FORM} bytes, or does not say how large it is."
@@ -55,7 +56,7 @@ async def bounded(request: Request, call_next: Any) -> Response:
 
 @app.middleware("http")
 async def headers(request: Request, call_next: Any) -> Response:
-    """Add the headers that an answer does not have of its own."""
+    """Add each header that a response does not set itself."""
     response: Response = await call_next(request)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
@@ -66,20 +67,20 @@ async def headers(request: Request, call_next: Any) -> Response:
 
 @app.exception_handler(AnyHTTPException)
 def refused(request: Request, error: HTTPException) -> Response:
-    """Show why a request was turned away."""
+    """Show why a request was refused."""
     said = "Sign in to Airflow first." if error.status_code == 401 else str(error.detail)
     answer = render(request, "error.html", code=error.status_code, title="Not possible", said=said)
     answer.headers.update(error.headers or {})
     return answer
 
 
-@app.exception_handler(ValueError)
-def wrong(request: Request, error: ValueError) -> Response:
+@app.exception_handler(BadInput)
+def wrong(request: Request, error: BadInput) -> Response:
     """Show what is wrong with a request."""
     return render(request, "error.html", code=400, title="Not possible", said=str(error))
 
 
 @app.exception_handler(UnavailableError)
 def unanswered(request: Request, error: UnavailableError) -> Response:
-    """Say what does not answer, or not in time, or that no connection leads to it."""
+    """Name the server that does not answer in time, or has no connection."""
     return render(request, "error.html", code=503, title="Not now", said=str(error))

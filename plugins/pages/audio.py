@@ -1,4 +1,4 @@
-"""Audio objects as browsers play them: through the cluster, in ranges, for those who may see the object."""
+"""Audio objects for the browser's player: through the cluster, in ranges, for users who may see the object."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
-from include.pages.objects import Place, is_known, media_type
-from include.storage.buckets import Bucket
-from plugins.pages.access import TablesDep
-from plugins.pages.connections import aistore
+from storeside.aistore.buckets import Bucket
+from storeside.pages.objects import Place, is_known, media_type
+from storeside.plugins.pages.access import TablesDep
+from storeside.plugins.pages.connections import aistore
 
 router = APIRouter()
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -21,7 +21,7 @@ _CHUNK = 256 * 1024
 
 @router.get("/audio")
 def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Response:
-    """Stream an object, or the range of it that was asked for. Only objects of the ledger are handed out."""
+    """Stream an object, or the requested range of it. Only objects in the ledger are served."""
     from aistore.sdk.errors import AISError
 
     place, kind = Place(bucket, object), media_type(object)
@@ -34,7 +34,7 @@ def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Res
         raise HTTPException(404, f"AIStore does not have it: {e.message[:200]}") from e
     headers = {
         "Accept-Ranges": "bytes",
-        "Content-Encoding": "identity",  # else Airflow compresses it, and a range is no range any more
+        "Content-Encoding": "identity",  # otherwise Airflow compresses it, which breaks ranges
         "Content-Security-Policy": "default-src 'none'; sandbox",
     }
     asked = requested(request.headers.get("range", ""), length)
@@ -49,9 +49,9 @@ def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Res
 
 
 def requested(text: str, length: int) -> tuple[int, int] | None:
-    """Return the first and last byte that a Range header asks for; None for all, as for what is no single range.
+    """Return the first and last byte that a Range header asks for; None for all, and for anything but a single range.
 
-    The first is greater than the last where the range is not within `length`.
+    The first is greater than the last if the range is not within `length`.
     """
     match = _RANGE.fullmatch(text.strip())
     if not match or match.groups() == ("", ""):

@@ -1,4 +1,4 @@
-"""Clients of what the pages ask, by Airflow's connections. A page waits for nobody longer than its reader would."""
+"""The pages' clients, from Airflow's connections. Their timeouts are as short as a reader's patience."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from include.pages.tables import UnavailableError
-from include.transfer.errors import plain
-from operators.hooks.aistore import AIStoreHook
-from operators.hooks.transfer import clickhouse_client, sqs_client
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.hooks.transfer import clickhouse_client, sqs_client
+from storeside.pages.tables import UnavailableError
+from storeside.transfer.errors import plain
 
 CLICKHOUSE, AWS = "clickhouse_default", "aws_default"
-# Seconds, as extras of the connection, which hold before any others: those are made for loads, which may take hours,
-# while a page that waits has one of the API server's threads. Statements of pages end after ten seconds.
+# Seconds, as extras that override the connection's own: those are meant for loads, which may take hours, while a page
+# that waits occupies one of the API server's threads. Statements of pages end after ten seconds.
 PATIENCE = {"connect_timeout": 3, "send_receive_timeout": 15}
 
 
 def clickhouse() -> Any:
-    """Return a ClickHouse client. Raises UnavailableError, as the others here do, with what is wrong."""
+    """Return a ClickHouse client. Like the others here, it raises UnavailableError with the cause."""
     with _leads_to("ClickHouse", CLICKHOUSE):
         connection = BaseHook.get_connection(CLICKHOUSE)
         connection.extra = json.dumps({**connection.extra_dejson, **PATIENCE})
@@ -29,7 +29,7 @@ def clickhouse() -> Any:
 
 
 def aistore(conn_id: str = AIStoreHook.default_conn_name, *, patient: bool = False) -> Any:
-    """Return a client of a cluster; one that is patient may wait for bytes of objects."""
+    """Return a client of a cluster; with `patient`, it may wait for bytes of objects."""
     with _leads_to("AIStore", conn_id):
         return AIStoreHook(conn_id).cluster.client(patient)
 

@@ -1,4 +1,4 @@
-"""Task instances as `storeside.runs` names them: ``task``, and ``task[index]`` of a task that is mapped."""
+"""Task instances as `storeside.runs` names them: ``task``, and ``task[index]`` for a mapped task."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _MAPPED = re.compile(r"(.+)\[(\d+)\]")
 
 
 class Instance(NamedTuple):
-    """A task instance of a run, as Airflow keys it; what is not mapped has the index -1."""
+    """A task instance of a run, as Airflow keys it; an unmapped task has the index -1."""
 
     task: str
     map_index: int = -1
 
 
 def instance(task_id: str) -> Instance:
-    """Read the name of a task instance. Ids of tasks have no brackets."""
+    """Parse the name of a task instance. Task ids contain no brackets."""
     mapped = _MAPPED.fullmatch(task_id)
     return Instance(mapped[1], int(mapped[2])) if mapped else Instance(task_id)

@@ -1,4 +1,4 @@
-"""Data movement: all runs, those under way, and the page of one run."""
+"""Data movement: all runs, current runs, and the page of one run."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Request, Response
 from sqlalchemy import select, tuple_
 
-from include.pages import charts, datapath
-from include.pages import movement as movements
-from include.pages.movement import Movement, Progress
-from include.pages.tables import Tables, UnavailableError
-from operators.hooks.aistore import AIStoreHook
-from plugins.pages.access import TablesDep, may_run, may_stop
-from plugins.pages.connections import aistore
-from plugins.pages.instances import instance
-from plugins.pages.render import render
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.pages import charts, datapath
+from storeside.pages import movement as movements
+from storeside.pages.movement import Movement, Progress
+from storeside.pages.tables import Tables, UnavailableError
+from storeside.plugins.pages.access import TablesDep, may_run, may_stop
+from storeside.plugins.pages.connections import aistore
+from storeside.plugins.pages.instances import instance
+from storeside.plugins.pages.render import render
 
 router = APIRouter()
-# States of task instances in which nothing moves any more.
+# States of task instances that have ended.
 _OVER = frozenset({"success", "failed", "removed", "skipped", "upstream_failed"})
-# Airflow is asked about so many rows that say "running", and the progress of so many that do is shown, newest first.
+# Maximum number of "running" rows to ask Airflow about, and of running movements shown with progress, newest first.
 _MOST_RUNNING, _MOST_SHOWN = 200, 20
 
 
 @dataclass(frozen=True)
 class Live:
-    """A movement under way."""
+    """A running movement."""
 
     movement: Movement
     progress: Progress
@@ -43,7 +43,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Now:
-    """The newest movements under way, and of how many."""
+    """The newest running movements, and the number of all."""
 
     shown: list[Live]
     count: int
@@ -54,7 +54,7 @@ def overview(
     request: Request, tables: TablesDep, user: GetUserDep,
     dag: str = "", place: str = "", kind: str = "", state: str = "", before: str = "",
 ) -> Response:  # fmt: skip
-    """Show what moves and what moved, newest first."""
+    """Show running and finished movements, newest first."""
     chosen = movements.Filter(dag, place, kind, state)
     history, page = movements.throughput(tables, dag), movements.movements(tables, chosen, before)
     return render(
@@ -78,7 +78,7 @@ def live(
     kind: str = "",
     run: str = "",
 ) -> Response:
-    """Return what moves now, to be put into a page that is open."""
+    """Return the running movements as a fragment for an open page."""
     chosen = movements.Filter(dag, place, kind)
     return render(request, "live.html", now=_now(tables, user, chosen, run), run=run)
 
@@ -88,14 +88,14 @@ def run(
     request: Request, tables: TablesDep, user: GetUserDep, dag: str, run: str,
     task: str = "", map_index: str = "", status: str = "", after: str = "",
 ) -> Response:  # fmt: skip
-    """Show one run: its stages, the way of its data, and the objects of one of the stages."""
+    """Show one run: its stages, its data flow, and the objects of one stage."""
     if not tables.may_read(dag):
         raise HTTPException(403, "you may not read this DAG")
     run_id = f"{dag}/{run}"
     stages = movements.stages(tables, run_id)
     moving = [stage for stage in stages if stage.destination]
-    # the stage that was asked for, or one of the same task; else the first with failures, or else the last
-    name = f"{task}[{map_index}]" if map_index.isdecimal() else task  # Airflow leaves {MAP_INDEX} where there is none
+    # the requested stage, or one of the same task; otherwise the first with failures, or the last
+    name = f"{task}[{map_index}]" if map_index.isdecimal() else task  # Airflow leaves {MAP_INDEX} if there is none
     asked = [stage for stage in moving if stage.task_id == name]
     asked += [stage for stage in moving if instance(stage.task_id).task == task]
     stage = next(iter([*asked, *[s for s in moving if s.failed], *reversed(moving)]), None)
@@ -128,7 +128,7 @@ def _timings(stages: Sequence[Movement]) -> list[dict[str, Any]]:
 
 
 def _now(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> Now:
-    """Return what moves, with its progress."""
+    """Return the running movements with their progress."""
     asked = movements.Filter(chosen.dag, chosen.place, chosen.kind, "running")
     found = movements.movements(tables, asked, limit=_MOST_RUNNING, run=run).rows
     states = _under_way(found)
@@ -142,14 +142,14 @@ def _now(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> 
 
 
 def _progress(tables: Tables, client_of: Callable[[str], Any], movement: Movement) -> Progress:
-    """Return how far a movement is. A cluster that cannot be asked fails no page: the progress says so."""
+    """Return a movement's progress. A cluster that does not answer does not fail the page: the progress says so."""
     if movement.is_load:
         return movements.load_progress(tables, movement)
-    # a row of an earlier version does not say which
+    # rows of earlier versions do not name the connection
     conn_id = str(movement.detail.get("aistore_conn_id") or AIStoreHook.default_conn_name)
     try:
         return movements.job_progress(client_of(conn_id), movement)
-    except (UnavailableError, OSError) as e:  # OSError: files of certificates that are not here
+    except (UnavailableError, OSError) as e:  # OSError: certificate files that are missing here
         return Progress(
             objects_total=int(movement.detail.get("objects", 0)),
             seconds=time.time() - movement.started,
@@ -158,12 +158,12 @@ def _progress(tables: Tables, client_of: Callable[[str], Any], movement: Movemen
 
 
 def _row(movement: Movement) -> tuple[str, str]:
-    """Return what tells the rows of `storeside.runs` apart."""
+    """Return the key of a row of `storeside.runs`."""
     return movement.run_id, movement.task_id
 
 
 def _under_way(found: Sequence[Movement]) -> dict[tuple[str, str], str]:
-    """Return Airflow's states of those that run by their rows and by Airflow; what is over left its row behind."""
+    """Return Airflow's states of movements that run by both their rows and Airflow; dead tasks leave their rows."""
     rows = {(m.dag_id, m.run, *instance(m.task_id)): _row(m) for m in found if m.state == "running"}
     if not rows:
         return {}
@@ -174,5 +174,5 @@ def _under_way(found: Sequence[Movement]) -> dict[tuple[str, str], str]:
 
 
 def _state(under_way: dict[tuple[str, str], str], movement: Movement) -> str:
-    """Return the state to show of a movement: one that runs by its row alone was cut off."""
+    """Return the state to show for a movement; if only its row says "running", it was interrupted."""
     return "cut off" if movement.state == "running" and _row(movement) not in under_way else movement.state

@@ -1,13 +1,13 @@
-"""Objects: find one, and see where it came from and where its rows are."""
+"""Objects: find an object, and show its origin and where its rows are."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from include.pages import objects
-from include.pages.objects import Place
-from plugins.pages.access import TablesDep
-from plugins.pages.render import render
+from storeside.pages import objects
+from storeside.pages.objects import Place
+from storeside.plugins.pages.access import TablesDep
+from storeside.plugins.pages.render import render
 
 router = APIRouter()
 
@@ -17,7 +17,7 @@ def find(
     request: Request, tables: TablesDep, text: str = "", bucket: str = "", status: str = "", anywhere: bool = False,
     after: str = "", after_load: str = "",
 ) -> Response:  # fmt: skip
-    """Show the objects that are looked for."""
+    """Show the objects that match the search."""
     wanted = objects.Search(text, bucket, status, anywhere)
     return render(
         request, "objects.html", title="Objects", wanted=wanted, after=after, after_load=after_load,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from include.pages import charts, quality
-from plugins.pages.access import TablesDep
-from plugins.pages.render import render
+from storeside.pages import charts, quality
+from storeside.plugins.pages.access import TablesDep
+from storeside.plugins.pages.render import render
 
 router = APIRouter()
 

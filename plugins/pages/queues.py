@@ -1,4 +1,4 @@
-"""Queues: their depth and age, what became of events, and dead letters."""
+"""Queues: their depth and age, the outcome of events, and dead letters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, Form, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
-from include.pages import charts, queues
-from include.pages.tables import Tables
-from include.transfer.errors import TransferError
-from plugins.pages.access import TablesDep, may_run, require_same_origin
-from plugins.pages.connections import sqs
-from plugins.pages.render import query, render
+from storeside.events.errors import EventError
+from storeside.pages import charts, queues
+from storeside.pages.tables import Tables
+from storeside.plugins.pages.access import TablesDep, may_run, require_same_origin
+from storeside.plugins.pages.connections import sqs
+from storeside.plugins.pages.render import query, render
 
 router = APIRouter()
 _MOST_LETTERS = 200
@@ -21,7 +21,7 @@ _MOST_LETTERS = 200
 
 @router.get("/queues")
 def overview(request: Request, tables: TablesDep, queue: str = "", state: str = "", before: str = "") -> Response:
-    """Show all queues, and the history and the events of one of them."""
+    """Show all queues, and the history and events of one queue."""
     found = queues.queues(tables)
     chosen = queues.url(found, queue) or queue or (found[0]["queue"] if found else "")
     history = queues.history(tables, chosen) if chosen else []
@@ -40,11 +40,11 @@ def overview(request: Request, tables: TablesDep, queue: str = "", state: str = 
 def dead_letters(
     request: Request, tables: TablesDep, user: GetUserDep, queue: str, sent: int | None = None
 ) -> Response:
-    """Show dead letters, to those who may send them back: reading hides them from others for a while."""
+    """Show dead letters to users who may send them back: reading hides them from other consumers for a while."""
     try:
         dead = _dead_letters(tables, user, queue)
         letters = dead.listed(_MOST_LETTERS)
-    except TransferError as e:
+    except EventError as e:
         raise HTTPException(502, str(e)) from e
     return render(
         request, "dead_letters.html", title="Dead letters", queue=dead.queue.url, letters=letters, sent=sent,
@@ -65,19 +65,19 @@ def redrive(
         raise HTTPException(400, "no dead letter was chosen: tick those that are to be sent back")
     try:
         count = _dead_letters(tables, user, queue).redrive(set(message))
-    except TransferError as e:
+    except EventError as e:
         raise HTTPException(502, str(e)) from e
     return RedirectResponse(f"{request.scope['root_path']}/dead-letters?{query(queue=queue, sent=str(count))}", 303)
 
 
 def _dead_letters(tables: Tables, user: Any, queue: str) -> Any:
-    """Return the dead letters of a queue that Storeside measures; our credentials are for no others.
+    """Return the dead letters of a queue that Storeside measures; our credentials must not read any other queue.
 
-    They are for those who may run a DAG that takes messages of this queue; where no DAG has, for those who may run
-    all.
+    Only users who may run a DAG that takes messages of this queue may see them. If no DAG has taken any, only users
+    who may run all DAGs may see them.
     """
-    from include.events.dead_letters import DeadLetters
-    from include.events.queue import Queue
+    from storeside.events.dead_letters import DeadLetters
+    from storeside.events.queue import Queue
 
     if not (url := queues.url(queues.queues(tables), queue)):
         raise HTTPException(404, "no such queue among those that Storeside reads")

@@ -1,4 +1,4 @@
-"""Templates, and how numbers, times and names are written in them."""
+"""Templates, and the formatting of numbers, times and names in them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from plugins.pages.instances import instance
+from storeside.plugins.pages.instances import instance
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-# Characters that turn text around or hide in it: an object may be called so, and must not look like another.
+# Characters that reverse text or are invisible: an object's name may contain them, but must not look like another.
 _INVISIBLE = {
     *range(0x20),
     *range(0x7F, 0xA0),
@@ -29,7 +29,7 @@ _SHOWN = {code: f"\\u{code:04x}" for code in _INVISIBLE} | {9: "\\t", 10: "\\n",
 
 
 def name(text: str) -> str:
-    """Write the name of an object: what cannot be seen is escaped."""
+    """Write the name of an object, with invisible characters escaped."""
     return text.translate(_SHOWN)
 
 
@@ -40,7 +40,7 @@ def size(count: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number with as many digits as say something."""
+    """Write a number with its significant digits."""
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
@@ -66,7 +66,7 @@ def ago(seconds: float) -> str:
 
 
 def query(**values: Any) -> str:
-    """Write the query of a link; what is empty is left out."""
+    """Write the query of a link, without empty values."""
     return urlencode({key: value for key, value in values.items() if value not in ("", None)})
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from include.stack.settings import HOST
+from storeside.stack.settings import HOST
 from tests.benchmarks.stacks import serving
 
 KEY, ETAG, MODIFIED = "stream/rows.csv", "0" * 32, "2026-01-01T00:00:00.000Z"

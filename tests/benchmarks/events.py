@@ -32,10 +32,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from include.stack import cli, demo, s3
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import CHECKOUT, HOST, Stack, default_folder
-from include.stack.supervisor import Supervisor
+from storeside.stack import cli, demo, s3
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import CHECKOUT, HOST, Stack, default_folder
+from storeside.stack.supervisor import Supervisor
 from tests.benchmarks import measure, queue_server
 
 QUEUE = f"{s3.TABLES}-events"
@@ -219,8 +219,8 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
         for table in tables:
             bench.clickhouse.command(f"CREATE TABLE {table} (word String, n UInt32) ENGINE = MergeTree ORDER BY word")
         events_of(bench, bucket, keys, queue)
-        drains.append(given.objects / ours(bench, "include.events", bucket, tables[0], "--queue", queue)[0])
-        listings.append(given.objects / ours(bench, "include.transfer", bucket, tables[1])[0])
+        drains.append(given.objects / ours(bench, "storeside.events", bucket, tables[0], "--queue", queue)[0])
+        listings.append(given.objects / ours(bench, "storeside.transfer", bucket, tables[1])[0])
         check(tables[0])
         events_of(bench, bucket, keys, queue)
         alone.append(queue_alone(bench, queue))
@@ -231,7 +231,7 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
         queue = f"{endpoint}/{queue_server.ACCOUNT}/{queue_server.NAME}"
         elsewhere = {"AWS_ENDPOINT_URL_SQS": endpoint}
         seconds, peak = ours(
-            bench, "include.events", bucket, "storeside.burst", "--queue", queue, "--seconds", "3600", **elsewhere
+            bench, "storeside.events", bucket, "storeside.burst", "--queue", queue, "--seconds", "3600", **elsewhere
         )
         sqs = s3.client("sqs", endpoint, *s3.keys(bench.stack))
         asked = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]

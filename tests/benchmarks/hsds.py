@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from include.hsds.client import Client, Server
-from include.hsds.export import Export, Exporter
-from include.hsds.plan import plan
-from include.stack import cli, hsds
-from include.stack.settings import CHECKOUT, Stack, default_folder
-from include.stack.supervisor import Supervisor
+from storeside.hsds.client import Client, Server
+from storeside.hsds.export import Export, Exporter
+from storeside.hsds.plan import plan
+from storeside.stack import cli, hsds
+from storeside.stack.settings import CHECKOUT, Stack, default_folder
+from storeside.stack.supervisor import Supervisor
 from tests.benchmarks import versitygw
 from tests.benchmarks.measure import bench, machine, spread
 
@@ -235,7 +235,7 @@ def read_at_once(server: dict[str, str], domain: str) -> dict[str, Any]:
 
 def export_it(server: dict[str, str], export: dict[str, Any], s3: list[str]) -> dict[str, Any]:
     """Export a dataset."""
-    from include.stack.s3 import client
+    from storeside.stack.s3 import client
 
     hsds_client, wanted = Client(Server(**server)), Export(**export)
     assert hsds_client.dataset(wanted.domain, wanted.path).dtype  # loads what h5pyd's import has loaded above

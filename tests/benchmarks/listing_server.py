@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 from xml.sax.saxutils import escape
 
-from include.stack.settings import HOST
+from storeside.stack.settings import HOST
 from tests.benchmarks.stacks import serving
 
 PAGE = 1000

@@ -14,13 +14,13 @@ from typing import Any
 
 import requests
 
-from include.pages import movement, objects
-from include.pages.movement import Filter, Movement
-from include.pages.objects import Place, Search
-from include.pages.tables import Tables, write_cursor
-from include.sql.migrate import migrate
-from include.stack import demo
-from include.stack.settings import Stack
+from storeside.pages import movement, objects
+from storeside.pages.movement import Filter, Movement
+from storeside.pages.objects import Place, Search
+from storeside.pages.tables import Tables, write_cursor
+from storeside.sql.migrate import migrate
+from storeside.stack import demo
+from storeside.stack.settings import Stack
 from tests.benchmarks import measure, stacks
 from tests.benchmarks.measure import bench
 

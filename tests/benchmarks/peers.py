@@ -14,7 +14,7 @@ from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 from aistore.sdk.etl.webserver.flask_server import FlaskServer
 from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
 
-from include.transformers.transformer import Source
+from storeside.transformers.transformer import Source
 
 
 def ffmpeg(source: str | bytes) -> bytes:

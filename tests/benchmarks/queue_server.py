@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from include.stack.settings import HOST
+from storeside.stack.settings import HOST
 from tests.benchmarks.stacks import serving
 
 NAME, DEAD = "burst", "burst-dlq"

@@ -10,9 +10,9 @@ import resource
 import time
 from collections.abc import Iterator
 
-from include.stack import demo
-from include.stack.settings import Stack
-from include.transform.ledger import Ledger, Scope
+from storeside.ledger.objects import Ledger, Scope
+from storeside.stack import demo
+from storeside.stack.settings import Stack
 from tests.benchmarks import measure, stacks
 from tests.benchmarks.measure import bench
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from include.stack.demo import RECORDINGS
-from include.stack.speech_corpus import RATE, decode, encode, own_audio
+from storeside.stack.demo import RECORDINGS
+from storeside.stack.speech_corpus import RATE, decode, encode, own_audio
 
 SECONDS = 12
 

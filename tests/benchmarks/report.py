@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from itertools import groupby
 
-from include.stack.settings import CHECKOUT
+from storeside.stack.settings import CHECKOUT
 from tests.benchmarks import measure
 
 PAGE = CHECKOUT / "docs/benchmarks.md"

@@ -25,9 +25,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from include.stack import airflow, s3
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack, default_folder
+from storeside.stack import airflow, s3
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack, default_folder
 from tests.benchmarks import big_object, measure, recordings, stacks, transfer
 from tests.benchmarks.measure import bench
 from tests.benchmarks.transfer_ours import S3

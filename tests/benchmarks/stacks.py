@@ -8,10 +8,10 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from include.stack import cli
-from include.stack.cli import PARTS
-from include.stack.settings import CHECKOUT, Stack, default_folder
-from include.stack.supervisor import Supervisor
+from storeside.stack import cli
+from storeside.stack.cli import PARTS
+from storeside.stack.settings import CHECKOUT, Stack, default_folder
+from storeside.stack.supervisor import Supervisor
 
 
 def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:

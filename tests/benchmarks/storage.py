@@ -18,16 +18,16 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 
-from include.stack.settings import CHECKOUT, HOST, default_folder, free_ports
-from include.storage.benchmark import Benchmark, draw, table
-from include.storage.mover import Mover
-from include.storage.multipart import Profile, Settings
-from include.storage.oci import OCIStore, oci_client
-from include.storage.s3 import S3Store, client_config
-from include.storage.samples import Samples
-from include.storage.store import Head, Store
-from include.storage.tuner import Tuner, recommend, scratch
-from include.transform.ledger import Pending
+from storeside.copying.mover import Mover
+from storeside.copying.multipart import Profile, Settings
+from storeside.copying.oci import OCIStore, oci_client
+from storeside.copying.s3 import S3Store, client_config
+from storeside.copying.samples import Samples
+from storeside.copying.store import Head, Store
+from storeside.ledger.objects import Pending
+from storeside.measure.backends import Benchmark, draw, table
+from storeside.measure.tuner import Tuner, recommend, scratch
+from storeside.stack.settings import CHECKOUT, HOST, default_folder, free_ports
 from tests import oci_double
 from tests.benchmarks import measure, versitygw
 
@@ -137,13 +137,13 @@ def both(binary: Path, folder: Path, rtt: float, rate: float) -> Iterator[list[S
 
 
 def await_answer(store: Store) -> None:
-    from include.storage.errors import StorageError
+    from storeside.copying.errors import CopyError
 
     deadline = time.monotonic() + 30
     while True:
         try:
             store.check()
-        except StorageError:
+        except CopyError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)

@@ -23,16 +23,16 @@ from typing import Any
 
 import psutil
 
-from include.stack import aisloader_build, cli, demo
-from include.stack.settings import HOST, Stack, default_folder
-from include.stack.supervisor import Supervisor
-from include.storage.buckets import Bucket
-from include.storage.cluster import Cluster
-from include.storage.throughput.chart import draw
-from include.storage.throughput.load import Load
-from include.storage.throughput.measure import Comparison, Measurement, Report
-from include.storage.throughput.model import Model, disk_limit
-from include.storage.throughput.tables import Measurements
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster
+from storeside.measure.throughput.chart import draw
+from storeside.measure.throughput.cluster import Comparison, Measurement, Report
+from storeside.measure.throughput.load import Load
+from storeside.measure.throughput.model import Model, disk_limit
+from storeside.measure.throughput.tables import Measurements
+from storeside.stack import aisloader_build, cli, demo
+from storeside.stack.settings import HOST, Stack, default_folder
+from storeside.stack.supervisor import Supervisor
 from tests.benchmarks import measure
 
 BUCKET = Bucket("ais", "throughput")

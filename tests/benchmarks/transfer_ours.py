@@ -25,11 +25,11 @@ import clickhouse_connect
 import pandas as pd  # noqa: F401 - this and the next are loaded by libraries when they are first used
 import pyarrow.parquet  # noqa: F401
 
-from include.transfer import push
-from include.transfer.engine import Transfer
-from include.transfer.loads import Loaded, Loads, Planned
-from include.transfer.request import Request
-from include.transfer.source import Source, list_objects
+from storeside.transfer import push
+from storeside.transfer.engine import Transfer
+from storeside.transfer.loads import Loaded, Loads, Planned
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source, list_objects
 from tests.benchmarks import listing_server
 from tests.benchmarks.listing_server import Entry
 

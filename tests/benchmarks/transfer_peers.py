@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from include.stack.settings import CHECKOUT, default_folder
+from storeside.stack.settings import CHECKOUT, default_folder
 from tests.benchmarks import versitygw
 from tests.benchmarks.versitygw import REGION, Gateway
 

@@ -19,16 +19,16 @@ from typing import Any
 
 import psutil
 
-from include.stack.settings import Stack
-from include.stack.supervisor import Supervisor
-from include.storage.buckets import Bucket
-from include.storage.cluster import Cluster
-from include.transform import etl as etls
-from include.transform import jobs
-from include.transform.etl import EtlSpec
-from include.transformers.formats import AudioFormat
-from include.transformers.native import build
-from operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
+from storeside.aistore import etl as etls
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster
+from storeside.aistore.etl import EtlSpec
+from storeside.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
+from storeside.stack.settings import Stack
+from storeside.stack.supervisor import Supervisor
+from storeside.transformers.formats import AudioFormat
+from storeside.transformers.native import build
 from tests.benchmarks import measure, recordings, stacks
 from tests.benchmarks.measure import Figures, bench, spread
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from include import sql
-from include.stack.supervisor import Supervisor
-from include.transfer.__main__ import clickhouse
-from include.transform.etl import EtlSpec
-from operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside import sql
+from storeside.aistore.etl import EtlSpec
+from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.stack.supervisor import Supervisor
+from storeside.transfer.__main__ import clickhouse
 from tests.benchmarks import measure
 from tests.benchmarks.measure import Figures, spread
 from tests.benchmarks.transform import STEREO, start

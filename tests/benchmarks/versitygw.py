@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.stack.go import Go, built_once
-from include.stack.probes import answers
-from include.stack.processes import listener
-from include.stack.settings import HOST, StackError, free_ports
+from storeside.stack.go import Go, built_once
+from storeside.stack.probes import answers
+from storeside.stack.processes import listener
+from storeside.stack.settings import HOST, StackError, free_ports
 
 MODULE = "github.com/versity/versitygw"
 VERSION = "v1.8.0"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from include.events.queue import Queue
+from storeside.events.queue import Queue
 from tests.chaos import faults, orphans, report
 from tests.chaos.pipelines import Events, Loads, Pipeline, Speech, patiently
 from tests.chaos.rig import FOLDER, Rig, rig

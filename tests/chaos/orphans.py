@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from include.events.queue import Queue
-from include.stack import s3
-from include.storage.cluster import Cluster
-from include.transfer.lock import BROKEN, STAGING
+from storeside.aistore.cluster import Cluster
+from storeside.events.queue import Queue
+from storeside.stack import s3
+from storeside.transfer.lock import BROKEN, STAGING
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
 from tests.support import etl_servers

@@ -11,9 +11,9 @@ from typing import Any
 
 import requests
 
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack
-from include.transform.jobs import running_transforms
+from storeside.aistore.jobs import running_transforms
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
 from tests.support import process
 
 DAG = "speech_pipeline"

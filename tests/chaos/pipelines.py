@@ -17,9 +17,9 @@ from typing import Any
 
 import requests
 
-from include.stack import demo, s3
-from include.stack.airflow_api import FINAL
-from include.storage.buckets import Bucket
+from storeside.aistore.buckets import Bucket
+from storeside.stack import demo, s3
+from storeside.stack.airflow_api import FINAL
 from tests.chaos.rig import Rig
 from tests.transfers import parquet
 
@@ -275,14 +275,14 @@ class Speech(Pipeline):
         return int(self.query("SELECT uniqExact(source_object) FROM storeside.speech")[0][0])
 
     def prepare(self) -> None:
-        from include.transform.ledger import Ledger
+        from storeside.ledger.objects import Ledger
 
         super().prepare()
         Ledger(self.clickhouse).create()
         self.clickhouse.command("SYSTEM STOP MERGES storeside.speech")  # a merge would hide a row that is there twice
 
     def verify(self) -> Verdict:
-        from include.storage.cluster import Cluster
+        from storeside.aistore.cluster import Cluster
 
         counts = self.query(
             "SELECT source_object, any(object), any(checksum), count() FROM storeside.speech GROUP BY 1"

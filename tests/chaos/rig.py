@@ -12,12 +12,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from include.stack import airflow, aistore, aistore_build, cli, clickhouse, s3
-from include.stack.airflow_api import AirflowApi
-from include.stack.component import Component
-from include.stack.podrunner import component as podrunner
-from include.stack.settings import HOST, Stack, default_folder
-from include.stack.supervisor import Supervisor
+from storeside.stack import airflow, aistore, aistore_build, cli, clickhouse, s3
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.component import Component
+from storeside.stack.podrunner import component as podrunner
+from storeside.stack.settings import HOST, Stack, default_folder
+from storeside.stack.supervisor import Supervisor
 from tests.link import Link, linked
 
 FOLDER = default_folder() / "chaos"

@@ -10,8 +10,7 @@ import os
 
 from airflow.sdk import DAG, Asset
 
-from operators.clickhouse import S3ToClickHouseOperator
-from operators.storage import StorageCopyBucketOperator
+from storeside.operators import S3ToClickHouseOperator, StorageCopyBucketOperator
 
 BUCKET, TABLE = os.environ.get("BUCKET", "bucket"), os.environ.get("TABLE", "storeside.observed")
 

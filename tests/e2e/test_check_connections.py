@@ -1,4 +1,4 @@
-"""The DAG that tries every connection, on the whole embedded stack."""
+"""The DAG that checks every connection, on the whole embedded stack."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from include.stack.airflow_api import FINAL, AirflowApi
-from include.stack.settings import Stack
+from storeside.stack.airflow_api import FINAL, AirflowApi
+from storeside.stack.settings import Stack
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -27,7 +27,7 @@ def test_worker_and_triggerer_find_the_stack_well(airflow: Stack) -> None:
 
 
 def test_requests_of_users_do_not_wait_for_those_of_tasks(airflow: Stack) -> None:
-    """One API server for both comes to a standstill until SQLite gives up, after 25 s."""
+    """A single API server for both would hang until SQLite gives up, after 25 s."""
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     runs = [api.trigger(DAG) for _ in range(2)]

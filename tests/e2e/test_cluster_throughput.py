@@ -1,4 +1,4 @@
-"""The DAG that measures a cluster, on the whole embedded stack: measured, killed by hand, killed with -9."""
+"""The DAG that measures a cluster, on the whole embedded stack: measured, stopped by hand, killed with -9."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from include.stack import aisloader_build
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket
+from storeside.aistore.buckets import Bucket
+from storeside.stack import aisloader_build
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
 from tests.support import sizes, unique, until
 
 if TYPE_CHECKING:
@@ -92,5 +92,5 @@ def test_a_killed_task_ends_the_loader_and_leaves_nothing(
         assert task is not None
         task.send_signal(signal.SIGKILL)
         until(lambda: not loader.is_running() or loader.status() == psutil.STATUS_ZOMBIE, 5, "end of the loader")
-        assert api.wait(DAG, run, 120)["state"] == "success"  # by its second try
+        assert api.wait(DAG, run, 120)["state"] == "success"  # on its second attempt
     until(lambda: not sizes(aistore, bucket), 20, "removal")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from include.hsds.client import Client
-from include.stack import cli, hsds, s3
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack
+from storeside.hsds.client import Client
+from storeside.stack import cli, hsds, s3
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
 from tests.conftest import FOLDER
 from tests.domains import put, server, write
 from tests.support import unique, until

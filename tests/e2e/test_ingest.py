@@ -1,4 +1,4 @@
-"""The DAGs that bring objects into the cluster and compare backends, on the whole embedded stack."""
+"""The DAGs that copy objects into the cluster and compare backends, on the whole embedded stack."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket
+from storeside.aistore.buckets import Bucket
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
 from tests.support import read, sizes, unique, until
 
 if TYPE_CHECKING:

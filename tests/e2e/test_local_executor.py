@@ -9,12 +9,12 @@ import psutil
 import pytest
 import requests
 
-from include.stack import cli
-from include.stack.airflow import PARALLELISM
-from include.stack.airflow_api import AirflowApi
-from include.stack.executor_watch import titles
-from include.stack.settings import Stack
-from include.stack.supervisor import Status, Supervisor
+from storeside.stack import cli
+from storeside.stack.airflow import PARALLELISM
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.executor_watch import titles
+from storeside.stack.settings import Stack
+from storeside.stack.supervisor import Status, Supervisor
 from tests.support import process, until
 
 DAG = "check_connections"
@@ -33,7 +33,7 @@ def complete(stack: Stack) -> bool:
 
 @pytest.mark.timeout(900)
 def test_tasks_run_again_after_all_idle_workers_were_killed(airflow: Stack) -> None:
-    """Without the watch the task below is queued for ever, and Airflow says that its scheduler is healthy."""
+    """Without the watch the task below stays queued for ever, and Airflow reports a healthy scheduler."""
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     until(lambda: complete(airflow), 120, "all workers")

@@ -1,4 +1,4 @@
-"""The pages in Airflow: who gets in, what they show in a real browser, and what their actions do."""
+"""The pages in Airflow: access, content in a real browser, and actions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from urllib.parse import urlencode
 import pytest
 import requests
 
-from include.quality.validation import ExpectationOutcome, Verdict
-from include.sql.migrate import migrate
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import CHECKOUT, Stack
-from include.storage.buckets import Bucket
-from include.transform import etl as etls
-from include.transform import jobs
-from include.transform.ledger import Ledger
+from storeside.aistore import etl as etls
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket
+from storeside.ledger.objects import Ledger
+from storeside.quality.validation import ExpectationOutcome, Verdict
+from storeside.sql.migrate import migrate
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import CHECKOUT, Stack
 from tests.support import put, small_spec, unique, until
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PHONE, DESK = {"width": 390, "height": 800}, {"width": 1400, "height": 900}
 
 @dataclass
 class Site:
-    """The pages with what was put there for them to show."""
+    """The pages with the data that tests prepared for them."""
 
     stack: Stack
     api: AirflowApi
@@ -60,7 +60,7 @@ class Site:
         return self.stack.url("airflow")
 
     def session(self, user: str | None) -> requests.Session:
-        """Return what asks as a browser of this user does, with the cookie alone."""
+        """Return a session that sends requests like this user's browser, with only the cookie."""
         session = requests.Session()
         session.trust_env = False
         session.headers["Connection"] = "close"
@@ -130,7 +130,7 @@ def wav() -> bytes:
 
 
 def fill(clickhouse: Any, audio: Bucket) -> None:
-    """Put a transcode and a verdict into the tables."""
+    """Insert a transcode and a verdict into the tables."""
     made = [[str(audio), str(audio), "speech.flac", "v", "effect", "speech.wav", "done", 100, 32_044, "pages/run"]]
     names = ["source", "destination", "object", "version", "effect", "destination_object", "status", "bytes_in"]
     clickhouse.insert("storeside.objects", made, column_names=[*names, "bytes_out", "run_id"])
@@ -155,7 +155,7 @@ def fill(clickhouse: Any, audio: Bucket) -> None:
     clickhouse.insert("storeside.runs", [row], column_names=names)
 
 
-# who gets in
+# access
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -269,7 +269,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def tab(site: Site, browser: Browser) -> Iterator[Page]:
-    """A tab of a signed-in administrator; nothing may go wrong in it unnoticed."""
+    """A tab of a signed-in administrator; every error in it fails the test."""
     context = browser.new_context(viewport=DESK)
     context.add_cookies([{"name": "_token", "value": site.token("admin"), "url": site.airflow}])
     tab = context.new_page()
@@ -435,7 +435,7 @@ def test_a_running_load_is_shown_and_cancelled(site: Site, tab: Page) -> None:
 
 
 def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> None:
-    """The bar moves with AIStore's own counters, and gives way to the result."""
+    """The bar moves with AIStore's own counters, and is replaced by the result."""
     source, destination = Bucket("ais", unique("live")), Bucket("ais", unique("live"))
     destination.handle(aistore).create()
     put(aistore, source, {f"{n}.txt": b"slow" for n in range(200)})

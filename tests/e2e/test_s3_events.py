@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.stack import s3
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack
+from storeside.stack import s3
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
 from tests.support import process, unique, until
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Arrivals:
             self.s3.put_object(Bucket=s3.TABLES, Key=f"{prefix}/{n:03}.csv", Body=f"word,n\n{prefix},{n}\n".encode())
 
     def rows(self, prefix: str) -> tuple[int, int]:
-        """Return rows and distinct rows."""
+        """Return the number of rows and of distinct rows."""
         if not int(self.clickhouse.query(f"EXISTS {TABLE}").first_row[0]):
             return 0, 0
         found = self.clickhouse.query(
@@ -63,7 +63,7 @@ def arrivals(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
 
 def test_a_burst_is_one_run_and_every_object_a_row(arrivals: Arrivals) -> None:
     runs: list[dict[str, Any]] = []
-    while not runs:  # the run that looks by itself, every quarter of an hour, may be the first
+    while not runs:  # the periodic run, every quarter of an hour, may be the first
         prefix = unique("burst")
         arrivals.put(prefix, 40)
         until(lambda: arrivals.rows(prefix) == (40, 40), 90, "rows of the burst", interval=0.5)  # noqa: B023

@@ -1,4 +1,4 @@
-"""The DAG that follows a queue of S3 events all the time, on the whole embedded stack."""
+"""The DAG that follows a queue of S3 events permanently, on the whole embedded stack."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.events.following import is_followed
-from include.events.queue import Queue
-from include.stack import s3
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack
+from storeside.events.following import is_followed
+from storeside.events.queue import Queue
+from storeside.stack import s3
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
 from tests.support import unique, until
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(240)
 
 DAG = "s3_replication"
-WATCHED = "s3_events_to_clickhouse"  # its watcher is of the same queue
+WATCHED = "s3_events_to_clickhouse"  # its watcher reads the same queue
 TABLE = "storeside.trips"
-# So long a watcher may go on that was receiving when the task began: a long poll, and the time of a batch.
+# Seconds that a watcher may continue that was receiving when the task began: a long poll, and the time of a batch.
 RECEIVING_SECONDS = 12
 
 
@@ -75,5 +75,5 @@ def test_rows_follow_objects_and_a_watcher_goes_on_when_the_run_has_ended(
     assert [task["state"] for task in api.task_instances(DAG, run["dag_run_id"])] == ["deferred"]
     stop(api)
     until(lambda: not is_followed(clickhouse, queue.url), 30, "end of the task")
-    while not started() > before:  # the run that looks by itself, every quarter of an hour, may be the first
+    while not started() > before:  # the periodic run, every quarter of an hour, may be the first
         arrives("last", 90)

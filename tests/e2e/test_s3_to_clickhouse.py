@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
 from tests.support import process, unique, until
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ DAG = "s3_to_clickhouse"
 
 
 class Loader:
-    """The DAG with a bucket and a table of its own."""
+    """The DAG with its own bucket and table."""
 
     def __init__(self, stack: Stack, s3: S3Client, clickhouse: Any) -> None:
         self.stack, self.s3, self.clickhouse = stack, s3, clickhouse
@@ -34,7 +34,7 @@ class Loader:
         return self.api.trigger(DAG, {"bucket": self.bucket, "table": self.table, **conf})
 
     def run(self, **conf: Any) -> dict[str, Any]:
-        """Run the DAG; returns the task's report."""
+        """Run the DAG; return the task's report."""
         run = self.start(**conf)
         assert self.api.wait(DAG, run, 120)["state"] == "success"
         return self.report(run)

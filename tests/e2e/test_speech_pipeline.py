@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from include.stack import demo, s3, speech_corpus
-from include.stack.airflow_api import FINAL, AirflowApi
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket
-from include.transform.jobs import running_transforms
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.jobs import running_transforms
+from storeside.stack import demo, s3, speech_corpus
+from storeside.stack.airflow_api import FINAL, AirflowApi
+from storeside.stack.settings import Stack
 from tests.support import contents, etl_servers, process, unique, until, versions
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ RUN_SECONDS = 120
 
 @dataclass
 class Pipeline:
-    """The DAG with everything around it."""
+    """The DAG with its servers, bucket, queue and table."""
 
     stack: Stack
     api: AirflowApi
@@ -44,7 +44,7 @@ class Pipeline:
         return self.sqs.get_queue_url(QueueName=s3.QUEUE)["QueueUrl"]
 
     def messages(self) -> int:
-        """Return how many messages are in the queue, in flight or not."""
+        """Return the number of messages in the queue, in flight or not."""
         names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         found = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=list(names))["Attributes"]
         return sum(int(found[name]) for name in names)
@@ -54,7 +54,7 @@ class Pipeline:
             self.s3.put_object(Bucket=s3.BUCKET, Key=name, Body=content)
 
     def run(self, **conf: Any) -> tuple[str, str]:
-        """Run the DAG to its end; returns the run's id and state."""
+        """Run the DAG to its end; return the run's id and state."""
         run = self.api.trigger(DAG, conf)
         return run, self.api.wait(DAG, run, RUN_SECONDS)["state"]
 
@@ -69,7 +69,7 @@ class Pipeline:
         return json.loads(value) if isinstance(value, str) else value
 
     def rows(self, prefix: str) -> tuple[int, int]:
-        """Return rows and distinct objects of the manifest below a prefix of the recordings."""
+        """Return the number of rows and of distinct objects of the manifest below a prefix of the recordings."""
         found = self.clickhouse.query(
             "SELECT count(), uniqExact(object) FROM storeside.speech"
             " WHERE startsWith(source_object, {prefix:String})",
@@ -96,7 +96,7 @@ def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
     until(known, 90, "DAG")
     assert not api.get("importErrors")["import_errors"]
     found = Pipeline(airflow, api, s3_client, sqs_client, clickhouse)
-    # Only these recordings start runs by themselves.
+    # Only these recordings start runs through events.
     (notification,) = s3_client.get_bucket_notification_configuration(Bucket=s3.BUCKET)["QueueConfigurations"]
     some = {"Key": {"FilterRules": [{"Name": "prefix", "Value": "event"}]}}
     for configuration in ({**notification, "Filter": some}, notification):
@@ -113,7 +113,7 @@ def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
 
 
 def due(api: AirflowApi) -> bool:
-    """Tell whether the schedule is about to start a run: for a while after its hour an unpaused DAG runs at once."""
+    """Whether the schedule is about to start a run: for a while after its hour an unpaused DAG runs at once."""
     return datetime.fromisoformat(api.get(f"dags/{DAG}")["next_dagrun_run_after"]) < datetime.now(UTC)
 
 
@@ -135,7 +135,7 @@ def below(prefix: str, names: Iterable[str], corpus: list[bytes]) -> dict[str, b
 
 @dataclass
 class Loaded:
-    """What a first run was given, and what came of it."""
+    """The input of a first run, and its outcome."""
 
     prefix: str
     good: set[str]
@@ -169,7 +169,7 @@ def test_good_recordings_are_loaded_and_bad_ones_listed(pipeline: Pipeline, load
     found = pipeline.xcom(run, "transcode")
     assert (found["done"], found["failed"]) == (len(good), len(broken))
     assert pipeline.xcom(run, "publish")["rows"] == len(good)
-    probed = pipeline.xcom(run, "probe")  # all of them by the transcode
+    probed = pipeline.xcom(run, "probe")  # the transcode has probed all of them
     assert (probed["done"], probed["job_seconds"]) == (len(good), 0)
     assert "0 are to be made" in pipeline.log(run, "probe")
 
@@ -187,7 +187,7 @@ def test_an_upload_alone_starts_a_run_that_loads_it_and_nothing_again(
     for run in started:
         assert pipeline.api.wait(DAG, run["dag_run_id"], 60)["state"] == "success"
     assert pipeline.rows(name) == (1, 1)
-    # these runs were of the whole bucket: what the first one has loaded or given up is as that left it
+    # these runs covered the whole bucket: objects that the first one loaded or gave up are unchanged
     found = [pipeline.xcom(run["dag_run_id"], "transcode") for run in started]
     assert min(one["skipped"] for one in found) >= len(loaded.good)
     assert min(one["known_bad"] for one in found) >= len(loaded.broken)
@@ -218,7 +218,7 @@ def test_parameters_that_do_not_go_together_fail_at_once(pipeline: Pipeline) -> 
     task = pipeline.tasks(run)["transcode"]
     assert (task["state"], task["try_number"]) == ("failed", 1)
     assert "codec 'pcm_s16le' does not go into ogg: use one of opus" in pipeline.log(run, "transcode")
-    with pytest.raises(requests.HTTPError) as refused:  # what the form would not let through
+    with pytest.raises(requests.HTTPError) as refused:  # values that the form would reject
         pipeline.api.trigger(DAG, {"channels": 9})
     assert refused.value.response.status_code in (400, 422)
 
@@ -260,7 +260,7 @@ def test_a_cleared_task_ends_its_job_and_does_the_rest_again(
         one.suspend()
     try:
         (job,) = running_transforms(aistore)
-        # the job is ended by the task's trigger, which begins some seconds after the task is deferred
+        # the task's trigger ends the job; it starts some seconds after the task is deferred
         logs = pipeline.stack.state / "airflow" / "logs"
         trigger = f"*/run_id={run}/task_id=transcode/attempt=1.log.trigger*"
         until(lambda: list(logs.glob(trigger)), 30, "trigger of the transcode")
@@ -290,7 +290,7 @@ def test_a_viewer_looks_and_does_not_touch(pipeline: Pipeline) -> None:
 
 
 def test_no_secret_is_shown_anywhere(pipeline: Pipeline) -> None:
-    """Of all runs of this session; it stands last for that reason."""
+    """Covers all runs of this session; therefore this test is the last."""
     secrets = pipeline.stack.secrets
     shown: dict[str, str] = {}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from include.stack import s3
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import Stack
-from include.storage import control_plane
+from storeside.aistore import control_plane
+from storeside.stack import s3
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
 from tests.chaos.phases import DAG, PHASES, Look, kill_three, over, wait_for
 from tests.chaos.pipelines import patiently, recording
 from tests.support import unique, until

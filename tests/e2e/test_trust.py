@@ -1,6 +1,6 @@
-"""What an attacker would look for on the whole embedded stack: secrets, open ports, pages that take anything.
+"""An attacker's targets on the whole embedded stack: secrets, open ports, pages that accept any input.
 
-It stands last: what it looks through is all that the session's runs have left.
+This file is the last: it inspects everything that the session's runs have left.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import psutil
 import pytest
 import requests
 
-from include.sql.migrate import migrate
-from include.stack.airflow_api import AirflowApi
-from include.stack.processes import MARK, marked
-from include.stack.settings import CHECKOUT, Stack
-from include.storage.buckets import Bucket
-from include.transfer.source import identifier
+from storeside.aistore.buckets import Bucket
+from storeside.sql.migrate import migrate
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.processes import MARK, marked
+from storeside.stack.settings import CHECKOUT, Stack
+from storeside.transfer.source import identifier
 from tests.e2e.test_pages import ROUTES, fill, wav
 from tests.support import put, sizes, unique, until
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(240)
 
 DAGS = ("ingest", "s3_to_clickhouse")
-# Files that hold secrets because somebody has to read them there, and that only their owner may read.
+# Files that hold secrets because a process must read them there, and that only their owner may read.
 KEPT = re.compile(
     r"stack\.json|run/(supervisord\.conf|programs/[^/]+\.json)|airflow/passwords\.json|podrunner/serviceaccount/token"
     r"|clickhouse/(launcher\.json|\.clickhouse-local/config\.xml|data/.*preprocessed_configs/.*)"
@@ -53,14 +53,14 @@ S3_KEYS = {"s3_access_key", "s3_secret_key"}
 
 
 def knows(component: str) -> set[str]:
-    """Return the secrets that the environment of a component's processes has to hold."""
+    """Return the secrets that the environment of a component's processes must hold."""
     if component in EVERYWHERE:  # Airflow's connections
         return {"clickhouse", "airflow_jwt", *S3_KEYS}
     return S3_KEYS if component == "s3" or component.startswith(("ais-", "hsds-s3-")) else set()
 
 
 class Watch(threading.Thread):
-    """Looks for secrets where they are seen for a moment only: command lines, environments, running queries."""
+    """Looks for secrets in places that show them only briefly: command lines, environments, running queries."""
 
     def __init__(self, stack: Stack, marks: dict[str, str]) -> None:
         super().__init__(daemon=True)
@@ -107,7 +107,7 @@ def api(airflow: Stack) -> AirflowApi:
 
 @pytest.fixture(scope="module")
 def marks(airflow: Stack) -> dict[str, str]:
-    """Every secret that there is, and some for connections that are made for this test, by what they are."""
+    """Every secret of the stack, and some of connections that are made for this test, by description."""
     token = (airflow.state / "podrunner" / "serviceaccount" / "token").read_text()
     own = ("s3 secret", "s3 session token", "AIStore token", "database password", "extra token")
     return {
@@ -164,7 +164,7 @@ def used(
 
 
 def _tried(api: AirflowApi, run: str) -> bool:
-    """Tell whether the copy of a run has ended, or waits for another attempt."""
+    """Whether the copy of a run has ended, or waits for another attempt."""
     tasks = {task["task_id"]: task["state"] for task in api.task_instances("ingest", run)}
     return tasks.get("copy_through_worker") in ("success", "failed", "up_for_retry")
 
@@ -184,19 +184,19 @@ def test_no_secret_is_seen_while_work_is_done(used: Watch) -> None:
 
 
 def test_no_file_of_the_stack_holds_a_secret(airflow: Stack, used: Watch, marks: dict[str, str]) -> None:
-    """Logs, Airflow's database with XComs and rendered templates, the queues, what ClickHouse and AIStore stored."""
+    """Logs, Airflow's database with XComs and rendered templates, the queues, data in ClickHouse and AIStore."""
     forms = {
         name: {secret.encode(), quote(secret, safe="").encode(), base64.b64encode(secret.encode()).rstrip(b"=")}
         for name, secret in marks.items()
-        if name != "s3_access_key"  # a name, not a secret: S3 writes who owns a bucket
+        if name != "s3_access_key"  # a name, not a secret: S3 writes a bucket's owner
     }
     holding: dict[str, set[str]] = {}
     looked = set()
-    # folders come and go as well, which `os.walk` passes over
+    # folders appear and disappear as well; `os.walk` skips them
     paths = (Path(folder, name) for folder, _, names in os.walk(airflow.state) for name in names)
     for path in (path for path in paths if path.is_file() and not path.is_symlink()):
         name = str(path.relative_to(airflow.state))
-        with contextlib.suppress(FileNotFoundError):  # what is merged meanwhile
+        with contextlib.suppress(FileNotFoundError):  # parts that are merged meanwhile
             content, mode = path.read_bytes(), path.stat().st_mode
             looked.add(name)
             found = {secret for secret, ways in forms.items() if any(way in content for way in ways)}
@@ -251,13 +251,13 @@ def test_no_page_shows_a_secret(
     airflow: Stack, used: Watch, marks: dict[str, str], visitor: requests.Session, clickhouse: Any, aistore: Any,
     sqs_client: SQSClient,
 ) -> None:  # fmt: skip
-    """Not even to an administrator, who sees all of them."""
+    """Not even to an administrator, who may see all pages."""
     audio, where = Bucket("ais", unique("marked")), {"bucket": f"s3://{used.bucket}"}
     put(aistore, audio, {"speech.wav": wav()})
     fill(clickhouse, audio)
     queue = {"queue": dead_letter(clickhouse, sqs_client)}
     runs = [{"dag": dag, "run": run} for dag, run in used.runs]
-    # Each page with what it shows of this, so that an empty one does not pass for one without secrets.
+    # Each page with content that it shows of this, so that an empty one does not pass for one without secrets.
     pages: list[tuple[str, dict[str, str], str]] = [
         ("/", {}, "Data movement"), ("/movement", {"place": used.bucket}, "storeside.marked"), ("/live", runs[0], ""),
         ("/run", runs[0], "storeside.marked"), ("/run", {**runs[0], "status": "failed"}, "bad.csv.gz"),
@@ -325,7 +325,7 @@ def visitor(airflow: Stack) -> requests.Session:
 
 
 def raw(stack: Stack, method: str, path: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Any:
-    """Send a request just as it is written, and return status, headers and text of the answer."""
+    """Send a request exactly as written, and return status, headers and text of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", stack.ports["airflow"], timeout=30)
     with contextlib.closing(connection):
         connection.putrequest(method, path, skip_accept_encoding=True)

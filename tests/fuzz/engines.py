@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from include.transformers.audio_limits import Limits
-from include.transformers.audio_transformers import AudioProbe, AudioTranscode
-from include.transformers.formats import AudioFormat
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.audio_transformers import AudioProbe, AudioTranscode
+from storeside.transformers.formats import AudioFormat
 
 MEMORY_LIMIT = 1 << 30
 LIMITS = Limits(seconds=6 * 3600)
@@ -19,8 +19,8 @@ class Engines:
     mime_type = "application/octet-stream"
 
     def __init__(self) -> None:
-        from include.transformers.ffmpeg import AudioFfmpeg
-        from include.transformers.ffmpeg_settings import FfmpegSettings
+        from storeside.transformers.ffmpeg import AudioFfmpeg
+        from storeside.transformers.ffmpeg_settings import FfmpegSettings
 
         settings = FfmpegSettings({"format": "wav", "ar": 16_000, "ac": 1}, seconds=10, memory_bytes=MEMORY_LIMIT)
         self._engines: dict[str, Any] = {

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.stack.settings import CHECKOUT, default_folder
+from storeside.stack.settings import CHECKOUT, SOURCES, default_folder
 from tests.benchmarks.measure import bench, machine
 
 LOCK = Path(__file__).with_name("atheris.lock")
@@ -74,7 +74,7 @@ def run_here(name: str, options: Sequence[str]) -> None:
     import atheris
 
     # What is imported before this line is not seen by it: the imports of this module must lead to no parser.
-    with atheris.instrument_imports(include=["include.events", "include.transfer"]):
+    with atheris.instrument_imports(include=["storeside.events", "storeside.transfer"]):
         take = target(name)
     atheris.Setup([name, *options], take)
     atheris.Fuzz()
@@ -83,7 +83,7 @@ def run_here(name: str, options: Sequence[str]) -> None:
 def fuzz(name: str, inputs: int, seed: int = 1, seconds: int = 0) -> Result:
     """Fuzz a target in a process of its own, for at most so many seconds where there are some."""
     engine = installed()
-    environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{engine}"}
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{CHECKOUT}:{engine}"}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         for n, content in enumerate(seeds(name)):
             (Path(folder) / f"seed-{n}").write_bytes(content)

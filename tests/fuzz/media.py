@@ -25,12 +25,12 @@ from pathlib import Path
 
 import psutil
 
-from include.transformers import worker_process
-from include.transformers.audio import probe
-from include.transformers.failures import Failure
-from include.transformers.job import Job
-from include.transformers.pool import Content, Outcome, Pool
-from include.transformers.settings import Settings
+from storeside.transformers import worker_process
+from storeside.transformers.audio import probe
+from storeside.transformers.failures import Failure
+from storeside.transformers.job import Job
+from storeside.transformers.pool import Content, Outcome, Pool
+from storeside.transformers.settings import Settings
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz import recordings
 from tests.fuzz.canaries import Canaries

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-from include.stack.demo import RECORDINGS
+from storeside.stack.demo import RECORDINGS
 
 # muxer, encoder, sample rate, layout
 FORMS = (

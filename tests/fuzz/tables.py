@@ -28,13 +28,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.events.notifications import NotificationError, newest, parse
-from include.transfer import parquet as objects
-from include.transfer import push
-from include.transfer.content import Content, opened
-from include.transfer.errors import ObjectError, UsageError
-from include.transfer.formats import Csv, Format, format_of
-from include.transfer.records import records
+from storeside.events.errors import NotificationError
+from storeside.events.notifications import newest, parse
+from storeside.transfer import parquet as objects
+from storeside.transfer import push
+from storeside.transfer.content import Content, opened
+from storeside.transfer.errors import LoadObjectError, TransferInputError
+from storeside.transfer.formats import Csv, Format, format_of
+from storeside.transfer.records import records
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz import recordings
 from tests.transfers import jsonl, parquet
@@ -66,7 +67,7 @@ class Held(Content):
 def read_parquet(content: bytes, _: random.Random) -> None:
     """Read columns and rows as a push does."""
     held = Held("a.parquet", content)
-    with contextlib.suppress(ObjectError):
+    with contextlib.suppress(LoadObjectError):
         objects.facts(held)
         schema, batches = objects.row_groups(held)
         for n, _piece in enumerate(push._arrow_stream(schema, batches)):
@@ -86,7 +87,7 @@ def read_csv(content: bytes, rng: random.Random) -> None:
     """Deduce the columns of a dialect that ClickHouse does not read, and parse all rows, some as other types."""
     dialect = rng.choice(DIALECTS)
     held = Held("a.csv", content)
-    with contextlib.suppress(ObjectError):
+    with contextlib.suppress(LoadObjectError):
         columns = push.csv_columns(held.sample(_SAMPLE), dialect)
         kinds = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.timestamp("us"))
         types = {column.name: rng.choice(kinds) for column in columns if rng.random() < 0.7}
@@ -97,12 +98,12 @@ def read_csv(content: bytes, rng: random.Random) -> None:
 def read_text(content: bytes, rng: random.Random) -> None:
     """Recognise, sample and split text, compressed or not."""
     held = Held(rng.choice(("a.csv.gz", "a.jsonl", "a.snappy", "a.csv.zst", "a")), content)
-    with contextlib.suppress(ObjectError, UsageError):
+    with contextlib.suppress(LoadObjectError, TransferInputError):
         format_of(held.key, held.sample(4_096))
-    with contextlib.suppress(ObjectError):
+    with contextlib.suppress(LoadObjectError):
         held.sample(_SAMPLE)
     for name in ("csv", "jsonl"):
-        with contextlib.suppress(ObjectError):
+        with contextlib.suppress(LoadObjectError):
             for n, _record in enumerate(records(held.plain(), Format(name))):  # type: ignore[arg-type]
                 if n == 10_000:
                     break
@@ -222,7 +223,7 @@ def fuzz(inputs: int, seed: int = 1, first: int = 0, seconds: float = 1e9) -> tu
             reader(content, rng)
         except Exception as e:
             frames = traceback.extract_tb(e.__traceback__)
-            ours = next((f for f in reversed(frames) if "/include/" in f.filename), frames[-1])
+            ours = next((f for f in reversed(frames) if "/include/storeside/" in f.filename), frames[-1])
             where = f"{Path(ours.filename).name}:{ours.lineno}"
             found.wrong[f"{reader.__name__}: {type(e).__name__} at {where}: {e}"[:160]] += 1
         took = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Copies and transforms on a real cluster: complete, or every missing object with its reason; also when killed."""
+"""Copies and transforms on a real cluster: complete, or every missing object with its reason; even when killed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from aistore.sdk.errors import AISError
 from boto3.s3.transfer import TransferConfig
 from requests import RequestException
 
-from include.stack import demo, speech_corpus
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket, list_s3
-from include.transform import bucket_job, jobs
-from include.transform.bucket_job import BucketJob, Options, Summary
-from include.transform.errors import TransientTransformError
-from include.transform.etl import EtlSpec
-from include.transform.ledger import Ledger
-from include.transform.naming import Naming
-from include.transformers.formats import AudioFormat
+from storeside.aistore import jobs, lock
+from storeside.aistore.buckets import Bucket, list_s3
+from storeside.aistore.errors import AIStoreTransientError
+from storeside.aistore.etl import EtlSpec
+from storeside.errors import Transient
+from storeside.ledger.objects import Ledger, LedgerTransientError
+from storeside.stack import demo, speech_corpus
+from storeside.stack.settings import Stack
+from storeside.transform import bucket_job
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options, Summary
+from storeside.transformers.formats import AudioFormat
 from tests.support import (
     contents,
     etl_servers,
@@ -48,7 +51,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left"
 
 MANY = 120
 WAV = Naming(AudioFormat().extensions)
-# what the reason of each bad object must have; versions of libav differ in where they notice damage
+# words in the reason of each bad object; versions of libav differ in where they notice damage
 REASONS = {
     "bad/corrupt-frames.flac": "no audio samples",
     "bad/damaged-middle.flac": "truncated|damaged flac data after",
@@ -81,7 +84,7 @@ def first(corpus: Mapping[str, bytes], count: int) -> dict[str, bytes]:
 
 @dataclass
 class Pair:
-    """A bucket pair of one test, and the jobs between them."""
+    """One test's bucket pair, and the jobs between the two."""
 
     client: Any
     ledger: Ledger
@@ -108,7 +111,7 @@ def counters(pair: Pair) -> set[str]:
 
 @pytest.fixture
 def pair(aistore: Any, clickhouse: Any) -> Pair:
-    """Two AIStore buckets, of which the destination does not exist yet."""
+    """Two AIStore buckets; the destination does not exist yet."""
     source = Bucket("ais", unique("in"))
     source.handle(aistore).create()
     return Pair(aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")))
@@ -152,7 +155,7 @@ def test_a_copy_takes_what_is_new_or_changed_and_nothing_else(
     assert (again.listed, again.done, again.failed, again.skipped) == (7, 0, 0, 7), again
 
     name = next(iter(objects))
-    upload(name, objects[name][::-1])  # as large as it was
+    upload(name, objects[name][::-1])  # the same size
     upload("late/added.flac", b"anything")
     changed = copy("changed")
     assert (changed.listed, changed.done, changed.failed, changed.skipped) == (8, 2, 0, 6), changed
@@ -168,12 +171,12 @@ def test_what_the_source_keeps_from_a_copy_is_not_bad_for_good(
         for name, content in there.items():
             s3_client.put_object(Bucket=pair.source.name, Key=name, Body=content)
         found = list(list_s3(s3_client, pair.source.name))
-        s3_client.delete_object(Bucket=pair.source.name, Key="b")  # when it is listed, and not copied yet
+        s3_client.delete_object(Bucket=pair.source.name, Key="b")  # after it is listed, and before it is copied
         return found
 
-    with monkeypatch.context() as silent:  # as when AIStore itself gets no answer
-        silent.setattr(BucketJob, "_reasons_of_copies", lambda job: iter(()))
-        with pytest.raises(TransientTransformError, match=r"1 objects of .* such as 'b'"):
+    with monkeypatch.context() as silent:  # as if AIStore itself got no answer
+        silent.setattr("storeside.transform.reasons.reasons_of_copies", lambda *_: iter(()))
+        with pytest.raises(AIStoreTransientError, match=r"1 objects of .* such as 'b'"):
             drive(pair.job("1", list_source=listing))
     assert sizes(pair.client, pair.destination) == {"a": 5}
     assert not pair.reasons("1")
@@ -186,7 +189,7 @@ def test_what_the_source_keeps_from_a_copy_is_not_bad_for_good(
 
 
 def copy_and_die(job: BucketJob) -> None:
-    """Copy all there is, and record nothing of it."""
+    """Copy all objects, but record nothing."""
     state = job.submit(job.begin())
     follower = job.follower(state, 60)
     until(lambda: follower.poll().finished, 60, "end of the copy")
@@ -194,7 +197,7 @@ def copy_and_die(job: BucketJob) -> None:
 
 
 def upload(s3_client: Any, bucket: Bucket, contents: Mapping[str, bytes], part: int) -> None:
-    """Upload in parts of so many MB, as ``aws s3 cp`` does with what is larger than eight."""
+    """Upload in parts of `part` MB, as ``aws s3 cp`` does with objects larger than eight."""
     parts = TransferConfig(multipart_threshold=part << 20, multipart_chunksize=part << 20)
     for name, content in contents.items():
         s3_client.upload_fileobj(io.BytesIO(content), bucket.name, name, Config=parts)
@@ -228,7 +231,7 @@ def test_the_same_content_in_other_parts_is_copied(s3_pair: Pair, s3_client: Any
     def job(run: str) -> BucketJob:
         return pair.job(run, list_source=lambda: list_s3(s3_client, pair.source.name))
 
-    put(pair.client, pair.destination, large)  # by somebody else
+    put(pair.client, pair.destination, large)  # by another client
     upload(s3_client, pair.source, large, 8)
     assert drive(job("first")).done == 2
     upload(s3_client, pair.source, {"a": large["a"]}, 5)
@@ -248,9 +251,9 @@ def test_what_was_there_and_is_not_of_the_source_is_no_copy(
     copy_and_die(job("dead"))
     upload(s3_client, pair.source, {"a": b"b" * (6 << 20)}, 5)
     monkeypatch.setattr(bucket_job, "RETRIES", 0)
-    with monkeypatch.context() as silent:  # as when S3 gives AIStore no answer
+    with monkeypatch.context() as silent:  # as if S3 gave AIStore no answer
         silent.setattr(BucketJob, "submit", lambda job, state: replace(state, job_id=""))
-        with pytest.raises(TransientTransformError, match=r"1 objects of .* such as 'a'"):
+        with pytest.raises(AIStoreTransientError, match=r"1 objects of .* such as 'a'"):
             drive(job("next"))
     assert drive(job("next")).done == 1
     assert read(pair.client, pair.destination, "a") == b"b" * (6 << 20)
@@ -318,7 +321,7 @@ def test_a_result_that_is_made_again_as_it_was_is_a_result(pair: Pair, drive: Dr
 
 
 def test_tasks_with_other_etls_between_the_same_buckets_do_not_share_a_job(pair: Pair, drive: Drive) -> None:
-    """AIStore would run the objects of the second with the ETL of the first, into names of the first."""
+    """AIStore would run the second task's objects with the ETL of the first, under names of the first."""
     names = [f"{n:02}.txt" for n in range(40)]
     put(pair.client, pair.source, {name: b"object" for name in names})
     tasks = [
@@ -344,16 +347,16 @@ def test_who_dies_while_submitting_is_waited_for_and_then_forgotten(
         patched.setattr("aistore.sdk.bucket.Bucket.delete", lambda *_, **__: None)
         with jobs.submitting(pair.client, pair.source, pair.destination):
             pass
-    assert jobs._age(pair.client, unique("no-such-bucket")) == 0
+    assert lock._age(pair.client, unique("no-such-bucket")) is None
     monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 3.0)
     began = time.monotonic()
     with jobs.submitting(pair.client, pair.source, pair.destination):
         assert 1 < time.monotonic() - began < 20
     with jobs.submitting(pair.client, pair.source, pair.destination):
         monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 0.2)
-        monkeypatch.setattr(jobs, "_age", lambda *_: 0.0)
+        monkeypatch.setattr(lock, "_age", lambda *_: 0.0)
         with (
-            pytest.raises(TransientTransformError, match=r"jobs from .* others have been at it for"),
+            pytest.raises(AIStoreTransientError, match=r"jobs from .* locked by another task for more than"),
             jobs.submitting(pair.client, pair.source, pair.destination),
         ):
             pass
@@ -371,7 +374,7 @@ def test_a_transform_does_again_what_it_is_asked_to(
     assert (rest.listed, rest.done, rest.failed, rest.known_bad) == (6, 5, 0, 1), rest
     assert counters(pair) == {"1"}
 
-    # what failed is tried again when asked; a deleted result is made again
+    # failed objects are tried again on request; a deleted result is made again
     lost = WAV.destination(max(good))
     pair.destination.handle(pair.client).object(lost).delete()
     put(pair.client, pair.source, {"bad/mended.flac": good[min(good)]})
@@ -380,7 +383,7 @@ def test_a_transform_does_again_what_it_is_asked_to(
     assert re.search(REASONS[name], pair.reasons("retry")[name])
     assert lost in sizes(pair.client, pair.destination)
 
-    # another format is another result, and a new version of what failed is tried: everything is done
+    # another format is another result, and a new version of a failed object is tried: everything is done
     put(pair.client, pair.source, {name: good[min(good)]})
     other = drive(pair.job("8 kHz", transcode_spec(AudioFormat(sample_rate=8_000))))
     assert (other.done, other.failed, other.skipped) == (7, 0, 0), other
@@ -434,7 +437,7 @@ def test_hostile_and_colliding_names(
 
 
 def aistore_folders(stack: Stack) -> set[str]:
-    from include.stack import aistore
+    from storeside.stack import aistore
 
     return {"proxy", "data", *(f"target-{n}" for n in range(stack.targets))} | {
         p.name for p in aistore.folder(stack).iterdir() if p.name.startswith("no-aws")
@@ -448,7 +451,7 @@ def test_a_plan_that_clickhouse_did_not_finish_is_made_again(pair: Pair, drive: 
     put(pair.client, pair.source, {f"{n}": b"content" for n in range(6)})
     killed = pair.job("run")
     assert killed.begin().pending == 6
-    # as when ClickHouse is killed between two blocks of it
+    # as if ClickHouse were killed between two of its blocks
     for statement in ("DROP PARTITION ({job:String}, 'planned')", "DELETE WHERE job = {job:String} AND object > '2'"):
         pair.ledger.client.command(
             f"ALTER TABLE storeside.listings {statement}",
@@ -459,13 +462,13 @@ def test_a_plan_that_clickhouse_did_not_finish_is_made_again(pair: Pair, drive: 
 
 
 def test_a_listing_that_arrives_twice_is_refused(pair: Pair, drive: Drive) -> None:
-    """The client sends an INSERT again whose answer was lost."""
+    """The client repeats an INSERT whose answer was lost."""
     put(pair.client, pair.source, {"a": b"content"})
     job = pair.job("run")
     insert = job.ledger.client.insert
     job.ledger.client.insert = lambda *args, **kwargs: [insert(*args, **kwargs) for _ in range(2)]
     try:
-        with pytest.raises(TransientTransformError, match="of a listing of 1 objects 2 arrived"):
+        with pytest.raises(LedgerTransientError, match="of a listing of 1 objects 2 arrived"):
             job.begin()
     finally:
         job.ledger.client.insert = insert
@@ -500,7 +503,7 @@ def test_a_killed_try_is_resumed_without_doing_anything_twice(
     assert (found.done, found.failed) == (60, 0), found
     now = versions(pair.client, pair.destination)
     assert len(now) == 60
-    # nothing that was there is made again; an abort can cut one object of each worker short
+    # existing results are not made again; an abort can cut off one object of each worker
     assert {name: now[name] for name in left} == left
     if moment != "aborted":
         assert counters(pair) == {"1"}
@@ -543,7 +546,7 @@ def test_a_job_that_follows_an_aborted_one_can_be_told_from_it(pair: Pair) -> No
 
 
 def while_driving(job: BucketJob, drive: Drive, disturb: Callable[[], None], seconds: float) -> Summary:
-    """Drive a job in a thread, disturb it meanwhile, and return what came of it."""
+    """Drive a job in a thread, disturb it meanwhile, and return its summary."""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(drive, job)
         disturb()
@@ -571,11 +574,11 @@ def test_an_etl_server_is_killed(
 
 
 def drive_with_retries(job: Callable[[], BucketJob], drive: Drive, tries: int = 4, delay: float = 5) -> Summary:
-    """Drive a job as Airflow's retries do: again after errors that may pass."""
+    """Drive a job as Airflow's retries do: again after transient errors."""
     for left in reversed(range(tries)):
         try:
             return drive(job())
-        except (TransientTransformError, AISError, RequestException) as error:
+        except (Transient, AISError, RequestException) as error:
             logging.getLogger(__name__).warning("retry after: %s", error)
             if not left:
                 raise

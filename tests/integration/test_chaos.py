@@ -1,4 +1,4 @@
-"""The short form of ``make chaos``: each fault of a link while a queue is drained, and what came of it."""
+"""The short form of ``make chaos``: each fault of a link while a queue is drained, and its consequences."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.exceptions import OperationalError
 
-from include.events.current import look_at
-from include.events.load import EventLoad, Limits
-from include.events.queue import Queue
-from include.stack import demo, s3
-from include.stack.clickhouse_server import USER
-from include.stack.settings import HOST, Stack
-from include.transfer.errors import DENIED, TransientError
-from include.transfer.lock import STAGING
-from include.transfer.request import Request
-from include.transfer.source import Source
+from storeside.errors import Transient
+from storeside.events.current import look_at
+from storeside.events.load import EventLoad, Limits
+from storeside.events.queue import Queue
+from storeside.stack import demo, s3
+from storeside.stack.clickhouse_server import USER
+from storeside.stack.settings import HOST, Stack
+from storeside.transfer.errors import DENIED, TransferTransientError
+from storeside.transfer.lock import STAGING
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source
 from tests.chaos.answers import AWS_ANSWERS, GATEWAY_ANSWERS, Answer, aws
 from tests.chaos.pipelines import ROWS, csv, verdict
 from tests.link import Link, linked
@@ -30,7 +31,7 @@ from tests.mailboxes import Mailbox
 from tests.support import unique, until
 
 SEED = 8
-OBJECTS = 6  # come with each fault
+OBJECTS = 6  # added with each fault
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def truncating(link: Link) -> Iterator[None]:
 
 
 class Worker(threading.Thread):
-    """Drains a queue through two links, again and again, as retries and runs of Airflow do."""
+    """Drains a queue through two links, again and again, as Airflow's retries and runs do."""
 
     def __init__(self, mailbox: Mailbox, to_s3: Link, to_clickhouse: Link) -> None:
         super().__init__(daemon=True)
@@ -65,7 +66,7 @@ class Worker(threading.Thread):
         while not self.stop.is_set():
             try:
                 self._drain()
-            except TransientError as e:
+            except Transient as e:
                 self.transient.append(str(e))
             except Exception as e:
                 self.other.append(e)
@@ -79,8 +80,8 @@ class Worker(threading.Thread):
         behind = replace(stack, ports={**stack.ports, "clickhouse_http": self.to_clickhouse.port})
         try:
             client = demo.clickhouse_client(behind)
-        except Error as e:  # it asks who the server is
-            raise TransientError(str(e)) from e
+        except Error as e:  # it asks for the server's identity
+            raise TransferTransientError(str(e)) from e
         source = Source(self.mailbox.bucket, "", collection="storeside_s3")
         request = Request(source, self.mailbox.table, "csv", loader="push")
         limits = Limits(seconds=5, idle_seconds=0, batch_messages=100, lease_seconds=3)
@@ -131,7 +132,7 @@ def test_every_fault_of_a_link_costs_nothing_but_time(
 
 
 def denied(request: bytes) -> bytes:
-    """Deny the objects, and no listing."""
+    """Deny objects, but not listings."""
     line = request.partition(b"\r\n")[0]
     return aws(403, "AccessDenied", "Access Denied")(request) if b".csv" in line else b""
 
@@ -170,7 +171,7 @@ def test_an_answer_of_clickhouse_that_ends_within_its_head_is_no_empty_one(stack
 def test_an_empty_answer_of_clickhouse_is_no_proof_that_an_object_is_gone(
     stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any
 ) -> None:
-    """Whatever the client takes it for: S3 is asked."""
+    """Whatever the client makes of it: S3 is asked."""
     mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client, receives=1000)
     mailbox.put({"0000.csv": csv(0)})
     with linked(stack.ports["clickhouse_http"]) as to_clickhouse:

@@ -16,15 +16,15 @@ import psutil
 import pytest
 import requests
 
-from include.stack import clickhouse
-from include.stack.clickhouse_server import Config, load_engine, serve
-from include.stack.processes import marked
-from include.stack.settings import Stack, StackError
-from include.stack.supervisor import Supervisor
+from storeside.stack import clickhouse
+from storeside.stack.clickhouse_server import Config, load_engine, serve
+from storeside.stack.processes import marked
+from storeside.stack.settings import Stack, StackError
+from storeside.stack.supervisor import Supervisor
 
 
 class Server:
-    """A stack with ClickHouse alone."""
+    """A stack with only ClickHouse."""
 
     def __init__(self, folder: Path) -> None:
         self.stack = Stack.create(folder, 0)
@@ -127,7 +127,7 @@ def test_named_collections(server: Server) -> None:
     response = server.query(
         "SELECT * FROM s3(storeside_s3, filename = 'bucket/k.csv') SETTINGS s3_retry_attempts = 1"
     )
-    assert "CSV" in response.text or "S3" in response.text  # tried: nothing serves S3 here
+    assert "CSV" in response.text or "S3" in response.text  # it tried: nothing serves S3 here
     assert server.stack.secrets["s3_secret_key"] not in server.rows("SELECT * FROM system.named_collections")
     assert server.query("SELECT * FROM s3(other, filename = 'bucket/k.csv')").status_code == 403
 
@@ -157,7 +157,7 @@ def test_second_server_and_clean_stop(server: Server, monkeypatch: pytest.Monkey
     with pytest.raises(StackError, match="another ClickHouse server runs in"):
         serve(Config(folder, 1, 2, "x"))
     with monkeypatch.context() as patch:
-        patch.setattr("include.stack.clickhouse_server.PINNED", "1.0")
+        patch.setattr("storeside.stack.clickhouse_server.PINNED", "1.0")
         with pytest.raises(StackError, match=r"needs chdb-core==1\.0, found chdb-core 26\.9\.0; install"):
             load_engine()
     server.supervisor.stop()
@@ -174,7 +174,7 @@ def test_one_line_when_it_cannot_start(tmp_path: Path) -> None:
         port = holder.getsockname()[1]
         record = {"folder": str(tmp_path / "ch"), "http_port": port, "tcp_port": port, "password": "x"}
         config.write_text(json.dumps(record))
-        command = [sys.executable, "-m", "include.stack.clickhouse_server", "--config", str(config)]
+        command = [sys.executable, "-m", "storeside.stack.clickhouse_server", "--config", str(config)]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
     assert result.stderr.startswith(f"port {port} of clickhouse is taken by pid {os.getpid()}")

@@ -1,4 +1,4 @@
-"""Targets whose control plane is tried hard: ETLs that are ended while they start, and targets that do not answer."""
+"""Targets whose control plane is under stress: ETLs that end while they start, and targets that do not answer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import requests
 
-from include.stack import cli
-from include.stack.settings import Stack
-from include.storage import control_plane
+from storeside.aistore import control_plane
+from storeside.stack import cli
+from storeside.stack.settings import Stack
 from tests.support import process, small_spec, unique, until
 
 STRESS_SECONDS = 12.0
-# The longest of these calls ends a pod, which AIStore looks at every 4.7 s.
+# The longest of these calls ends a pod, which AIStore polls every 4.7 s.
 ANSWER_SECONDS = 25.0
 
 
@@ -29,7 +29,7 @@ def log_of(stack: Stack, target: int) -> str:
 
 @pytest.mark.timeout(180)
 def test_etls_that_are_ended_while_they_start_leave_the_targets_answering(stack: Stack, aistore: Any) -> None:
-    """Without the change to AIStore a target panics within seconds, and later calls wait in vain."""
+    """Without the change to AIStore a target panics within seconds, and later calls never return."""
     url = f"{stack.url('ais_proxy')}/v1"
     names = [unique("stress") for _ in range(2)]
     before = [len(log_of(stack, n)) for n in range(stack.targets)]
@@ -97,7 +97,7 @@ def test_the_status_names_a_target_that_stands_still_and_a_restart_mends_it(
     folder = ["--folder", str(stack.state.parent)]
     until(lambda: control_plane.unanswering(aistore) == [], 60, "answer of all targets")
     old = process(stack, "ais-target-1")
-    # it answers its own health check again at once, and is taken out of the cluster map meanwhile
+    # it soon answers its own health check again, and meanwhile is removed from the cluster map
     old.send_signal(signal.SIGSTOP)
     try:
         until(lambda: "aistarget1" not in aistore.cluster().get_info().tmap, 60, "removal from the cluster map")

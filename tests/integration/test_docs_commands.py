@@ -1,4 +1,4 @@
-"""The commands of the documentation that are marked ``sh run``, and its queries, do what they say on the stack."""
+"""The documentation's commands that are marked ``sh run``, and its queries, work on the stack."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.sql.migrate import migrate
-from include.stack import airflow
-from include.stack.cli import clients_environment
-from include.stack.settings import CHECKOUT, Stack
+from storeside.sql.migrate import migrate
+from storeside.stack import airflow
+from storeside.stack.cli import clients_environment
+from storeside.stack.settings import CHECKOUT, SOURCES, Stack
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -40,19 +40,19 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def environment(stack: Stack) -> dict[str, str]:
-    """What `python -m include.stack env` gives a user of the stack."""
+    """The variables that `python -m storeside.stack env` gives a user of the stack."""
     return {
         **os.environ,
         **{name: value for name, value in airflow.environment(stack).items() if name.startswith("AIRFLOW_CONN_")},
         **clients_environment(stack),
         "STORESIDE_HOME": str(stack.state.parent),
-        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONPATH": str(SOURCES),
     }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickhouse: Any) -> Iterator[Path]:
-    """A folder with the files that the commands name; S3 and ClickHouse with what they load and where."""
+    """A folder with the files that the commands name; S3 and ClickHouse with the objects and tables they need."""
     place = tmp_path_factory.mktemp("docs")
     (place / ".venv").symlink_to(sys.prefix, target_is_directory=True)
     (place / "a.txt").write_text("one two three")
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     yield place
     for statement in forget:
         clickhouse.command(statement)
-    with suppress(s3_client.exceptions.NoSuchBucket):  # a command failed before it was made
+    with suppress(s3_client.exceptions.NoSuchBucket):  # a command failed before it was created
         s3_client.delete_object(Bucket="trips", Key="2026/trips.parquet")
         s3_client.delete_bucket(Bucket="trips")
 
@@ -84,7 +84,7 @@ def test_there_are_commands_and_queries() -> None:
 
 def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any) -> None:
     for line, page in RUN.items():
-        # The environment is installed here: make is told not to look whether it is current.
+        # The environment is installed here: make must not check whether it is current.
         command = re.sub(r"^make ", "make -o .venv/.installed ", re.sub(r"^python ", f"{sys.executable} ", line))
         place = CHECKOUT if command.startswith("make ") else folder
         path = f"{folder}:{environment['PYTHONPATH']}"

@@ -1,4 +1,4 @@
-"""The doctor on the embedded stack: what is well, each thing that can be wrong, and no secret in what it says."""
+"""The doctor on the embedded stack: a healthy stack, each possible fault, and no secret in the findings."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ import clickhouse_connect
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from include.doctor import __main__, clickhouse, connections
-from include.doctor.examination import Systems, examine
-from include.doctor.findings import Finding
-from include.doctor.hsds import Service
-from include.events.lease import Lease
-from include.events.queue import Queue
-from include.events.watch import Watch
-from include.stack import airflow, aistore, aistore_build, s3
-from include.stack.settings import HOST, Stack, default_folder
-from include.storage.cluster import Cluster
-from include.transfer.source import Source
-from include.transform.pods import PodWatch
+from storeside.aistore.cluster import Cluster
+from storeside.aistore.pods import PodWatch
+from storeside.doctor import __main__, clickhouse, connections
+from storeside.doctor.examination import Systems, examine
+from storeside.doctor.findings import Finding
+from storeside.doctor.hsds import Service
+from storeside.events.lease import Lease
+from storeside.events.queue import Queue
+from storeside.events.watch import Watch
+from storeside.stack import airflow, aistore, aistore_build, s3
+from storeside.stack.settings import HOST, Stack, default_folder
+from storeside.transfer.source import Source
 from tests.support import unique, until
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def bucket(s3_client: S3Client, sqs_client: SQSClient) -> Iterator[str]:
             "QueueConfigurations": [{"QueueArn": arn(sqs_client, url), "Events": ["s3:ObjectCreated:*"]}]
         },
     )
-    for message in sqs_client.receive_message(QueueUrl=url).get("Messages", []):  # that S3 has connected to it
+    for message in sqs_client.receive_message(QueueUrl=url).get("Messages", []):  # S3's message about the connection
         sqs_client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
     yield name
     for queue in (url, dead):
         sqs_client.delete_queue(QueueUrl=queue)
-    s3_client.delete_bucket(Bucket=name)  # fails when something was left in it
+    s3_client.delete_bucket(Bucket=name)  # fails if objects are left in it
 
 
 def arn(sqs: SQSClient, url: str) -> str:
@@ -73,7 +73,7 @@ def arn(sqs: SQSClient, url: str) -> str:
 
 @pytest.fixture
 def doctor(stack: Stack, bucket: str) -> Callable[..., list[Finding]]:
-    """Examine the stack, or some of it, with changes to its connections and to what there is to examine."""
+    """Examine the stack, or some of it, with changes to its connections and to the set of checks."""
 
     def run(
         only: tuple[str, ...] = PARTS, changes: dict[str, dict[str, Any]] | None = None, **more: Any
@@ -118,7 +118,7 @@ def test_the_stack_is_well_and_nothing_is_left(
         *("AIStore     ETL", "AIStore     S3 API", "AIStore     reads S3", "Kubernetes  pods"),
     ):
         assert check in said
-    # HSDS is a part of the stack once a test has asked for it
+    # HSDS is a part of the stack once a test has requested it
     has_hsds = "HSDS_DEFAULT" in airflow.connections(stack)
     assert ("HSDS        login" if has_hsds else "not set, and not looked at: hsds_default") in said
     assert not any(secret in said for secret in stack.secrets.values())
@@ -256,7 +256,7 @@ def test_s3_has_no_such_bucket(doctor: Callable[..., list[Finding]]) -> None:
 
 @pytest.mark.parametrize("operation", ["PutObject", "GetObject", "DeleteObject"])
 def test_s3_denies(doctor: Callable[..., list[Finding]], s3_client: S3Client, bucket: str, operation: str) -> None:
-    """The embedded S3 knows no policies, so its answer is exchanged for what AWS sends."""
+    """The embedded S3 has no policies, so its answer is replaced by AWS' answer."""
     body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
     class Denial(AWSResponse):
@@ -393,7 +393,7 @@ def test_kubernetes_does_not_let_in(doctor: Callable[..., list[Finding]], stack:
         assert "not-the-token" not in finding.found
 
 
-# HSDS, whose two answers that matter are played by a server of the test: the real one has an environment of its own
+# HSDS: a server of the test gives the two answers that matter, because the real one has its own environment
 
 
 @pytest.fixture(params=["tcp", "unix"])

@@ -15,20 +15,22 @@ import pytest
 from aistore.sdk.errors import AISError
 from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 
-from include.stack.podrunner.component import NAMESPACE, kube_config
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket
-from include.transform import etl as etls
-from include.transform import jobs
-from include.transform.bucket_job import BucketJob, Options, Summary
-from include.transform.errors import TransformError, TransientTransformError
-from include.transform.etl import EtlSpec
-from include.transform.inspection import Inspection
-from include.transform.ledger import Ledger
-from include.transform.naming import Naming
-from include.transform.pods import PodWatch
-from include.transform.single import get_object, transform_object
-from operators.aistore import transformer_command
+from storeside.aistore import etl as etls
+from storeside.aistore import jobs, lock
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError
+from storeside.aistore.etl import EtlSpec
+from storeside.aistore.lock import locked
+from storeside.aistore.pods import PodWatch
+from storeside.ledger.objects import Ledger
+from storeside.operators.aistore import transformer_command
+from storeside.stack.podrunner.component import NAMESPACE, kube_config
+from storeside.stack.settings import Stack
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.inspection import Inspection
+from storeside.transform.naming import Naming
+from storeside.transform.single import get_object, transform_object
+from storeside.transform.state import Options, Summary
 from tests.support import INIT_SECONDS, put, read, shared_etls, sizes, unique, until
 from tests.support import small_spec as spec
 
@@ -55,7 +57,7 @@ def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec, **options:
 
 
 def instance(aistore: Any, name: str) -> str:
-    """Return what tells one start of the ETL `name` from another."""
+    """Return what distinguishes one start of the ETL `name` from another."""
     (found,) = (etl.xaction_id for etl in aistore.cluster().list_etls() if etl.id == name)
     return str(found)
 
@@ -80,9 +82,9 @@ def test_nothing_is_stopped_while_a_transform_runs(
     slow = spec("slow", etl_name="slow-etl", environment={"SECONDS": "1.5"})
     running = job(aistore, clickhouse, source, slow)
     state = running.submit(running.begin())
-    with pytest.raises(TransientTransformError, match="would abort"):
+    with pytest.raises(AIStoreTransientError, match="would abort"):
         etls.stop(aistore, "slow-etl")
-    with pytest.raises(TransientTransformError, match="another specification"):
+    with pytest.raises(AIStoreTransientError, match="another specification"):
         etls.ensure(aistore, replace(slow, environment={"SECONDS": "0"}))
     assert not etls.release(aistore, ["slow-etl"])
 
@@ -91,7 +93,7 @@ def test_nothing_is_stopped_while_a_transform_runs(
 
     with monkeypatch.context() as patched:
         patched.setattr(etls, "_check_health", down)
-        with pytest.raises(TransientTransformError, match=r"does not run beside every target .* would abort"):
+        with pytest.raises(AIStoreTransientError, match=r"does not run beside every target .* would abort"):
             etls.ensure(aistore, slow)
     assert "slow-etl" in etls.ours(aistore)
     follower = running.follower(state, 60)
@@ -111,16 +113,16 @@ def test_a_pod_that_does_not_start_says_why(
     stack: Stack, aistore: Any, change: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     pods = PodWatch(str(kube_config(stack)), NAMESPACE, interval=0.2)
-    with pytest.raises(TransformError) as caught:
+    with pytest.raises(AIStoreError) as caught:
         etls.ensure(aistore, replace(spec("upper"), **change), pods)
     assert not [word for word in words if word not in str(caught.value)], caught.value
-    assert type(caught.value) is TransformError  # no retry helps
+    assert type(caught.value) is AIStoreInputError  # no retry helps
 
 
 def test_a_pod_that_was_killed_may_start_later(stack: Stack, aistore: Any) -> None:
     pods = PodWatch(str(kube_config(stack)), NAMESPACE, interval=0.2)
     killed = ("python", "-c", "import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(TransientTransformError, match=r"exit code 137|exitCode: 137"):
+    with pytest.raises(AIStoreTransientError, match=r"exit code 137|exitCode: 137"):
         etls.ensure(aistore, replace(spec("upper"), command=killed), pods)
 
 
@@ -144,7 +146,7 @@ def test_a_class_is_sent_as_it_is(aistore: Any, clickhouse: Any, source: Bucket,
     assert shout.name not in etls.ours(aistore)
 
 
-# ---- what a job may be asked to do
+# ---- selections and limits of a job
 
 
 @pytest.mark.parametrize("communication", ["ws", "hpush", "hpull"])
@@ -205,7 +207,7 @@ def test_the_first_failure_ends_the_job_when_asked_to(
     run = job(aistore, clickhouse, source, slow, continue_on_error=False)
     found = drive(run)
     assert 1 <= found.failed < 41, found
-    # what was not tried is done by the next run
+    # the next run does the objects that were not tried
     again = drive(job(aistore, clickhouse, source, slow, to=run.destination, run="2", retry_failed=True))
     assert (found.done + again.done, again.failed) == (6, 41), again
 
@@ -243,12 +245,12 @@ def test_one_object(aistore: Any, source: Bucket, tmp_path: Path) -> None:
     upper, kept = spec("upper"), {"keep_etl": True}
     assert transform_object(aistore, source, "a/1.txt", to, "b.txt", upper, arguments="?", **kept) == 9
     assert read(aistore, to, "b.txt") == b"OBJECT 1?"
-    with pytest.raises(TransformError, match="this object is bad"):
+    with pytest.raises(AIStoreError, match="this object is bad"):
         transform_object(aistore, source, "a/bad.txt", to, "bad.txt", upper, **kept)
     assert set(sizes(aistore, to)) == {"b.txt"}
 
     path = tmp_path / "got.txt"
-    with pytest.raises(TransformError, match="this object is bad"):
+    with pytest.raises(AIStoreError, match="this object is bad"):
         get_object(aistore, source, "a/bad.txt", tmp_path / "bad.txt", upper, **kept)
     chain = upper >> spec("wrap")
     assert get_object(aistore, source, "a/2.txt", path, chain) == path.stat().st_size
@@ -263,8 +265,8 @@ def test_an_etl_that_somebody_starts_is_not_ended_however_long_that_takes(
     wrap = spec("wrap")
     etls.ensure(aistore, wrap)
     monkeypatch.setattr(etls, "_END_SECONDS", 0.5)
-    monkeypatch.setattr(jobs, "_age", lambda *_: 3600.0)
-    with jobs.alone(aistore, f"ETL {wrap.name}", stale_seconds=60, patience_seconds=1):
+    monkeypatch.setattr(lock, "_age", lambda *_: 3600.0)
+    with locked(aistore, f"ETL {wrap.name}", stale_seconds=60, patience_seconds=1):
         assert not etls.release(aistore, wrap.names)
         assert wrap.name in etls.ours(aistore)
     assert etls.release(aistore, wrap.names)
@@ -291,13 +293,13 @@ def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> No
     assert set(sizes(aistore, source)) == {f"a/{n}.txt" for n in range(6)} | {"a/bad.txt"}
 
 
-# ---- what goes wrong
+# ---- faults
 
 
 def test_a_dead_worker_costs_its_object_a_retry_and_no_other_anything(
     aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("include.transform.bucket_job.RETRY_DELAY", 0.5)
+    monkeypatch.setattr("storeside.transform.bucket_job.RETRY_DELAY", 0.5)
     put(aistore, source, {"dies/once.txt": b"x", "dies/always.txt": b"x"})
     deadly = spec("deadly", environment={"MARKS": str(tmp_path)})
     run = job(aistore, clickhouse, source, deadly)
@@ -331,12 +333,12 @@ def test_a_full_cluster_is_said(stack: Stack, aistore: Any, clickhouse: Any, sou
         settings = {f"space.{name}": value for name, value in marks.items()}
         aistore.cluster().client.request("put", path="cluster/set-config", params=settings)
 
-    run = job(aistore, clickhouse, source, spec("upper", environment={"SUFFIX": "!"}))  # an ETL that is to be started
+    run = job(aistore, clickhouse, source, spec("upper", environment={"SUFFIX": "!"}))  # an ETL that will be started
     state = run.begin()
     space(cleanupwm=1, lowwm=1, highwm=1, out_of_space=2)
     try:
         until(lambda: refuses(aistore, source), 30, "full cluster", interval=1)
-        with pytest.raises(TransformError, match="out of space"):
+        with pytest.raises(AIStoreError, match="out of space"):
             run.submit(state)
     finally:
         space(cleanupwm=65, lowwm=90, highwm=95, out_of_space=98)
@@ -344,7 +346,7 @@ def test_a_full_cluster_is_said(stack: Stack, aistore: Any, clickhouse: Any, sou
 
 
 def refuses(aistore: Any, bucket: Bucket) -> bool:
-    """Tell whether the cluster has no room for a byte on any of its targets."""
+    """Whether the cluster has no room for a byte on any of its targets."""
     try:
         for n in range(8):
             bucket.handle(aistore).object(f"room/{n}").get_writer().put_content(b"x")

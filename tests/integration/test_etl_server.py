@@ -1,4 +1,4 @@
-"""The ETL server under a real cluster: every channel, what fails and how the log tells, chunks, sidecars."""
+"""The ETL server under a real cluster: every channel, failures and their lines in the log, chunks, sidecars."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from aistore.sdk import Bucket as Handle
 from aistore.sdk.etl import ETLConfig
 
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket
-from include.transform import etl as etls
-from include.transform.etl import EtlSpec
-from include.transformers.failures import Failure, parse
-from operators.aistore import TRANSFORMER_IMAGE
+from storeside.aistore import etl as etls
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.etl import EtlSpec
+from storeside.operators.aistore import TRANSFORMER_IMAGE
+from storeside.stack.settings import Stack
+from storeside.transformers.failures import Failure, parse
 from tests.support import INIT_SECONDS, put, read, sizes, unique
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
 
 GOOD = ["plain/upper", "quote\"'/upper", "ü \U0001f600/upper", "per%cent%41/upper"]
-# AIStore 5.0 breaks the URL of a push at a question mark; the server mends that
+# AIStore 5.0 breaks the URL of a push at a question mark; the server repairs that
 GOOD += ["question?mark/upper"]
 BAD = {
     "plain/bad": ('no "good" object\nat all', True),
@@ -30,13 +30,13 @@ BAD = {
     "any/empty": ("the transform returned nothing", True),
     "any/segv": ("the worker process died: signal 11 (SIGSEGV)", False),
 }
-# AIStore keeps the parts of a multipart upload as chunks: no single file has all of it
+# AIStore keeps the parts of a multipart upload as chunks: no single file contains the whole object
 IN_CHUNKS = "in chunks/upper"
 PARTS = [os.urandom(3 << 20), os.urandom(3 << 20), b"the end"]
 
 
 def spec(communication: str, *flags: str, **environment: str) -> EtlSpec:
-    command = ["python", "-m", "include.transformers.serve", "--transform", "tests.unit.transforms_for_tests:Told"]
+    command = ["python", "-m", "storeside.transformers.serve", "--transform", "tests.unit.transforms_for_tests:Told"]
     command += ["--host", "0.0.0.0", "--port", "8000", *flags]  # noqa: S104 - the pod runner replaces it
     return EtlSpec(
         unique("server"),
@@ -62,7 +62,7 @@ def source(aistore: Any) -> Bucket:
 
 
 def transform(aistore: Any, spec: EtlSpec, source: Bucket) -> tuple[Bucket, list[Failure]]:
-    """Transform a bucket; returns the results' bucket and the journal of all servers."""
+    """Transform a bucket; return the results' bucket and the journal of all servers."""
     (name,) = etls.ensure(aistore, spec)
     to = Bucket("ais", unique("out"))
     handle: Handle = source.handle(aistore)

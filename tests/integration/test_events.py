@@ -1,4 +1,4 @@
-"""S3 events on a real queue, drained into a real table: none lost, none twice, poison with the dead letters."""
+"""S3 events on a real queue, drained into a real table: none lost, none twice, bad messages in the dead letters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from unittest.mock import ANY
 import pytest
 from botocore.awsrequest import AWSResponse
 
-import include.events.load as event_load
-from include.events.dead_letters import DeadLetters
-from include.events.load import Drained
-from include.events.queue import Message, Queue, backoff
-from include.transfer.engine import Transfer
-from include.transfer.errors import TransientError, TriedOutError, UsageError
+import storeside.events.load as event_load
+from storeside.events.dead_letters import DeadLetters
+from storeside.events.errors import EventInputError, EventTransientError, TriedOutError
+from storeside.events.load import Drained
+from storeside.events.queue import Message, Queue, backoff
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import TransferInputError, TransferTransientError
 from tests.mailboxes import Mailbox
 from tests.support import until
 from tests.transfers import jsonl
@@ -58,7 +59,7 @@ def test_objects_are_loaded_once_and_their_messages_deleted(mailbox: Mailbox) ->
 
 @pytest.mark.parametrize("objects", [100, pytest.param(455, marks=[pytest.mark.chaos, pytest.mark.timeout(300)])])
 def test_duplicates_in_any_order_leave_each_last_version_once(mailbox: Mailbox, objects: int) -> None:
-    """Ten events an object, of which the bucket has the last; every tenth event comes twice; several in a message."""
+    """Ten events per object; the bucket has the last; every tenth event comes twice; several in a message."""
     keys = [f"k/{n:03}.jsonl" for n in range(objects)]
     final = {key: mailbox.s3.put_object(Bucket=mailbox.bucket, Key=key, Body=rows_of(n))["ETag"].strip('"')
              for n, key in enumerate(keys)}  # fmt: skip
@@ -145,7 +146,7 @@ def test_poison_goes_to_the_dead_letters_with_its_reason_and_comes_back_when_sen
     assert mailbox.events()["good.jsonl", PUT] == [("loaded", "")]
     assert mailbox.events()["bad.jsonl", PUT][0][0] == "dead"
 
-    mailbox.put({"bad.jsonl": rows_of(2)})  # mended
+    mailbox.put({"bad.jsonl": rows_of(2)})  # repaired
     mailbox.arrive(1)
     mailbox.sqs.purge_queue(QueueUrl=mailbox.url)
     dead_letters = DeadLetters(mailbox.queue)
@@ -179,7 +180,7 @@ def test_folder_markers_and_objects_of_our_own_are_no_dead_letters(mailbox: Mail
         mailbox.s3.put_object(Bucket=mailbox.bucket, Key=key, Body=b"" if key in markers else b"junk")
     mailbox.put({"x/1.jsonl": rows_of(1)})
     mailbox.arrive(7)
-    for key in markers:  # where the event does not say how large the object is
+    for key in markers:  # if the event does not state the size of the object
         mailbox.send(mailbox.record(key, size=None))
     found = mailbox.drain()
     assert (found.loaded, found.skipped, found.deleted, found.dead) == (1, 9, 10, 0)
@@ -190,7 +191,7 @@ def test_folder_markers_and_objects_of_our_own_are_no_dead_letters(mailbox: Mail
 
 
 def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
-    """Do something after the bucket was asked what its objects are, and before they are loaded."""
+    """Call `action` after the bucket was asked for its objects, and before they are loaded."""
     look_at = event_load.look_at
 
     def looked(*arguments: Any, pull: bool) -> Any:
@@ -232,7 +233,7 @@ def test_what_changes_while_it_is_loaded_is_given_back_and_at_last_a_dead_letter
 
 
 class Impatient:
-    """The queue whose messages that were given back can be received at once."""
+    """A queue whose released messages can be received at once."""
 
     def __init__(self, sqs: Any) -> None:
         self._sqs = sqs
@@ -285,10 +286,10 @@ def test_messages_are_held_for_as_long_as_it_takes(mailbox: Mailbox, monkeypatch
 def test_a_lease_that_ends_in_the_middle_costs_work_and_no_rows(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process is held up for longer than its lease; another one loads meanwhile."""
+    """The process stops for longer than its lease; another one loads meanwhile."""
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(5)})
     mailbox.arrive(5)
-    monkeypatch.setattr("include.events.lease.Lease._beat", lambda self: None)
+    monkeypatch.setattr("storeside.events.lease.Lease._beat", lambda self: None)
     first = mailbox.events_load(limits={"lease_seconds": 3})
     others: list[Any] = []
     look_at = event_load.look_at
@@ -317,12 +318,12 @@ def test_the_next_batch_is_received_meanwhile_and_given_back_when_this_one_canno
 
     def fail() -> None:
         until(lambda: mailbox.depth() == (5, 20), 10, "the second batch to be received")
-        raise TransientError("ClickHouse does not answer")
+        raise TransferTransientError("ClickHouse does not answer")
 
     between_look_and_load(monkeypatch, fail)
-    monkeypatch.setattr("include.events.load._DELAYS", ())
-    monkeypatch.setattr("include.events.load.backoff", lambda message: 0)
-    with pytest.raises(TransientError):
+    monkeypatch.setattr("storeside.events.load._DELAYS", ())
+    monkeypatch.setattr("storeside.events.load.backoff", lambda message: 0)
+    with pytest.raises(EventTransientError):
         mailbox.drain(limits={"batch_messages": 10})
     assert mailbox.depth() == (25, 0)
 
@@ -333,7 +334,7 @@ def test_the_next_try_of_a_run_reports_what_the_first_one_did(
     mailbox.put({"poison.jsonl": b"no json\n", **{f"{n}.jsonl": rows_of(n) for n in range(9)}})
     mailbox.arrive(10)
     first = mailbox.events_load(run_id="dag/run")
-    # all is settled when it dies, so the next try finds an empty queue
+    # all is settled when it dies, so the next attempt finds an empty queue
     monkeypatch.setattr(first.ledger, "record_depth", lambda *_: first.drained.messages and 1 / 0)
     with pytest.raises(ZeroDivisionError):
         first.run()
@@ -353,7 +354,7 @@ def test_two_at_once_share_the_queue(mailbox: Mailbox) -> None:
     threads = [threading.Thread(target=load.run) for load in loads]
     for thread in threads:
         thread.start()
-    mailbox.load(format="jsonl")  # and one that polls
+    mailbox.load(format="jsonl")  # and a transfer that polls
     for thread in threads:
         thread.join()
     assert sum(load.drained.deleted for load in loads) == 60
@@ -377,7 +378,7 @@ def test_bytes_of_new_objects_bound_a_run(mailbox: Mailbox) -> None:
         mailbox.send(mailbox.record(f"{n:02}.jsonl", size=100))
         mailbox.send(mailbox.record(f"{n:02}.jsonl", "ObjectRemoved:Delete", size=10_000))  # of no new object
     received = mailbox.drain(limits={"bytes": 1001, "batch_messages": 10}).messages
-    assert 21 <= received <= 39  # every other one, ten at a time
+    assert 21 <= received <= 39  # every second one, ten at a time
     assert received % 10 == 0
     assert mailbox.depth() == (60 - received, 0)
     assert mailbox.drain().messages == 60 - received  # no limit
@@ -403,7 +404,7 @@ def test_a_queue_that_is_deleted_and_made_again(mailbox: Mailbox, monkeypatch: p
         mailbox.sqs.delete_queue(QueueUrl=mailbox.url)
 
     between_look_and_load(monkeypatch, delete)
-    with pytest.raises(UsageError, match=f"there is no queue {mailbox.name}: create it"):
+    with pytest.raises(EventInputError, match=f"there is no queue {mailbox.name}: create it"):
         mailbox.drain()
     assert mailbox.rows() == [(1,)]
     monkeypatch.undo()
@@ -415,7 +416,7 @@ def test_a_queue_that_is_deleted_and_made_again(mailbox: Mailbox, monkeypatch: p
 
 
 def test_credentials_that_expire_in_the_middle(mailbox: Mailbox) -> None:
-    from include.stack import s3
+    from storeside.stack import s3
 
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(30)})
     mailbox.arrive(30)
@@ -434,11 +435,11 @@ def test_credentials_that_expire_in_the_middle(mailbox: Mailbox) -> None:
         sqs.meta.events.register("before-send.sqs", answer)
 
     sqs.meta.events.register("before-call.sqs.DeleteMessageBatch", lambda **_: expire() if not expired else None)
-    with pytest.raises(TransientError, match="ExpiredToken"):
+    with pytest.raises(EventTransientError, match="ExpiredToken"):
         mailbox.drain(sqs, {"batch_messages": 10, "lease_seconds": 3})
     assert expired
     assert len(mailbox.rows()) == 10
-    mailbox.arrive(30)  # none was deleted; they come again when the lease is over
+    mailbox.arrive(30)  # none was deleted; they become visible when the lease is over
     assert mailbox.drain().deleted == 30
     assert mailbox.rows() == [(n,) for n in range(30)]
 
@@ -453,15 +454,15 @@ def test_a_clickhouse_that_does_not_answer_costs_no_message_a_try(
 
     def fail(*_: Any, **__: Any) -> Any:
         tries.append(1)
-        raise TransientError("ClickHouse does not answer")
+        raise TransferTransientError("ClickHouse does not answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr("include.transfer.engine.Transfer.run", fail)
-        patch.setattr("include.events.load._DELAYS", (0.01, 0.01))
+        patch.setattr("storeside.transfer.engine.Transfer.run", fail)
+        patch.setattr("storeside.events.load._DELAYS", (0.01, 0.01))
         with pytest.raises(TriedOutError, match="ClickHouse does not answer"):
             mailbox.drain()
         assert len(tries) == 3  # and received once
-        assert mailbox.depth() == (0, 1)  # it comes again in a quarter of a minute
+        assert mailbox.depth() == (0, 1)  # it becomes visible in a quarter of a minute
         assert mailbox.drain().messages == 0
     (message,) = until(lambda: mailbox.queue.receive(30, 1), 20, "the message")
     assert message.receives == 2
@@ -474,8 +475,8 @@ def test_a_fault_that_passes_while_messages_are_held_costs_nothing(
 ) -> None:
     mailbox.put({"a.jsonl": rows_of(1)})
     mailbox.arrive(1)
-    monkeypatch.setattr("include.events.load._DELAYS", (0.01,))
-    run, faults = Transfer.run, [TransientError("S3 asks for fewer requests")]
+    monkeypatch.setattr("storeside.events.load._DELAYS", (0.01,))
+    run, faults = Transfer.run, [TransferTransientError("S3 asks for fewer requests")]
 
     def fail_once(*given: Any) -> Any:
         if faults:
@@ -497,7 +498,7 @@ def test_a_bucket_that_is_gone_is_no_reason_to_forget_its_events(mailbox: Mailbo
     mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody="{}")
     mailbox.send(mailbox.record("a.jsonl"))
     mailbox.s3.delete_bucket(Bucket=mailbox.bucket)
-    with pytest.raises(UsageError, match="there is no bucket"):
+    with pytest.raises(TransferInputError, match="there is no bucket"):
         mailbox.drain()
     assert mailbox.depth() == (2, 0)
 
@@ -522,16 +523,18 @@ def test_fifo(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> N
 
 
 def test_wrong_queues_are_refused_before_anything_is_received(mailbox: Mailbox) -> None:
-    with pytest.raises(UsageError, match="there is no queue no-such-queue: create it, or correct its name or region"):
+    with pytest.raises(
+        EventInputError, match="there is no queue no-such-queue: create it, or correct its name or region"
+    ):
         Queue.find(mailbox.sqs, "no-such-queue")
     url, _ = mailbox._queue(f"plain-{mailbox.name}", {})
     mailbox.sqs.send_message(QueueUrl=url, MessageBody="{}")
     mailbox.url = url
-    with pytest.raises(UsageError, match=r"has no dead-letter queue.* give it a RedrivePolicy"):
+    with pytest.raises(EventInputError, match=r"has no dead-letter queue.* give it a RedrivePolicy"):
         mailbox.drain()
     assert mailbox.depth() == (1, 0)
-    with pytest.raises(UsageError, match="all_or_nothing"):
+    with pytest.raises(EventInputError, match="all_or_nothing"):
         mailbox.drain(all_or_nothing=True)
     for wrong in ({"messages": 0}, {"lease_seconds": 1}, {"batch_bytes": 0}, {"bytes": -1}):
-        with pytest.raises(UsageError, match=next(iter(wrong))):
+        with pytest.raises(EventInputError, match=next(iter(wrong))):
             mailbox.drain(limits=wrong)

@@ -1,4 +1,4 @@
-"""Whoever drains a queue, and what it talks to, killed at random: every object once, and the queue empty."""
+"""A process that drains a queue, and its servers, killed at random: every object once, and the queue empty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.stack.settings import CHECKOUT, Stack
+from storeside.stack.settings import CHECKOUT, Stack
 from tests.mailboxes import Mailbox
 from tests.support import unique
 from tests.transfers import environment, jsonl, kill_clickhouse
@@ -28,7 +28,7 @@ LEASE_SECONDS = 6
 def test_kill_9_at_random(
     stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, objects: int, kills: int
 ) -> None:
-    """Every fifth event comes twice; two messages and an object are poison; the long form kills S3 and SQS too."""
+    """Every fifth event comes twice; two messages and an object are bad; the long form kills S3 and SQS too."""
     mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client, receives=1000)
     mailbox.create("n UInt32")
     mailbox.put({f"{n:05}.jsonl": jsonl([{"n": n}]) for n in range(objects)} | {"bad.jsonl": b'{"n": "x"}\n'})
@@ -36,12 +36,12 @@ def test_kill_9_at_random(
         mailbox.send(mailbox.record(f"{n:05}.jsonl"))
     for poison in ("poison", "{}"):
         mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody=poison)
-    time.sleep(2)  # what a killed server keeps
+    time.sleep(2)  # so that a killed server keeps these messages
     chance = random.Random(11)  # noqa: S311
     killed = 0
     while True:
         command = [
-            *(sys.executable, "-m", "include.events", "--queue", mailbox.url, f"s3://{mailbox.bucket}/"),
+            *(sys.executable, "-m", "storeside.events", "--queue", mailbox.url, f"s3://{mailbox.bucket}/"),
             *(mailbox.table, "--format", "jsonl", "--collection", "storeside_s3"),
             *("--run-id", unique("run"), "--batch-messages", str(max(10, objects // 50))),
             *("--lease-seconds", str(LEASE_SECONDS), "--idle-seconds", str(LEASE_SECONDS + 2)),
@@ -49,7 +49,7 @@ def test_kill_9_at_random(
         variables = {**environment(stack), "AWS_ENDPOINT_URL": stack.url("s3")}
         worker = subprocess.Popen(command, cwd=CHECKOUT, env=variables, stderr=subprocess.DEVNULL)
         if killed < kills:
-            time.sleep(chance.uniform(1.5, 4))  # a second of it is Python's start
+            time.sleep(chance.uniform(1.5, 4))  # Python's start takes a second of it
             killed += 1
             victim = chance.random()
             if victim < 0.25:

@@ -1,4 +1,4 @@
-"""Batches of events that go from a watcher to a run, and from one task of a run to another."""
+"""Batches of events that pass from a watcher to a run, and from one task of a run to another."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from include.events.batches import Batches
-from include.events.following import Following
-from include.events.lease import Lease, take_or_receive
-from include.events.load import EventLoad
-from include.events.settle import Settled
-from include.events.watch import Watch, Window
-from include.speech.recordings import settle_run
-from include.storage.names import PROBES
-from include.transform.ledger import Ledger
+from storeside.aistore.names import PROBES
+from storeside.events.batches import Batches
+from storeside.events.following import Following
+from storeside.events.lease import Lease, take_or_receive
+from storeside.events.load import EventLoad
+from storeside.events.settle import Settled
+from storeside.events.watch import Watch, Window
+from storeside.ledger.objects import Ledger
+from storeside.speech.recordings import settle_run
 from tests.mailboxes import Mailbox
 from tests.support import unique, until
 from tests.transfers import jsonl
@@ -64,7 +64,7 @@ def test_one_batch_at_a_time_and_the_next_when_the_run_is_done(mailbox: Mailbox,
     assert watcher.step() is None
     time.sleep(4)  # longer than the lease
     assert mailbox.depth() == (15, 10)
-    assert run_of(mailbox, told, messages=1).drained.messages == 20  # its batch, and ten of the queue
+    assert run_of(mailbox, told, messages=1).drained.messages == 20  # its batch, and ten from the queue
     assert mailbox.depth() == (5, 0)
     second = watcher.step()
     assert second
@@ -84,7 +84,7 @@ def test_what_asks_for_nothing_starts_no_run(mailbox: Mailbox, lease: Lease) -> 
     assert mailbox.events()[probe, "ObjectCreated:Put"] == [
         ("skipped", "Storeside itself wrote the object, to try or measure the bucket")
     ]
-    mailbox.send(mailbox.record(probe), mailbox.record("a.jsonl"))  # but what comes with others does
+    mailbox.send(mailbox.record(probe), mailbox.record("a.jsonl"))  # but events that come with others do
     told = until(watcher.step, 10, "batch")
     assert told["messages"] == 1
     assert run_of(mailbox, told).drained.skipped == 2
@@ -126,7 +126,7 @@ def test_a_paused_dag_costs_its_messages_one_receive(mailbox: Mailbox, lease: Le
     (message,) = mailbox.queue.receive(1)
     assert message.receives == 2  # the watcher's and this one
     mailbox.queue.extend([message], 0)
-    assert run_of(mailbox, told).drained.loaded == 1  # resumed: its batch is gone, so it takes what is there
+    assert run_of(mailbox, told).drained.loaded == 1  # resumed: its batch is gone, so it takes from the queue
     mailbox.put({"b.jsonl": jsonl([{"n": 2}])})
     assert until(watcher.step, 5, "next batch")["messages"] == 1
 
@@ -164,7 +164,7 @@ def test_a_watcher_leaves_a_queue_to_the_task_that_follows_it(mailbox: Mailbox, 
             follower.cancel()
         run.result(30)
     assert not any(told)
-    mailbox.put({"6.jsonl": jsonl([{"n": 6}])})  # nobody follows any more
+    mailbox.put({"6.jsonl": jsonl([{"n": 6}])})  # no task follows any more
     mailbox.arrive(1)
     assert until(watcher.step, 10, "next batch")["messages"] == 1
 
@@ -180,7 +180,7 @@ def test_a_follower_that_was_killed_counts_for_a_while(
     mailbox.arrive(1)
     assert watcher.step() is None
     assert mailbox.depth() == (1, 0)
-    monkeypatch.setattr("include.events.following._COUNTS_SECONDS", 0)  # a minute later
+    monkeypatch.setattr("storeside.events.following._COUNTS_SECONDS", 0)  # a minute later
     assert until(watcher.step, 10, "next batch")["messages"] == 1
 
 
@@ -206,7 +206,7 @@ def test_a_batch_that_a_run_takes_at_the_last_moment_is_the_runs(
 
 
 def depths(mailbox: Mailbox) -> list[tuple[int, int, float]]:
-    """Return what was noted of the queue: messages that are visible, those that are not, and the age."""
+    """Return the recorded depths of the queue: messages that are visible, those that are not, and the age."""
     return mailbox.query(
         "SELECT visible, in_flight + delayed, oldest_seconds FROM storeside.queue_depths WHERE queue = {q:String}"
         " ORDER BY recorded_at",
@@ -215,7 +215,7 @@ def depths(mailbox: Mailbox) -> list[tuple[int, int, float]]:
 
 
 def test_the_age_of_the_oldest_message_goes_on_while_it_is_not_done(mailbox: Mailbox) -> None:
-    """Held for a run, in the batch of a run, given back as the DAG is paused, and with a watcher that is new."""
+    """Held for a run, in the batch of a run, released because the DAG is paused, and with a new watcher."""
     window = {"repeat_seconds": 60, "ring_seconds": 60, "depth_seconds": 0}
     mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
     mailbox.arrive(1)
@@ -232,7 +232,7 @@ def test_the_age_of_the_oldest_message_goes_on_while_it_is_not_done(mailbox: Mai
         paused = watch(mailbox, lease, untaken_seconds=0, taken_seconds=60, **window)
         Batches(mailbox.client(), mailbox.url)._record(told["batch"], "open", 1, "")
         time.sleep(1)
-        assert paused.step()  # it rings
+        assert paused.step()  # it fires
         for _ in range(2):
             assert paused.step() is None
     assert [row[:2] for row in depths(mailbox)] == [(0, 1), (0, 1), (0, 1), (1, 0), (1, 0)]
@@ -245,7 +245,7 @@ def test_the_age_of_the_oldest_message_goes_on_while_it_is_not_done(mailbox: Mai
     assert ages == sorted(ages)
     assert 2 < ages[0] < ages[2] - 1 < ages[-1] - 2
     since = time.time() - (mailbox.queue.receive(0)[0].sent + ages[-1])
-    assert 0 <= since < 2  # it is the true one
+    assert 0 <= since < 2  # it is the true age
     assert mailbox.drain().loaded == 1
     assert depths(mailbox)[-1] == (0, 0, 0.0)
 
@@ -338,7 +338,7 @@ class Run:
         )
 
     def loaded(self, key: str, etag: str) -> None:
-        """Note that a recording is in the manifest."""
+        """Record that a recording is in the manifest."""
         self.client.insert(
             "storeside.speech",
             [["ais://speech", f"{self.mailbox.bucket}/{key}", f"s3://{self.mailbox.bucket}", key, etag, self.id]],
@@ -379,20 +379,20 @@ def test_recordings_that_are_done_failed_and_not_there_yet(mailbox: Mailbox, run
     mailbox.s3.delete_object(Bucket=mailbox.bucket, Key="gone.flac")
     mailbox.arrive(6)
     assert run.lease() == 6
-    assert run.lease() == 6  # a retry keeps what it has
+    assert run.lease() == 6  # a retry keeps its lease
     assert mailbox.depth() == (0, 6)
     run.loaded(name, etags[name])
     run.ledger_row(f"s3://{mailbox.bucket}", "ais://recordings", "copy-failed.flac", "", "failed")
     results = f"ais://{mailbox.bucket}"
     run.ledger_row(f"s3://{mailbox.bucket}", results, "transcode-failed.flac", "transcode-failed.flac", "done")
     run.ledger_row(results, "ais://speech", "transcode-failed.flac", "transcode-failed.wav", "failed")
-    run.ledger_row("s3://elsewhere", "ais://elsewhere", "unknown.flac", "", "failed")  # another's of this name
+    run.ledger_row("s3://elsewhere", "ais://elsewhere", "unknown.flac", "", "failed")  # of this name in another run
     assert run.settle() == Settled(deleted=3, released=1, dead=2)
     assert mailbox.dead() == {
         "copy-failed.flac": f"s3://{mailbox.bucket}/copy-failed.flac: broken",
         "transcode-failed.flac": f"s3://{mailbox.bucket}/transcode-failed.flac: broken",
     }
-    assert mailbox.depth() == (0, 1)  # given back with a delay
+    assert mailbox.depth() == (0, 1)  # released with a delay
     assert mailbox.events()["unknown.flac", "ObjectCreated:Put"][0][0] == "released"
     assert run.settle() == Settled()
 
@@ -407,10 +407,10 @@ def test_folder_markers_start_no_run_and_end_none(mailbox: Mailbox, run: Run, le
     assert mailbox.depth() == (0, 0)
     mailbox.s3.put_object(Bucket=mailbox.bucket, Key="x/empty.flac")
     mailbox.arrive(1)
-    for key in markers:  # where the event does not say how large the object is
+    for key in markers:  # if the event does not state the size of the object
         mailbox.send(mailbox.record(key, size=None))
     assert run.lease() == 4
-    assert run.settle() == Settled(deleted=3, released=1)  # an empty recording is none of them
+    assert run.settle() == Settled(deleted=3, released=1)  # an empty recording is not one of them
     assert mailbox.dead() == {}
     skipped = ("skipped", "it is a folder marker")
     for key in markers:
@@ -452,7 +452,7 @@ def test_what_is_given_back_says_why(mailbox: Mailbox, run: Run) -> None:
 
 
 def test_keys_may_be_long(mailbox: Mailbox, run: Run) -> None:
-    """All of a batch's keys are more than ClickHouse takes as a parameter."""
+    """All of a batch's keys together exceed ClickHouse's limit for a parameter."""
     name = "'" * 1000
     for part in range(2):
         mailbox.send(*(mailbox.record(f"{part}/{n:03}{name}") for n in range(100)))
@@ -465,7 +465,7 @@ def test_what_a_run_did_not_get_to_is_not_to_blame(mailbox: Mailbox, run: Run) -
     assert run.lease() == 2
     time.sleep(1)
     assert run.settle("in/") == Settled(released=2)
-    assert mailbox.depth() == (0, 2)  # both come again after a while, that of the other prefix too
+    assert mailbox.depth() == (0, 2)  # both become visible after a while, including that of the other prefix
     ((*hidden, age),) = depths(mailbox)
     assert hidden == [0, 2]
     assert age > 1

@@ -1,4 +1,4 @@
-"""The families of text: generated files, both loaders, and Python's own readers beside them."""
+"""The families of text: generated files, both loaders, and Python's own readers for comparison."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from include.stack.settings import CHECKOUT
-from tests.fuzz.differential import delimited, jsonlines, text
+from storeside.stack.settings import CHECKOUT
+from tests.fuzz.differential import delimited, delimited_rules, jsonlines, jsonlines_rules, text
 from tests.fuzz.differential.outcome import Outcome
 
 pytestmark = pytest.mark.timeout(600)
 
 FAMILIES = {"delimited": delimited, "jsonlines": jsonlines}
+RULES = {"delimited": delimited_rules, "jsonlines": jsonlines_rules}
 FILES = 200
 
 
@@ -39,11 +40,11 @@ def test_a_planted_difference_is_found(stack: Any, clickhouse: Any, s3_client: A
     planted = replace(
         group, expected=lambda content: group.expected(content)[1:] if content == victim else group.expected(content)
     )
-    outcome = text.compare_groups(Outcome(family), iter([planted]), stack, clickhouse, s3_client, pushed=1)
+    outcome = text.compare_groups(Outcome(family), iter([planted]), clickhouse, s3_client, pushed=1)
     assert len(outcome.silent) == 2  # one by each loader
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_intended_differences_are_documented(family: str) -> None:
     sections = [line.removeprefix("### ") for line in (CHECKOUT / "docs" / "differences.md").read_text().splitlines()]
-    assert set(FAMILIES[family].INTENDED) <= set(sections)
+    assert set(RULES[family].INTENDED) <= set(sections)

@@ -1,4 +1,4 @@
-"""Names that somebody chose to do harm: of objects, columns and tables; in SQL, paths, headers and logs."""
+"""Hostile names of objects, columns and tables; in SQL, paths, headers and logs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.transfer.engine import Transfer
-from include.transfer.errors import UsageError
-from include.transfer.request import Request
-from include.transfer.source import Source, identifier, literal
-from include.transfer.table import Layout
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.options import TableOptions
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source, identifier, literal
 from tests.mailboxes import Mailbox
 from tests.transfers import Loading, jsonl, parquet
 
@@ -39,11 +39,11 @@ COLUMNS = (
     "n Int8) ENGINE = Null --",
     "x` String) ENGINE = Null AS SELECT * FROM system.users --", "\U0001f600", "Nullable(", "a, b",
 )  # fmt: skip
-# Characters of keys: control characters, what s3() and URLs take for their own, and letters of several bytes.
+# Characters of keys: control characters, characters with a meaning in s3() and URLs, and letters of several bytes.
 NAMES = st.sampled_from(
     "".join(map(chr, range(32))) + "\x7f *?{}[]%+&=#;:,'\"`\\$()!~@^|<>.-_aZ9/\u00e9\u2028\U0001f600"
 )
-# What ClickHouse's s3() calls what it knows of an object.
+# The names of ClickHouse's virtual columns of s3().
 VIRTUAL = ("_path", "_file", "_size", "_time", "_etag")
 
 
@@ -58,7 +58,7 @@ def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mai
 
 
 def taken(loading: Loading, prefix: str) -> dict[str, int]:
-    """Put an object of each name, and return those that this S3 has as they are."""
+    """Put an object of each name, and return those that this S3 stores under exactly that name."""
     for n, name in enumerate(KEYS):
         loading.put({f"{prefix}{name}": jsonl([{"n": n}])})
     pages = loading.s3.get_paginator("list_objects_v2").paginate(Bucket=loading.bucket, Prefix=prefix)
@@ -69,7 +69,7 @@ def taken(loading: Loading, prefix: str) -> dict[str, int]:
 
 
 def honest(caplog: pytest.LogCaptureFixture) -> bool:
-    """Tell whether no line of the log was written by an object's name."""
+    """Whether no line of the log was forged by an object's name."""
     lines = [line for record in caplog.records for line in record.getMessage().splitlines()]
     assert lines
     return not any(line.startswith(("FORGED", "Set-Cookie")) or "\x1b" in line for line in lines)
@@ -135,7 +135,7 @@ def test_columns_are_called_as_in_the_object(loading: Loading, loader: str, form
     assert loading.reasons() == {}
     found = loading.clickhouse.query(f"SELECT * FROM {loading.table}")
     assert dict(zip(found.column_names, found.first_row, strict=True)) == row
-    # once more, into the table as it is now, with a column more
+    # once more, into the table of that state, with one column more
     loading.put({"b": CONTENTS[form]({**row, "new`\n": "v"})})
     loading.load(loader=loader, format=form, on_drift="add")
     assert loading.reasons() == {}
@@ -144,7 +144,7 @@ def test_columns_are_called_as_in_the_object(loading: Loading, loader: str, form
 
 @pytest.mark.parametrize("form", CONTENTS)
 def test_a_column_cannot_pass_for_what_tells_objects_apart(loading: Loading, form: str) -> None:
-    """Rows that claim to be of another object are of their own, or the object is refused."""
+    """Rows that claim to be of another object stay with their own, or the object is refused."""
     victim = f"{loading.bucket}/in/victim"
     claims = dict.fromkeys(VIRTUAL, "x") | {"_path": victim, "_file": "victim", "n": "1"}
     loading.put({"in/victim": CONTENTS[form]({"n": "0"}), "in/attacker": CONTENTS[form](claims)})
@@ -191,18 +191,18 @@ def test_tables_are_called_as_asked_for(loading: Loading, table: str) -> None:
 def test_an_expression_says_no_more_than_it_may(expression: str) -> None:
     for name in ("order_by", "partition_by"):
         if expression.startswith("tuple() AS"):
-            continue  # within the parentheses that it gets, ClickHouse refuses it: see below
-        with pytest.raises(UsageError, match=name):
-            Layout(**{name: expression})
+            continue  # ClickHouse refuses it within the parentheses that it gets: see below
+        with pytest.raises(TransferInputError, match=name):
+            TableOptions(**{name: expression}).check()
 
 
 def test_expressions_stay_expressions(loading: Loading) -> None:
     loading.put({"a.csv": b"city,day\nx,2026-01-02\n"})
-    with pytest.raises(UsageError):
-        loading.transfer(layout=Layout(order_by="tuple() AS SELECT 1 AS city, 2 AS day")).prepare()
+    with pytest.raises(TransferInputError):
+        loading.transfer(order_by="tuple() AS SELECT 1 AS city, 2 AS day").prepare()
     assert loading.query(f"EXISTS {loading.table}") == [(0,)]
-    layout = Layout(order_by="(city, toYear(day))", partition_by='concat(city, \')`"--\') || "city"')
-    assert loading.load(layout=layout).rows == 1
+    keys = dict(order_by="(city, toYear(day))", partition_by='concat(city, \')`"--\') || "city"')
+    assert loading.load(**keys).rows == 1
     made = loading.query(
         "SELECT sorting_key, partition_key FROM system.tables WHERE database || '.' || name = {t:String}",
         t=loading.table,

@@ -1,4 +1,4 @@
-"""Datasets of the real HSDS to Parquet, ClickHouse and back; and what is said when something is wrong."""
+"""Datasets of the real HSDS to Parquet, ClickHouse and back; and the messages when something is wrong."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ import pytest
 import requests
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from include.hsds import client as clients
-from include.hsds.client import Client
-from include.hsds.errors import RequestError, TransientError
-from include.hsds.export import Export, Exporter
-from include.hsds.export import Report as Exported
-from include.hsds.imports import Import, Importer
-from include.hsds.plan import Slab, plan
-from include.stack import cli, hsds, s3
-from include.stack.settings import CHECKOUT, Stack
-from include.transfer.errors import UsageError
-from operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
+from storeside.hsds import client as clients
+from storeside.hsds.client import Client
+from storeside.hsds.errors import HsdsCancelled, HsdsInputError, HsdsTransientError
+from storeside.hsds.export import Export, Exporter
+from storeside.hsds.export import Report as Exported
+from storeside.hsds.imports import Import, Importer
+from storeside.hsds.plan import Slab, plan
+from storeside.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
+from storeside.stack import cli, hsds, s3
+from storeside.stack.settings import CHECKOUT, Stack
+from storeside.transfer.errors import TransferInputError
 from tests.conftest import FOLDER
 from tests.domains import put, server, write
 from tests.support import process, unique, until
@@ -53,7 +53,7 @@ def client(with_hsds: Stack) -> Client:
 
 @pytest.fixture
 def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written can be read at once; HSDS takes two seconds to have it in its storage."""
+    """Written data can be read at once; HSDS takes two seconds to store them."""
     monkeypatch.setattr(Client, "flush", lambda *_: None)
 
 
@@ -98,7 +98,7 @@ class Exports:
         return {o["Key"].removeprefix("out/"): o["ETag"] for o in listed}
 
     def read(self) -> pa.Table:
-        """Return what the parts hold, by the first index."""
+        """Return the content of the parts, ordered by the first index."""
         parts = [read_part(self.loading, f"out/{key}") for key in self.objects()]
         return pa.concat_tables(parts).sort_by("i0")
 
@@ -171,7 +171,7 @@ def test_parts_that_the_dataset_lacks_are_deleted_and_foreign_ones_refused(
     exports = Exports(client, loading, table)
     exports.run()
     exports.export = replace(exports.export, selection=":250")
-    with pytest.raises(RequestError, match=r"s3://.*/out/part-0+\.parquet: is not of this export.*another prefix"):
+    with pytest.raises(HsdsInputError, match=r"s3://.*/out/part-0+\.parquet: is not of this export.*another prefix"):
         exports.run()
     assert len(exports.objects()) == 3
 
@@ -186,9 +186,9 @@ def test_parts_that_the_dataset_lacks_are_deleted_and_foreign_ones_refused(
 
 KILLED = """
 import sys
-from include.hsds.client import Client, Server
-from include.hsds.export import Export, Exporter
-from include.stack import s3
+from storeside.hsds.client import Client, Server
+from storeside.hsds.export import Export, Exporter
+from storeside.stack import s3
 import json
 given = json.load(sys.stdin)
 Exporter(Client(Server(**given["server"])), s3.client("s3", *given["s3"]), Export(**given["export"]), "one").run()
@@ -221,7 +221,7 @@ def test_a_killed_export_goes_on_where_it_was(client: Client, loading: Loading, 
 
 
 def types_file(path: Path) -> dict[str, Any]:
-    """Write an HDF5 file with a dataset of each kind; returns what each becomes as Arrow types."""
+    """Write an HDF5 file with a dataset of each kind; return the Arrow type that each becomes."""
     rng = np.random.default_rng(5)
     nested = np.dtype([("a", "i2"), ("n", [("x", ">f8"), ("y", "S3")]), ("v", "f4", (3,))])
     with h5py.File(path, "w") as f:
@@ -282,7 +282,7 @@ def test_every_type_goes_in_and_out(client: Client, loading: Loading, tmp_path: 
 
 
 def plain(values: Any) -> list[Any]:
-    """Return elements as Python's values."""
+    """Return elements as Python values."""
     if isinstance(values, float):
         return [values]
     if values.dtype.kind == "V":
@@ -381,7 +381,7 @@ def test_a_stopped_import_goes_on_and_a_finished_one_writes_nothing(
             importer.stop.set()
 
     monkeypatch.setattr(Client, "write", stopping)
-    with pytest.raises(TransientError, match="the import was stopped: start it again to go on"):
+    with pytest.raises(HsdsCancelled, match="the import was stopped: start it again to go on"):
         importer.run()
     monkeypatch.setattr(Client, "write", written)
     report = Importer(client, None, request, "one").run()
@@ -406,7 +406,7 @@ def test_a_stopped_import_goes_on_and_a_finished_one_writes_nothing(
 def test_parquet_that_hdf5_cannot_hold(client: Client, tmp_path: Path, columns: Any, layout: str, said: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     request = Import(str(tmp_path / "x.parquet"), f"{HOME}/{unique('bad')}.h5", "/x", layout=layout)
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(HsdsInputError, match=said):
         Importer(client, None, request, "one").run()
 
 
@@ -424,13 +424,13 @@ def test_sources_that_cannot_be_read(client: Client, loading: Loading, table: st
         (f"s3://{loading.bucket}/none/", "there are no Parquet files to import"),
         (tmp_path / "other.h5", r"is there with int64 \(600, 70\), the source has int64 \(2,\)"),
     ):
-        with pytest.raises(RequestError, match=said):
+        with pytest.raises(HsdsInputError, match=said):
             Importer(client, loading.s3, Import(str(source), table, "/t"), "one").run()
-    with pytest.raises(RequestError, match="has no dataset '/nothing' with values"):
+    with pytest.raises(HsdsInputError, match="has no dataset '/nothing' with values"):
         Importer(client, None, Import(str(tmp_path / "other.h5"), table, "/n", "/nothing"), "one").run()
 
 
-# --- what is wrong is said
+# --- errors and their messages
 
 
 def test_what_is_not_there_or_not_allowed(with_hsds: Stack, client: Client, loading: Loading, table: str) -> None:
@@ -442,15 +442,15 @@ def test_what_is_not_there_or_not_allowed(with_hsds: Stack, client: Client, load
         (reader, table, "/t", f"domain '{table}': the user 'reader' may not do this: have its owner allow it"),
         (stranger, table, "/t", "HSDS does not know the user 'storeside' with this password: correct the connection"),
     ):
-        with pytest.raises(RequestError) as caught:
+        with pytest.raises(HsdsInputError) as caught:
             Exports(who, loading, domain, path).run()
         assert said in str(caught.value)
-    with pytest.raises(RequestError, match="'700:' is out of range, the dataset has 600"):
+    with pytest.raises(HsdsInputError, match="'700:' is out of range, the dataset has 600"):
         Exports(client, loading, table, selection="700:").run()
     exports = Exports(client, loading, table)
     assert exports.objects() == {}
     exports.export = replace(exports.export, bucket="no-such-bucket-here")
-    with pytest.raises(RequestError, match=r"S3 refuses it \(NoSuchBucket\)"):
+    with pytest.raises(HsdsInputError, match=r"S3 refuses it \(NoSuchBucket\)"):
         exports.run()
 
 
@@ -470,7 +470,7 @@ def test_a_dataset_that_is_deleted_meanwhile(
 
     deleted: list[bool] = []
     monkeypatch.setattr(loading.s3, "put_object", delete_then_put)
-    with pytest.raises(RequestError, match=rf"dataset '/t' of '{domain}': (it was deleted|HSDS has none)"):
+    with pytest.raises(HsdsInputError, match=rf"dataset '/t' of '{domain}': (it was deleted|HSDS has none)"):
         Exports(client, loading, domain, slab_bytes=5600, workers=1).run()
 
 
@@ -478,7 +478,7 @@ def test_a_request_that_is_too_large(client: Client) -> None:
     domain = f"{HOME}/{unique('large')}.h5"
     kind = {"class": "H5T_STRING", "length": "H5T_VARIABLE", "charSet": "H5T_CSET_UTF8", "strPad": "H5T_STR_NULLTERM"}
     client.create(domain, "/s", {"type": kind, "shape": [1]})
-    with pytest.raises(RequestError, match=r"the request is larger than HSDS takes: choose smaller slabs.*\(413\)"):
+    with pytest.raises(HsdsInputError, match=r"the request is larger than HSDS takes: choose smaller slabs.*\(413\)"):
         client.write(client.dataset(domain, "/s"), Slab((range(1),)), bytes(101 << 20))
 
 
@@ -502,7 +502,7 @@ def test_a_server_that_is_gone_may_come_back(
 ) -> None:
     monkeypatch.setattr(clients, "_WAITS", ())
     gone = Client(replace(client.server, endpoint="http+unix://%2Ftmp%2Fnothing.sock"))
-    with pytest.raises(TransientError, match=r"the connection to HSDS at .* failed"):
+    with pytest.raises(HsdsTransientError, match=r"the connection to HSDS at .* failed"):
         Exports(gone, loading, table).run()
 
 
@@ -514,7 +514,7 @@ def test_operators_export_and_import(
 ) -> None:
     from airflow.sdk.execution_time.context import OutletEventAccessors
 
-    from include.stack.airflow import connections
+    from storeside.stack.airflow import connections
 
     for name, value in connections(with_hsds).items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(value))
@@ -572,7 +572,7 @@ def test_parts_can_lie_in_aistore(client: Client, loading: Loading, with_hsds: S
     loading.s3.create_bucket(Bucket=loading.bucket)
     exports = Exports(client, loading, table)
     exports.run("one")
-    with pytest.raises(RequestError, match="is not of this export"):  # AIStore's own buckets keep no metadata
+    with pytest.raises(HsdsInputError, match="is not of this export"):  # AIStore's own buckets keep no metadata
         exports.run("one")
     assert (np.array(exports.read()["value"].to_pylist()) == TABLE).all()
 
@@ -585,7 +585,7 @@ def test_parts_in_aistore_are_loaded_once_where_it_has_etags(
     exports = Exports(client, loading, table)
     exports.run("one")
     parts = {"collection": "storeside_aistore", "format": "parquet"}
-    with pytest.raises(UsageError, match=rf"ais://{loading.bucket} checksum.type=md5"):
+    with pytest.raises(TransferInputError, match=rf"ais://{loading.bucket} checksum.type=md5"):
         loading.load("out/part-", **parts)
     for key in exports.objects():
         loading.s3.delete_object(Bucket=loading.bucket, Key=f"out/{key}")
@@ -596,6 +596,6 @@ def test_parts_in_aistore_are_loaded_once_where_it_has_etags(
     ).raise_for_status()
     exports.run("two")
     assert loading.load("out/part-", **parts).loaded == 3
-    exports.read()  # which changes the times that AIStore lists
+    exports.read()  # this changes the times that AIStore lists
     assert loading.load("out/part-", **parts).skipped == 3
     assert loading.query(f"SELECT count() FROM {loading.table}") == [(len(TABLE),)]

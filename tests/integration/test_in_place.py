@@ -1,4 +1,4 @@
-"""No source object is changed, on a real cluster: same buckets in every spelling, and transforms in place."""
+"""No source object is changed, on a real cluster: the same bucket in every spelling, and transforms in place."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import pytest
 import requests
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.stack import demo, speech_corpus
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket, list_s3
-from include.storage.copy_job import CopyJob
-from include.storage.copy_ledger import CopyLedger
-from include.transform.bucket_job import BucketJob, Options, Summary
-from include.transform.errors import TransformError, TransientTransformError
-from include.transform.in_place import CHANGED, InPlaceJob
-from include.transform.ledger import Ledger
-from include.transform.naming import Naming
-from include.transform.single import transform_object
-from include.transformers.formats import AudioFormat
-from operators.aistore import AISTranscodeAudioOperator
+from storeside.aistore.buckets import Bucket, list_s3
+from storeside.aistore.errors import AIStoreError, AIStoreTransientError
+from storeside.copying.job import CopyJob
+from storeside.copying.ledger import CopyLedger
+from storeside.ledger.objects import Ledger
+from storeside.operators.aistore import AISTranscodeAudioOperator
+from storeside.stack import demo, speech_corpus
+from storeside.stack.settings import Stack
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.in_place import CHANGED, InPlaceJob
+from storeside.transform.naming import Naming
+from storeside.transform.single import transform_object
+from storeside.transform.state import Options, Summary
+from storeside.transformers.formats import AudioFormat
 from tests.support import (
     contents,
     failures,
@@ -63,7 +64,7 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
     stack: Stack, aistore: Any, clickhouse: Any, bucket: Bucket, drive: Drive, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The case that was reported: results, refused objects and a broken one, all in one bucket."""
+    """The reported case: results, refused objects and a broken one, all in one bucket."""
     made = speech_corpus.make(demo.RECORDINGS, tmp_path, 4)
     flac, wav, other, last = (tmp_path / o.name for o in made.objects)
     there = {
@@ -73,7 +74,7 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
     put(aistore, bucket, there)
     before = versions(aistore, bucket)
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", stack.url("ais_proxy"))
-    monkeypatch.setattr("operators.aistore.ledger", lambda _: Ledger(clickhouse))
+    monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: Ledger(clickhouse))
     run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
     operator = AISTranscodeAudioOperator(task_id="transcode", source=str(bucket), destination=str(bucket))
     with pytest.raises(AirflowFailException, match=r"is both the source and the destination.*in_place=True"):
@@ -82,10 +83,10 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
         aistore, Ledger(clickhouse), bucket, bucket, run_id=unique("run"), spec=transcode_spec(),
         naming=Naming(AudioFormat().extensions),
     )  # fmt: skip
-    with pytest.raises(TransformError, match=r"is both the source and the destination.*in_place=True") as caught:
+    with pytest.raises(AIStoreError, match=r"is both the source and the destination.*in_place=True") as caught:
         drive(job)
-    assert not isinstance(caught.value, TransientTransformError)
-    with pytest.raises(TransformError, match="is both the source and the destination"):
+    assert not isinstance(caught.value, AIStoreTransientError)
+    with pytest.raises(AIStoreError, match="is both the source and the destination"):
         job.preview()
     assert everything(aistore, bucket) == there
     assert versions(aistore, bucket) == before
@@ -95,7 +96,7 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
 def test_the_same_bucket_in_another_spelling_is_the_same_bucket(
     stack: Stack, aistore: Any, clickhouse: Any, s3_client: Any, bucket: Bucket, drive: Drive, spelling: str
 ) -> None:
-    from include.storage.places import Clusters
+    from storeside.aistore.places import Clusters
 
     s3 = Bucket("s3", unique("behind"))
     s3_client.create_bucket(Bucket=s3.name)
@@ -119,7 +120,7 @@ def test_the_same_bucket_in_another_spelling_is_the_same_bucket(
     put(aistore, bucket, {"a.txt": b"kept"})
     spec = None if spelling == "copy to a front" else small_spec("upper")
     job = BucketJob(aistore, Ledger(clickhouse), source, destination, run_id=unique("run"), spec=spec)
-    with pytest.raises(TransformError, match=r"in_place=True"):
+    with pytest.raises(AIStoreError, match=r"in_place=True"):
         drive(job)
     assert read(aistore, bucket, "a.txt") == b"kept"
     assert s3_client.get_object(Bucket=s3.name, Key="a.txt")["Body"].read() == b"kept"
@@ -137,7 +138,7 @@ def test_neither_quarantine_nor_facts_go_where_objects_or_results_are(
         aistore, Ledger(clickhouse), bucket, results, run_id=unique("run"), spec=small_spec("upper"), options=options
     )
     with pytest.raises(
-        TransformError, match=f"is both the {of} and the {'quarantine' if use == 'quarantine' else 'bucket of facts'}"
+        AIStoreError, match=f"is both the {of} and the {'quarantine' if use == 'quarantine' else 'bucket of facts'}"
     ):
         drive(job)
     assert everything(aistore, bucket) == {**TEXTS, "bad.txt": b"bad object"}
@@ -147,7 +148,7 @@ def test_one_object_is_transformed_into_a_new_one(aistore: Any, bucket: Bucket) 
     put(aistore, bucket, TEXTS)
     upper = small_spec("upper")
     for result in ("0.txt", "1.txt"):
-        with pytest.raises(TransformError, match="which the result would overwrite"):
+        with pytest.raises(AIStoreError, match="which the result would overwrite"):
             transform_object(aistore, bucket, "0.txt", Bucket.parse(f"ais://{bucket.name}/"), result, upper)
     assert everything(aistore, bucket) == TEXTS
     assert transform_object(aistore, bucket, "0.txt", bucket, "new.txt", upper) == len(TEXTS["0.txt"])
@@ -252,7 +253,7 @@ def test_an_object_that_changes_meanwhile_is_left_as_it_is(
 def test_a_killed_run_transforms_nothing_twice(
     aistore: Any, clickhouse: Any, bucket: Bucket, drive: Drive, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`wrap` shows how often an object was transformed."""
+    """The results of `wrap` show how often an object was transformed."""
     put(aistore, bucket, TEXTS)
     killed = in_place(aistore, clickhouse, bucket, "run", "wrap")
 
@@ -262,12 +263,7 @@ def test_a_killed_run_transforms_nothing_twice(
     if moment == "made":
         monkeypatch.setattr(killed._replace, "begin", die)
     elif moment == "half":
-        submit = killed._replace._submit_objects
-
-        def three(phase: str, objects: list[str], to: Bucket, names: list[str]) -> str:
-            return submit(phase, objects[:3], to, names)
-
-        monkeypatch.setattr(killed._replace, "_submit_objects", three)
+        monkeypatch.setattr("storeside.transform.bucket_job.WINDOW", 3)
         monkeypatch.setattr(killed._replace, "advance", die)
     elif moment == "replaced":
         monkeypatch.setattr(killed._make, "finish", die)
@@ -277,7 +273,7 @@ def test_a_killed_run_transforms_nothing_twice(
         drive(killed)
     if moment == "half":
         until(lambda: sum(b"content" in o for o in everything(aistore, bucket).values()) == 3, 20, "half")
-    with pytest.raises(TransientTransformError, match="retry that task"):
+    with pytest.raises(AIStoreTransientError, match="retry that task"):
         drive(in_place(aistore, clickhouse, bucket, "another", "wrap"))
     found = drive(in_place(aistore, clickhouse, bucket, "run", "wrap"))
     assert (found.done, found.failed) == (6, 0), found
@@ -300,11 +296,11 @@ def test_what_cannot_be_done_in_place_is_refused(
     ).raise_for_status()  # fmt: skip
     job = in_place(aistore, clickhouse, bucket, "1")
     for attempt in (job.preview, lambda: drive(job)):
-        with pytest.raises(TransformError, match=f"are in {s3}"):
+        with pytest.raises(AIStoreError, match=f"are in {s3}"):
             attempt()
 
 
-# ---- what was made and is not there any more
+# ---- results that no longer exist
 
 
 def test_a_copy_that_was_damaged_or_deleted_is_made_again(
@@ -357,8 +353,8 @@ def test_a_result_that_was_damaged_or_deleted_is_made_again(
 def test_a_copy_through_the_worker_that_was_damaged_is_made_again(
     stack: Stack, aistore: Any, clickhouse: Any, s3_client: Any
 ) -> None:
-    from include.storage.cluster import Cluster
-    from include.storage.s3 import AIStoreStore, S3Store
+    from storeside.aistore.cluster import Cluster
+    from storeside.copying.s3 import AIStoreStore, S3Store
 
     name = unique("worker")
     s3_client.create_bucket(Bucket=name)

@@ -14,29 +14,30 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.speech.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
-from include.stack import airflow, demo, speech_corpus
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket
-from include.transform import etl as etls
-from include.transform.bucket_job import BucketJob, Options, Summary, acknowledge
-from include.transform.ledger import Ledger
-from include.transform.naming import Naming
-from include.transformers.formats import AudioFormat
-from operators.speech import GXValidateManifestOperator
+from storeside.aistore import etl as etls
+from storeside.aistore.buckets import Bucket
+from storeside.ledger.objects import Ledger
+from storeside.operators.speech import GXValidateManifestOperator
+from storeside.speech.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
+from storeside.stack import airflow, demo, speech_corpus
+from storeside.stack.settings import Stack
+from storeside.transform.bucket_job import BucketJob, acknowledge
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options, Summary
+from storeside.transformers.formats import AudioFormat
 from tests.support import contents, failures, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
 
 Drive = Callable[[BucketJob], Summary]
 HOSTILE = tuple(n for n in speech_corpus.HOSTILE_NAMES if not n.startswith("../") and "//" not in n)
-# The longest whose facts AIStore can hold, and extensions that its mapping leaves as they are.
+# The longest names whose facts AIStore can store, and extensions that its mapping does not change.
 NAMES = (*HOSTILE, "n" * 246 + ".flac", "a.Flac", "take1", "dir.wav/f", "x.json", "b.WAV", "c.d.opus")
 
 
 @dataclass
 class Shelf:
-    """A bucket of audio and its way into the manifest."""
+    """A bucket of audio and its path into the manifest."""
 
     stack: Stack
     aistore: Any
@@ -97,7 +98,7 @@ class Shelf:
         return list(found.named_results())
 
     def left(self, run: str) -> list[str]:
-        """Return what a run has left: staging tables and facts."""
+        """Return the staging tables and facts that a run has left."""
         key = run_prefix(run).rstrip("/")
         tables = self.clickhouse.query(
             "SELECT name FROM system.tables WHERE database = 'storeside_staging' AND endsWith(name, {key:String})",
@@ -145,7 +146,7 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
     manifest = shelf.manifest(run)
     staged = manifest.stage(shelf.aistore, job.scope)
     assert (staged.facts, staged.rows) == (len(names), len(names))
-    assert manifest.stage(shelf.aistore, job.scope) == staged  # a retry starts afresh
+    assert manifest.stage(shelf.aistore, job.scope) == staged  # a retry starts from scratch
     assert not shelf.rows()  # nothing is visible yet
     assert manifest.publish(job.scope) == len(names)
     assert manifest.publish(job.scope) == len(names)
@@ -194,7 +195,7 @@ def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shel
     assert manifest.stage(shelf.aistore, job.scope).rows == 0
     assert manifest.publish(job.scope) == 4
 
-    later = unique("run")  # which does not know that the other published
+    later = unique("run")  # this run does not know that the other one published
     put(shelf.aistore, shelf.audio, {"0.wav": tone(9), "new.wav": tone(5)})
     job, summary = shelf.probe(later)
     assert summary.done == 5
@@ -283,7 +284,7 @@ def test_publishing_is_repeated_wherever_its_clean_up_ended(shelf: Shelf, monkey
     command = shelf.clickhouse.command
 
     def publish(away: str = "") -> None:
-        """Do what the task does; ClickHouse does not answer a statement that has these words."""
+        """Do what the task does; ClickHouse does not answer a statement that contains these words."""
 
         def answer(text: str, *arguments: Any, **named: Any) -> Any:
             if away and away in text:
@@ -295,8 +296,8 @@ def test_publishing_is_repeated_wherever_its_clean_up_ended(shelf: Shelf, monkey
         shelf.acknowledge(job, manifest)
 
     with monkeypatch.context() as broken:
-        broken.setattr("include.speech.manifest.list_aistore", lambda *_: iter([object()]))
-        with pytest.raises(AttributeError):  # as when AIStore does not answer
+        broken.setattr("storeside.speech.manifest.list_aistore", lambda *_: iter([object()]))
+        with pytest.raises(AttributeError):  # as if AIStore did not answer
             publish()
     for table in (manifest.facts_table, manifest.invalid_table, manifest.staging_table):
         with pytest.raises(ConnectionError):
@@ -320,7 +321,7 @@ def test_staged_rows_that_are_gone_are_missed(shelf: Shelf) -> None:
 
 
 def measured(facts: dict[str, bytes]) -> dict[str, dict[str, Any]]:
-    """Return the facts without those about the container: a transcode's are about the recording that it read."""
+    """Return the facts without those about the container: a transcode's describe the recording that it read."""
     about_container = {"complete", "declared_seconds", "ignored"}
     return {
         name: {key: value for key, value in json.loads(content).items() if key not in about_container}
@@ -332,7 +333,7 @@ def measured(facts: dict[str, bytes]) -> dict[str, dict[str, Any]]:
 def test_facts_of_a_transcode_are_those_of_the_probe(
     shelf: Shelf, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, over: str
 ) -> None:
-    names = [name for name in NAMES if over == "ws" or "#" not in name]  # which AIStore cuts off there in a push
+    names = [name for name in NAMES if over == "ws" or "#" not in name]  # in a push AIStore cuts off the name at "#"
     folder = tmp_path_factory.mktemp("corpus")
     made = speech_corpus.make(demo.RECORDINGS, folder, len(names)).objects
     recordings, plain = Bucket("ais", unique("in")), Bucket("ais", unique("plain"))
@@ -344,7 +345,7 @@ def test_facts_of_a_transcode_are_those_of_the_probe(
     assert measured(shelf.found_facts(run)) == measured(shelf.found_facts(other))
     assert len(shelf.found_facts(run)) == len(names)
 
-    # they are all that a probe of the same run asks for
+    # a probe of the same run needs no others
     monkeypatch.setattr(etls, "ensure", lambda *_: pytest.fail("an ETL is started"))
     job, summary = shelf.probe(run)
     assert (summary.done, summary.failed, summary.job_seconds) == (len(names), 0, 0), summary
@@ -373,11 +374,11 @@ def test_facts_of_a_transcode_are_those_of_the_probe(
 def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> None:
     old, new, lost = (Bucket("ais", unique(label)) for label in ("old", "new", "lost"))
     put(shelf.aistore, old, {"older.wav": tone(2), "changed.wav": tone(3)})
-    assert shelf.transcode(old, unique("run")).done == 2  # a run that did not get to publish
+    assert shelf.transcode(old, unique("run")).done == 2  # a run that did not reach publishing
     run = unique("run")
     put(shelf.aistore, new, {"made.wav": tone(4), "overwritten.wav": tone(5)})
     assert shelf.transcode(new, run).done == 2
-    # results that do not get to where they belong, and leave their facts
+    # results that do not reach their destination, but leave their facts
     put(shelf.aistore, lost, {"changed.wav": tone(6), "lost.wav": tone(7)})
     assert shelf.transcode(lost, run, to=Bucket("ais", unique("elsewhere"))).done == 2
     put(shelf.aistore, shelf.audio, {"foreign.wav": tone(8), "overwritten.wav": tone(9)})
@@ -385,7 +386,7 @@ def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> Non
     assert set(shelf.found_facts(run)) == {f"{name}.json" for name in facts}
     before = versions(shelf.aistore, shelf.facts)
 
-    planned = shelf.probing(run).begin()  # by a try that was killed then
+    planned = shelf.probing(run).begin()  # by an attempt that was then killed
     assert (planned.phase, planned.pending) == ("objects", 5)
     job, summary = shelf.probe(run)
     assert (summary.listed, summary.done, summary.failed) == (5, 5, 0), summary
@@ -409,7 +410,7 @@ def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> Non
 
 
 def test_names_may_be_long(shelf: Shelf) -> None:
-    """All of a window's names are more than ClickHouse takes as a parameter."""
+    """All of a window's names together exceed ClickHouse's limit for a parameter."""
     put(shelf.aistore, shelf.audio, {"a.wav": tone(1)})
     run = unique("run")
     job, _ = shelf.probe(run)

@@ -1,4 +1,4 @@
-"""What Airflow's own metrics, assets and OpenLineage say of a movement: a real run, a real StatsD listener."""
+"""Airflow's metrics, assets and OpenLineage events of a movement: a real run, a real StatsD listener."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.stack import airflow as stack_airflow
-from include.stack.settings import CHECKOUT, Stack, default_folder
+from storeside.stack import airflow as stack_airflow
+from storeside.stack.settings import CHECKOUT, SOURCES, Stack, default_folder
 from tests.support import unique
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-IMAGE = CHECKOUT / "include" / "stack" / "images" / "airflow.txt"
+IMAGE = CHECKOUT / "include" / "storeside" / "stack" / "images" / "airflow.txt"
 
 
 @dataclass
 class Seen:
-    """What was heard of a run of the DAG in `tests/dags/observed.py`."""
+    """The events and metrics of a run of the DAG in `tests/dags/observed.py`."""
 
     bucket: str
     table: str
@@ -39,7 +39,7 @@ class Seen:
 
 
 def packages() -> Path:
-    """Return a folder with what the Airflow image has for observability and this environment does not."""
+    """Return a folder with the Airflow image's packages for observability that this environment lacks."""
     folder = default_folder() / "cache" / "observability"
     pinned = IMAGE.read_text().partition("# Observability")[2].splitlines()[1:]
     stamp = folder / "pinned.txt"
@@ -82,7 +82,7 @@ def seen(stack: Stack, clickhouse: Any, s3_client: S3Client, tmp_path_factory: p
             "AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED": "True",
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
             "AIRFLOW__OPENLINEAGE__NAMESPACE": "tests",
-            "PYTHONPATH": f"{CHECKOUT}:{packages()}",
+            "PYTHONPATH": f"{SOURCES}:{packages()}",
             "BUCKET": bucket,
             "TABLE": table,
         }

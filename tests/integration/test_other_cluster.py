@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import requests
 
-from include.stack import cli
-from include.stack.settings import Stack, default_folder
-from include.stack.supervisor import Supervisor
-from include.storage.buckets import Bucket
-from include.storage.cluster import Cluster
-from include.transform.bucket_job import BucketJob, Options, Summary
-from include.transform.ledger import Ledger
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster
+from storeside.ledger.objects import Ledger
+from storeside.stack import cli
+from storeside.stack.settings import Stack, default_folder
+from storeside.stack.supervisor import Supervisor
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.state import Options, Summary
 from tests.support import put, read, sizes, unique
 
 pytestmark = pytest.mark.timeout(120)
@@ -26,7 +27,7 @@ Drive = Callable[[BucketJob], Summary]
 
 @pytest.fixture(scope="module")
 def other(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
-    """The alias of another cluster that the stack's is attached to, and that cluster's own client."""
+    """The alias of another cluster that is attached to the stack's, and that cluster's own client."""
     folder = tmp_path_factory.mktemp("other")
     (folder / "cache").symlink_to(default_folder().resolve() / "cache", target_is_directory=True)
     theirs = cli.up(folder, targets=1, only=("podrunner", "aistore"))
@@ -40,7 +41,7 @@ def other(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
 
 def attach(stack: Stack, action: str, alias: str, url: str = "") -> None:
-    """Do what ``ais cluster remote-attach`` does."""
+    """Do the same as ``ais cluster remote-attach``."""
     headers = {"Ais-Remote-Ais-Alias": alias, "Ais-Remote-Ais-Url": url}
     requests.put(
         f"{stack.url('ais_proxy')}/v1/cluster/{action}", params={"what": "remote"}, headers=headers, timeout=20

@@ -1,4 +1,4 @@
-"""A copy through the worker never writes into the bucket that it reads, whatever leads there."""
+"""A copy through the worker never writes into the bucket that it reads, by whatever route."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 import requests
 from botocore import UNSIGNED
 
-from include.stack.settings import HOST
-from include.storage.errors import DeniedError, UsageError
-from include.storage.s3 import S3Store, client_config
-from include.storage.store import Head, Store
+from storeside.copying.errors import CopyInputError, DeniedError
+from storeside.copying.s3 import S3Store, client_config
+from storeside.copying.store import Head, Store
+from storeside.stack.settings import HOST
 from tests.integration.test_storage_copy import Copying, contents, copying, oci
 from tests.link import linked
 
@@ -70,13 +70,13 @@ def test_a_bucket_is_not_copied_into_itself(
     for name, body in BODIES.items():
         one.put(name, body, NOTHING)
     source, destination = (other, one) if turned else (one, other)
-    with pytest.raises(UsageError, match="is the bucket that is copied"):
+    with pytest.raises(CopyInputError, match="is the bucket that is copied"):
         copying.copy(source, destination, prepend=prepend)
     assert contents(one) == BODIES
     assert copying.left() == 0
     for store in (one, other):
         assert not [u for key in ("", "storeside-same-bucket-") for u in store.uploads(key)]
-    assert HOST == "127.0.0.1"  # or `localhost` above is no other name of it
+    assert HOST == "127.0.0.1"  # otherwise `localhost` above is no other name of it
 
 
 @pytest.mark.parametrize(("source", "destination"), [("s3", "ais"), ("oci", "s3"), ("ais", "oci"), ("s3", "oci")])
@@ -97,7 +97,9 @@ def test_what_cannot_be_told_apart_is_refused(copying: Copying, monkeypatch: pyt
         raise DeniedError("give it s3:ListBucketMultipartUploads")
 
     monkeypatch.setattr(a, "uploads", denied)
-    with pytest.raises(UsageError, match=r"may be one bucket under two addresses.* s3:ListBucketMultipartUploads"):
+    with pytest.raises(
+        CopyInputError, match=r"may be one bucket under two addresses.* s3:ListBucketMultipartUploads"
+    ):
         copying.copy(a, b)
     assert contents(b) == {}
     assert not copying.left()

@@ -1,4 +1,4 @@
-"""Dead letters have a reason and an origin on every SQS server: that of the stack, and ElasticMQ."""
+"""Dead letters have a reason and an origin on every SQS server: the stack's, and ElasticMQ."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from include.events.dead_letters import DeadLetters
-from include.events.deliveries import Delivery
-from include.events.ledger import EventLedger
-from include.events.queue import Queue
-from include.events.settle import ORIGIN, QUEUE, REASON, _plain, settle
-from include.stack.settings import default_folder
+from storeside.events.dead_letters import DeadLetters
+from storeside.events.deliveries import Delivery
+from storeside.events.ledger import EventLedger
+from storeside.events.queue import Queue
+from storeside.events.settle import ORIGIN, QUEUE, REASON, _plain, settle
+from storeside.stack.settings import default_folder
 from tests import elasticmq
 from tests.mailboxes import Mailbox
 from tests.support import unique, until
@@ -66,7 +66,7 @@ def test_a_drained_queue_leaves_dead_letters_with_reason_and_origin(sqs: Any, re
 
 
 def test_what_sqs_itself_moved_says_so(sqs: Any, request: Any) -> None:
-    """Also where the message has attributes of the time when it was a dead letter before."""
+    """Even if the message still has attributes from when it was a dead letter before."""
     mailbox = mailbox_of(sqs, request, receives=2)
     old = {name: {"DataType": "String", "StringValue": "old"} for name in (REASON, ORIGIN, QUEUE)}
     body = json.dumps({"Records": [mailbox.record("a.jsonl")]})
@@ -118,7 +118,7 @@ def test_any_reason_arrives(sqs: Any, request: Any, texts: list[str]) -> None:
 
 
 def test_the_last_receive_that_a_queue_allows_ends_with_a_reason(sqs: Any, request: Any) -> None:
-    """SQS would move the message at the next one, and give none."""
+    """At the next receive SQS would move the message without a reason."""
     mailbox = mailbox_of(sqs, request, receives=2)
     ledger = EventLedger(mailbox.client(), mailbox.url, "run")
     ledger.create()

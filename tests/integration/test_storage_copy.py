@@ -13,24 +13,24 @@ from typing import Any
 
 import pytest
 
-from include.sql.migrate import migrate
-from include.stack import s3
-from include.stack.clickhouse_server import USER
-from include.stack.settings import CHECKOUT, HOST, Stack
-from include.storage.buckets import Bucket, list_aistore
-from include.storage.claims import Claims
-from include.storage.cluster import Cluster
-from include.storage.copy_job import CopyJob
-from include.storage.copy_ledger import CopyLedger
-from include.storage.errors import DeniedError, TransientError, UsageError
-from include.storage.multipart import MIB, Profile, Settings
-from include.storage.oci import OCIStore, oci_client
-from include.storage.prefetch import Prefetch
-from include.storage.s3 import AIStoreStore, S3Store, client_config
-from include.storage.store import Head, Store
-from include.storage.tuner import scratch
-from include.transform.bucket_job import Summary
-from include.transform.jobs import Follower
+from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.cluster import Cluster
+from storeside.aistore.jobs import Follower
+from storeside.copying.claims import Claims
+from storeside.copying.errors import CopyCancelled, CopyInputError, CopyTransientError, DeniedError
+from storeside.copying.job import CopyJob
+from storeside.copying.ledger import CopyLedger
+from storeside.copying.multipart import MIB, Profile, Settings
+from storeside.copying.oci import OCIStore, oci_client
+from storeside.copying.prefetch import Prefetch
+from storeside.copying.s3 import AIStoreStore, S3Store, client_config
+from storeside.copying.store import Head, Store
+from storeside.measure.tuner import scratch
+from storeside.sql.migrate import migrate
+from storeside.stack import s3
+from storeside.stack.clickhouse_server import USER
+from storeside.stack.settings import CHECKOUT, HOST, Stack
+from storeside.transform.state import Summary
 from tests.link import Link, linked
 from tests.oci_double import NAMESPACE, Double, digest, served
 from tests.support import read, unique, until
@@ -41,7 +41,7 @@ NAMES = ("plain", "a b+c&d=e", "a#b%20c", "quote'\"\\", "ü/ö")
 
 
 class Copying:
-    """Buckets of a test's own at every endpoint, and copies between them."""
+    """One test's own buckets at every endpoint, and copies between them."""
 
     def __init__(self, stack: Stack, clickhouse: Any, oci: tuple[Double, int, dict[str, str]]) -> None:
         self.stack, self.clickhouse, (self.double, self.oci_port, self.oci_config) = stack, clickhouse, oci
@@ -89,7 +89,7 @@ class Copying:
         return {name: (status, reason) for name, status, reason in rows}
 
     def left(self) -> int:
-        """Return how many rows of listings and open claims there are of this test's buckets."""
+        """Return the number of listing rows and open claims of this test's buckets."""
         (open_claims,) = self.clickhouse.query(
             "SELECT count() FROM storeside.uploads FINAL WHERE state = 'open' AND destination LIKE {like:String}",
             parameters={"like": f"%{self.name}%"},
@@ -181,7 +181,7 @@ def test_bad_objects_fail_alone_with_their_reasons(copying: Copying) -> None:
     assert "empty component" in found["a//b"][1]
     assert "'..' component" in found["../up"][1]
     assert sorted(contents(b)) == ["good", "large"]
-    again = copying.copy(a, b)  # the overwritten object is another version; the names stay what they are
+    again = copying.copy(a, b)  # the overwritten object is another version; the names stay the same
     assert (again.done, again.skipped, again.known_bad) == (1, 2, 2)
     assert contents(b)["changing"] == b"other"
 
@@ -196,10 +196,10 @@ def test_what_cannot_be_reached_for_now_is_left_for_another_try(copying: Copying
     run = unique("run")
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("include.storage.mover.ATTEMPTS", 1)
+            patch.setattr("storeside.copying.mover.ATTEMPTS", 1)
             a.client.retry_strategy = NoneRetryStrategy()
             with pytest.raises(
-                TransientError, match=r"1 objects could not be copied this time, such as '1'.*2 others are"
+                CopyTransientError, match=r"1 objects could not be copied this time, such as '1'.*2 others are"
             ):
                 copying.copy(a, b, run_id=run)
     finally:
@@ -257,9 +257,9 @@ def test_a_permission_that_was_missing_once_is_no_mark_for_ever(
 
 def test_a_missing_bucket_ends_it_before_anything_is_read(copying: Copying) -> None:
     a = copying.s3("a")
-    with pytest.raises(UsageError, match="has no bucket none-such"):
+    with pytest.raises(CopyInputError, match="has no bucket none-such"):
         copying.copy(a, OCIStore(copying.oci("x").client, NAMESPACE, "none-such"))
-    with pytest.raises(UsageError, match="NoSuchBucket"):
+    with pytest.raises(CopyInputError, match="NoSuchBucket"):
         copying.copy(S3Store(a.client, "none-such"), copying.oci("x"))
 
 
@@ -269,11 +269,11 @@ SCRIPT = """
 import sys, json
 sys.path.insert(0, {checkout!r})
 import boto3, clickhouse_connect
-from include.storage.copy_job import CopyJob
-from include.storage.copy_ledger import CopyLedger
-from include.storage.multipart import Profile, Settings
-from include.storage.oci import OCIStore, oci_client
-from include.storage.s3 import S3Store, client_config
+from storeside.copying.job import CopyJob
+from storeside.copying.ledger import CopyLedger
+from storeside.copying.multipart import Profile, Settings
+from storeside.copying.oci import OCIStore, oci_client
+from storeside.copying.s3 import S3Store, client_config
 g = json.loads(sys.stdin.read())
 a = S3Store(boto3.client("s3", config=client_config(8), **g["s3"]), g["source"])
 b = OCIStore(oci_client(g["oci"], 8, g["endpoint"]), g["namespace"], g["destination"])
@@ -310,12 +310,12 @@ def test_a_killed_worker_leaves_no_parts_after_the_next_start(copying: Copying) 
         worker.wait()
     assert len(begun()) == 1
     assert copying.left() == 1
-    # somebody else's upload of another object stays
+    # another client's upload of another object stays
     other = b.begin("2-other", NOTHING)
-    # another run, while the first may be alive: its upload is left alone
+    # another run, while the first may be alive: its upload stays
     assert Claims(copying.clickhouse, b, "another").sweep() == 0
     assert len(begun()) == 1
-    # the same run again knows that its earlier try is dead
+    # the same run again knows that its earlier attempt is dead
     copying.double.requests.clear()
     summary = copying.copy(a, b, run_id="killed")
     assert summary.failed == 0
@@ -375,7 +375,7 @@ def test_uploads_of_a_run_that_died_long_ago_are_swept(copying: Copying, monkeyp
     dead.open(["o"])
     b.put_part("o", b.begin("o", NOTHING), 1, b"x")
     assert Claims(copying.clickhouse, b, "another").sweep() == 0
-    monkeypatch.setattr("include.storage.claims.DEAD_SECONDS", 0.0)
+    monkeypatch.setattr("storeside.copying.claims.DEAD_SECONDS", 0.0)
     assert Claims(copying.clickhouse, b, "another").sweep() == 1
     assert list(b.uploads("o")) == []
     assert Claims(copying.clickhouse, b, "another").sweep() == 0
@@ -392,7 +392,7 @@ def test_a_stopped_copy_aborts_its_uploads(copying: Copying) -> None:
         b = copying.oci("b", link.port)
         job = copying.job(a, b, profile=Profile.of(Settings(2 * MIB, MIB, 4)))
         _when_carried(link, 3 * MIB, job.stop.set)
-        with pytest.raises(TransientError, match="was stopped"):
+        with pytest.raises(CopyCancelled, match="was stopped"):
             job.run()
     assert not [u for u in copying.double.begun.values() if u.bucket == b.bucket]
     assert copying.left() == 0

@@ -10,15 +10,15 @@ import psutil
 import pytest
 from aistore.sdk.errors import ErrBckNotFound
 
-from include.stack import aisloader_build
-from include.stack.settings import Stack
-from include.storage.buckets import Bucket
-from include.storage.cluster import Cluster
-from include.storage.throughput.load import Load
-from include.storage.throughput.measure import Measurement
-from include.storage.throughput.nodes import Targets
-from include.storage.throughput.tables import Measurements
-from include.transform.errors import TransientTransformError
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster
+from storeside.measure.errors import MeasureCancelled
+from storeside.measure.throughput.cluster import Measurement
+from storeside.measure.throughput.load import Load
+from storeside.measure.throughput.nodes import Targets
+from storeside.measure.throughput.tables import Measurements
+from storeside.stack import aisloader_build
+from storeside.stack.settings import Stack
 from tests.support import put, sizes, unique, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -27,7 +27,7 @@ OBJECT = 256 << 10
 
 @pytest.fixture
 def bucket(aistore: Any) -> Iterator[Bucket]:
-    """A bucket with an object of a user's, which has to stay."""
+    """A bucket with a user's object, which must stay."""
     bucket = Bucket("ais", unique("bench"))
     put(aistore, bucket, {"theirs": b"stays"})
     yield bucket
@@ -42,7 +42,7 @@ def loader(stack: Stack) -> str:
 def measurement(
     stack: Stack, clickhouse: Any, bucket: Bucket, loader: str, workload: str = "read", **options: Any
 ) -> Measurement:
-    # of which one steady second has to be seen, on a machine that has other work
+    # at least one second of it must be steady, on a machine that has other work
     load = {"seconds": 12, "dataset_bytes": 0 if workload == "write" else 8 << 20, "write_bytes": 1 << 30}
     load |= options.pop("load", {})
     name = options.pop("name", unique("run"))
@@ -53,7 +53,7 @@ def measurement(
 
 
 def columns(**given: Any) -> dict[str, Any]:
-    """Return a row of ``storeside.throughput_runs`` as far as these tests do not care."""
+    """Return a row of ``storeside.throughput_runs`` with defaults for columns that these tests ignore."""
     figures = dict.fromkeys(("peak", "time_variance", "node_variance", "latency"), 0.0)
     unknown = dict.fromkeys(("disk_use_min", "disk_use", "disk_use_max", "bound", "share", "baseline"))
     return {**figures, **unknown, "loader_bytes": 0, "requests": 0, **given}
@@ -80,7 +80,7 @@ def test_a_mixed_load_is_measured_at_its_targets_and_leaves_nothing(
         parameters={"m": run.name},
     ).first_row
     assert nodes == stack.targets
-    # what the targets counted is what the loader says that it did, but for what it did before the first sample
+    # the targets' counters match the loader's figures, except for the time before the first sample
     assert 0.5 * report.outcome.requests < reads + writes < 1.1 * report.outcome.requests
     assert 0.5 * report.outcome.bytes < read + written < 1.1 * report.outcome.bytes
     assert min(reads, writes, read_ns) > 0
@@ -125,7 +125,7 @@ def test_a_cancelled_load_ends_and_leaves_nothing(
     until(lambda: len(sizes(aistore, bucket)) > 20, 20, "objects of the loader")
     run.cancel()
     thread.join(20)
-    assert [type(e) for e in failures] == [TransientTransformError]
+    assert [type(e) for e in failures] == [MeasureCancelled]
     assert "cancelled" in str(failures[0])
     assert loaders() == []
     assert sizes(aistore, bucket) == {"theirs": 5}
@@ -156,7 +156,7 @@ def test_nothing_to_read_is_said_before_the_loader_starts(
 
 
 def test_runs_are_compared_with_those_before(clickhouse: Any) -> None:
-    """Of the same load on the same cluster only, without regressions, and from a first one on."""
+    """Only with runs of the same load on the same cluster, without regressions, and since the first one."""
     tables = Measurements(clickhouse)
     tables.create()
     cluster = unique("cluster")

@@ -1,4 +1,4 @@
-"""Transfers from run to run: what is new, what was overwritten, what is published together."""
+"""Transfers from run to run: new objects, overwritten ones, objects that are published together."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.stack.clickhouse_server import CLUSTER
-from include.stack.settings import Stack
-from include.transfer import batch, engine, loads
-from include.transfer.engine import Transfer
-from include.transfer.errors import StaleError, UsageError
-from include.transfer.request import Request
-from include.transfer.source import Source
+from storeside.stack.clickhouse_server import CLUSTER
+from storeside.stack.settings import Stack
+from storeside.transfer import batch, engine, loads
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import StaleError, TransferInputError
+from storeside.transfer.source import Source
 from tests.support import unique
-from tests.transfers import Loading, parquet
+from tests.transfers import Loading, parquet, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -72,15 +71,15 @@ def test_an_overwritten_object(
 
 @pytest.mark.parametrize("loader", ["pull", "push"])
 def test_all_or_nothing(loading: Loading, loader: str) -> None:
-    """Three batches; nothing of two is visible when the third fails, and all of all when it does not."""
+    """Three batches; no row of the first two is visible if the third fails, and all rows are if it does not."""
     loading.put({f"{n}.csv": csv(n) for n in range(6)})
     loading.put({"5.csv": b"n\nfive\n"})
     loading.create("n UInt32")
-    with pytest.raises(UsageError, match=r"1 objects cannot be loaded, so nothing is: 5.csv"):
+    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so nothing is: 5.csv"):
         loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
     assert loading.rows() == []
     assert [state for state, *_ in loading.ledger().values()] == ["failed"]
-    with pytest.raises(UsageError, match=r"1 objects cannot be loaded, so nothing is: 5.csv"):
+    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so nothing is: 5.csv"):
         loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
     assert loading.rows() == []
     loading.put({"5.csv": csv(5)})
@@ -119,11 +118,11 @@ def test_keys_that_grow_with_time_are_listed_from_the_overlap_on(loading: Loadin
     all_of_it = loading.transfer(overlap_seconds=3600)
     assert all_of_it.prepare().listed == 5
     again = loading.transfer(overlap_seconds=0)
-    assert again.prepare().listed == 5  # what is planned and not loaded is looked for
+    assert again.prepare().listed == 5  # objects that are planned and not loaded are looked for
     for given_up in (all_of_it, again):
         given_up.loads.forget("load_plan")
     second = loading.load(overlap_seconds=0)
-    assert (second.listed, second.loaded) == (1, 1)  # 0.csv comes before what was loaded: that was promised not to be
+    assert (second.listed, second.loaded) == (1, 1)  # 0.csv sorts before loaded objects: the user ruled this out
     assert loading.load().loaded == 1
     assert loading.rows("n") == [(n,) for n in range(5)]
 
@@ -155,14 +154,14 @@ def test_all_replicas_of_a_cluster_read(loading: Loading) -> None:
     loading.put({f"{n}.csv": csv(n) for n in range(5)})
     loading.create("n UInt32, _object LowCardinality(String), _row_number UInt64")
     source = Source(loading.bucket, "", collection="storeside_s3", cluster=CLUSTER)
-    request = Request(source, loading.table, "csv", loader="pull", system_columns=("_object", "_row_number"))
+    request = request_of(source, loading.table, "csv", loader="pull", system_columns=("_object", "_row_number"))
     transfer = Transfer(request, loading.client(), loading.s3, unique("run"))
     assert transfer.run(transfer.prepare()).loaded == 5
     assert loading.rows("n, _object, _row_number", "n") == [(n, f"{n}.csv", 0) for n in range(5)]
 
 
 def test_a_slower_load_does_not_undo_a_newer_one(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One has staged a version when the object is overwritten, and another loads what it is then."""
+    """The slower load has staged a version when the object is overwritten; the other loads the new version."""
     loading.create("n UInt32")
     loading.put({"a.csv": csv(1), "b.csv": csv(5)})
     slow = loading.transfer(format="csv", on_overwrite="replace")
@@ -172,7 +171,7 @@ def test_a_slower_load_does_not_undo_a_newer_one(loading: Loading, monkeypatch: 
     def publish_late(*given: Any, **how: Any) -> None:
         if not overtaken:
             overtaken.append(True)
-            time.sleep(1.1)  # S3 tells times in seconds
+            time.sleep(1.1)  # S3's times are in seconds
             loading.put({"a.csv": csv(2, 3)})
             loading.load(format="csv", on_overwrite="replace")
         publish(*given, **how)
@@ -201,12 +200,12 @@ def test_a_run_that_is_cleared_tries_its_failures_again(loading: Loading) -> Non
     assert loading.load(format="csv", run_id="cleared").failed == 1
     loading.put({"bad.csv": csv(5)})
     again = loading.load(format="csv", run_id="cleared")
-    assert (again.loaded, again.failed, again.failures) == (2, 0, ())  # of all its tries
+    assert (again.loaded, again.failed, again.failures) == (2, 0, ())  # over all its attempts
     loading.clickhouse.command(f"ALTER TABLE {loading.table} ADD COLUMN s UInt8")
     loading.put({"late.csv": b"n,s\n1,300\n"})
     assert loading.load(format="csv", run_id="cleared").failed == 1
     loading.clickhouse.command(f"ALTER TABLE {loading.table} MODIFY COLUMN s UInt16")
-    assert loading.load(format="csv").failed == 0  # another run leaves it alone
+    assert loading.load(format="csv").failed == 0  # another run does not touch it
     assert loading.load(format="csv", run_id="cleared").loaded == 3
     assert loading.rows("n, s") == [(1, 0), (1, 300), (5, 0)]
 
@@ -250,7 +249,7 @@ def test_many_loads_are_named_in_several_statements(loading: Loading, monkeypatc
     assert loading.rows("n") == [(100 + key,) for key in range(5)]
     monkeypatch.setattr(engine, "MOST_AT_ONCE", 4)
     loading.put({f"{key}.csv": csv(key) for key in range(5)})
-    with pytest.raises(UsageError, match=r"5 objects at once.* at most 4"):
+    with pytest.raises(TransferInputError, match=r"5 objects at once.* at most 4"):
         loading.load(format="csv", all_or_nothing=True)
 
 
@@ -265,13 +264,13 @@ def test_many_loads_are_named_in_several_statements(loading: Loading, monkeypatc
 def test_tables_that_cannot_be_exact_are_refused(loading: Loading, engine: str, order: str) -> None:
     loading.clickhouse.command(f"CREATE TABLE {loading.table} (n UInt32) ENGINE = {engine} {order}")
     loading.put({"a.csv": csv(1)})
-    with pytest.raises(UsageError, match=f"of engine {engine}.*MergeTree.*materialized view"):
+    with pytest.raises(TransferInputError, match=f"of engine {engine}.*MergeTree.*materialized view"):
         loading.transfer(format="csv").prepare()
 
 
 def test_a_bucket_that_is_not_there(loading: Loading) -> None:
     loading.s3.delete_bucket(Bucket=loading.bucket)
-    with pytest.raises(UsageError, match=f"no bucket '{loading.bucket}'"):
+    with pytest.raises(TransferInputError, match=f"no bucket '{loading.bucket}'"):
         loading.transfer(loader="push").prepare()
 
 
@@ -285,7 +284,7 @@ def test_defaults_of_the_table_stand_for_columns_that_objects_lack(loading: Load
 
 
 def test_very_large_parquet_is_pushed_by_row_groups(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.transfer.push.WHOLE_PARQUET", 1000)
+    monkeypatch.setattr("storeside.transfer.push.WHOLE_PARQUET", 1000)
     table = pa.table({"n": pa.array(range(100_000), pa.int64()), "word": [f"w{n % 7}" for n in range(100_000)]})
     content = io.BytesIO()
     pq.write_table(table, content, row_group_size=9_000)

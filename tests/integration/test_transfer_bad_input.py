@@ -1,4 +1,4 @@
-"""Objects that are not as they should be: each fails with its own reason, all others are loaded, nothing by half."""
+"""Malformed objects: each fails with its own reason, all others are loaded, none partially."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import pyarrow as pa
 import pytest
 
-from include.stack import s3
-from include.stack.settings import HOST, Stack
-from include.transfer.engine import Transfer
-from include.transfer.errors import UsageError
-from include.transfer.request import Request
-from include.transfer.source import Source
+from storeside.stack import s3
+from storeside.stack.settings import HOST, Stack
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source
 from tests.transfers import Loading, jsonl, parquet
 
 pytestmark = pytest.mark.timeout(120)
@@ -35,7 +35,7 @@ def loading(stack: Stack, clickhouse: Any, s3_client: Any) -> Loading:
 
 
 def expect(loading: Loading, failing: Mapping[str, str], rows: Mapping[str, int]) -> None:
-    """Check that just these objects fail, for reasons with these words, and that the others have these many rows."""
+    """Check that exactly these objects fail, for reasons with these words, and the others have these row counts."""
     reasons = loading.reasons()
     assert {key: word for key, word in failing.items() if word not in reasons.get(key, "")} == {}, reasons
     assert set(reasons) == set(failing)
@@ -43,7 +43,7 @@ def expect(loading: Loading, failing: Mapping[str, str], rows: Mapping[str, int]
     assert loaded == rows
 
 
-# A row of each kind of wrong value, the words of its reason, and the column that it is in.
+# A row of each kind of wrong value, words of its reason, and its column.
 TYPES = "u UInt8, i Int64, t DateTime('UTC'), d Date, dec Decimal(9, 2), h UInt128, s String, m DateTime64(3, 'UTC')"
 GOOD = {
     "u": "2", "i": "3", "t": "2020-01-02 03:04:05", "d": "2020-01-02", "dec": "1.5", "h": "7", "s": "x",
@@ -84,7 +84,7 @@ def test_values_that_a_column_cannot_hold(loading: Loading, loader: str, form: s
     for column, wrong in WRONG.items():
         for n, (value, word) in enumerate(wrong.items()):
             objects[f"{column}{n}.{form}"] = write({**GOOD, column: value})
-            # JSON goes on after the 1 of 1.5 or 1e20, and then misses a comma.
+            # JSON continues after the 1 of 1.5 or 1e20, and then misses a comma.
             failing[f"{column}{n}.{form}"] = "Cannot parse" if form == "jsonl" and value in ("1.5", "1e20") else word
     if form == "jsonl":
         failing["s0.jsonl"] = "row 0 is not JSON (RFC 8259): invalid UTF-8 at byte"  # the check for JSON comes first
@@ -107,7 +107,7 @@ def test_wrong_values_within_nested_json(loading: Loading, loader: str) -> None:
             "tuple.jsonl": jsonl([{**good, "t": {"x": 128, "y": None}}]),
             "map.jsonl": jsonl([{**good, "m": {"k": -1}}]),
             "unknown.jsonl": jsonl([{**good, "t": {"x": 1, "y": "s", "z": 2}}]),
-            "late.jsonl": jsonl([{**good, "late": 1}]),  # behind all that the table has
+            "late.jsonl": jsonl([{**good, "late": 1}]),  # a key without a column, after all others
             "twice.jsonl": b'{"a": [1], "t": {"x": 1, "y": "s"}, "m": {}, "a": [2]}\n',
             "good.jsonl": jsonl([good]),
         }
@@ -129,7 +129,7 @@ BIG = b"n,s\n" + b"".join(b"%d,x%d\n" % (n, n * 7919 % 10007) for n in range(60_
 
 
 def broken_objects() -> dict[str, tuple[bytes, str]]:
-    """Return CSV objects that are not, each with a word of its reason."""
+    """Return broken CSV objects, each with a word of its reason."""
     gz, xz = gzip.compress(BIG), lzma.compress(BIG)
     found = {
         "damaged.csv.gz": (gz[: len(gz) // 2] + bytes(80) + gz[len(gz) // 2 + 80 :], "inflate"),
@@ -294,7 +294,7 @@ def test_bad_json_rows(loading: Loading) -> None:
 
 
 def test_a_row_that_does_not_end(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    from include.transfer import records
+    from storeside.transfer import records
 
     monkeypatch.setattr(records, "LONGEST_ROW", 1 << 20)
     loading.create("n Int64, s String")
@@ -355,7 +355,7 @@ def test_a_table_that_cannot_become_wide_enough_costs_only_that_object(loading: 
     expect(loading, {"letters.csv": "part of its key"}, {"good.csv": 1})
 
 
-# objects that change or cannot be had
+# objects that change or cannot be read
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -380,7 +380,7 @@ def test_objects_that_are_deleted_or_overwritten_after_the_listing(loading: Load
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_many_objects_are_listed_again_instead_of_asked_for(loading: Loading, form: str) -> None:
-    """One request per object, and none for others; those that the listing has no more are noticed, and empty ones."""
+    """One request per object to read, none for others; empty objects and those no longer listed are noticed."""
 
     def write(*numbers: int) -> bytes:
         if form == "csv":
@@ -413,7 +413,7 @@ def test_many_objects_are_listed_again_instead_of_asked_for(loading: Loading, fo
 
 @dataclass
 class Faults:
-    """What an S3 server answers instead of objects: by key, a status and how often."""
+    """An S3 server's answers in place of objects: by key, a status and how often."""
 
     denied: set[str] = field(default_factory=set)
     slow: dict[str, int] = field(default_factory=dict)
@@ -490,7 +490,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def faulty(stack: Stack, faults: Faults) -> Iterator[str]:
-    """Run a proxy of the stack's S3 that has faults, and that signs for who asks without keys."""
+    """Run a faulty proxy of the stack's S3 that signs requests of clients without keys."""
     handler = type("Handler", (FaultyHandler,), {"faults": faults, "upstream": urlsplit(stack.url("s3")),
                                                  "access_key": s3.keys(stack)[0]})  # fmt: skip
     server = ThreadingHTTPServer((HOST, 0), handler)
@@ -504,7 +504,7 @@ def faulty(stack: Stack, faults: Faults) -> Iterator[str]:
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_etags_that_are_others_in_listings_than_in_answers(loading: Loading, stack: Stack, form: str) -> None:
-    """As those of AIStore: what is listed is refused then, so objects are asked for one by one."""
+    """As AIStore's: the listed ETag is refused then, so objects are asked for one by one."""
     loading.create("n Int64")
     loading.put({f"{n}.{form}": b"n\n%d\n" % n if form == "csv" else parquet({"n": [n]}) for n in range(30)})
     faults = Faults(bare_etags=True)
@@ -559,23 +559,23 @@ def test_an_answer_that_breaks_off_is_asked_for_again(loading: Loading, stack: S
 
 def test_requests_that_cannot_be_carried_out_say_why(loading: Loading) -> None:
     loading.put({"a.csv": b"n,s\n1,x\n"})
-    with pytest.raises(UsageError, match="'absent' has a type but is in no sample"):
+    with pytest.raises(TransferInputError, match="'absent' has a type but is in no sample"):
         loading.load(columns={"absent": "Int8"})
     loading.clickhouse.command(f"CREATE TABLE {loading.table} (n Int64) ENGINE = Memory")
-    with pytest.raises(UsageError, match="engine Memory"):
+    with pytest.raises(TransferInputError, match="engine Memory"):
         loading.load()
     loading.clickhouse.command(f"DROP TABLE {loading.table}")
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(TransferInputError, match="cannot read"):
         loading.load(loader="pull", collection="absent")
     loading.put({"b": b"\0\1\2"})
-    with pytest.raises(UsageError, match=r"such as 'b': give `format`"):
+    with pytest.raises(TransferInputError, match=r"such as 'b': give `format`"):
         loading.load("b")
 
 
 def test_all_or_nothing_loads_nothing_beside_a_bad_object(loading: Loading) -> None:
     loading.create("n Int64")
     loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\nx\n", "c.csv": b"n\n3\n"})
-    with pytest.raises(UsageError, match=r"1 objects cannot be loaded.*b\.csv"):
+    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded.*b\.csv"):
         loading.load(all_or_nothing=True)
     assert loading.rows() == []
     loading.put({"b.csv": b"n\n2\n"})

@@ -1,4 +1,4 @@
-"""A transfer that is killed at any point, and done again: nothing is lost, nothing is there twice."""
+"""A transfer that is killed at any point, and repeated: no row is lost, no row is there twice."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferralTimeout, TaskDeferred
 from clickhouse_connect.driver.exceptions import OperationalError
 
-from include.sql.migrate import migrate
-from include.stack import airflow
-from include.stack.settings import CHECKOUT, Stack
-from include.transfer import lock
-from include.transfer.engine import Left, Transfer
-from include.transfer.errors import TransferError, TransientError
-from include.transfer.request import Request
-from include.transfer.source import Source
-from operators import deferring
-from operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators import deferring
+from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.sql.migrate import migrate
+from storeside.stack import airflow
+from storeside.stack.settings import CHECKOUT, Stack
+from storeside.transfer import lock
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import FailureKind, LeftError, TransferError, TransferTransientError
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source
 from tests.support import unique, until
-from tests.transfers import Loading, environment, kill_clickhouse
+from tests.transfers import Loading, environment, kill_clickhouse, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -56,7 +56,7 @@ class Killed(BaseException):
 
 
 def mortal(client: Any, statements: int) -> Any:
-    """Return the client of a process that is killed after so many statements: after that nothing gets through."""
+    """Return the client of a process that is killed after `statements` statements: later ones have no effect."""
     left = [statements]
 
     def limited(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +75,7 @@ def mortal(client: Any, statements: int) -> Any:
 
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
 def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """The same run is killed after some statements, then after more, and each time done again."""
+    """The same run is killed after some statements, then after more, and each time repeated."""
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.put({"broken.csv": b"object,row,text\n1,2,three,four\n"})
@@ -141,7 +141,7 @@ def _replacing(loading: Loading) -> Request:
 
 def _request(loading: Loading) -> Request:
     source = Source(loading.bucket, "", collection="storeside_s3")
-    return Request(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1)
+    return request_of(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1)
 
 
 def test_two_runs_at_once_load_each_object_once(loading: Loading) -> None:
@@ -159,7 +159,7 @@ def test_two_runs_at_once_load_each_object_once(loading: Loading) -> None:
 
 
 def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that stands still while it publishes is overtaken; when it wakes up, its rows are not there twice."""
+    """A process that stops while it publishes is overtaken; when it continues, its rows are not there twice."""
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32, text String")
@@ -188,7 +188,7 @@ def test_what_dead_runs_have_left_is_swept_when_it_is_old(loading: Loading) -> N
         return client.query(f"SELECT {what} FROM system.tables WHERE name = {{n:String}}", parameters={"n": name})
 
     def table(label: str, hours: float, broken: bool = False) -> str:
-        """Make a table of so many hours; a lock may have been broken just now, or as long ago."""
+        """Make a table `hours` old; a lock may have been broken just now, or equally long ago."""
         name = unique(label)
         client.command(f"CREATE TABLE {lock.STAGING}.`{name}` (x UInt8) ENGINE = Null")
         file, uuid = told(name, "metadata_path, toString(uuid)").first_row
@@ -237,7 +237,7 @@ def test_who_was_overtaken_leaves_the_lock_of_the_next_alone(
 
 
 def test_an_insert_whose_connection_was_lost_is_waited_for(loading: Loading) -> None:
-    """A table with a view is filled by an INSERT, which goes on without its client."""
+    """A table with a view is filled by an INSERT, which continues without its client."""
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32, text String")
     loading.clickhouse.command(
@@ -268,7 +268,7 @@ def test_a_failure_does_not_take_the_place_of_a_load_of_another_run(loading: Loa
     slow.prepare()
     (planned,) = slow.loads.objects(0)
     assert loading.load("", format="csv", loader="pull").loaded == 1
-    slow.loads.record_failed([(planned, "403")])
+    slow.loads.record_failed([(planned, FailureKind.OBJECT, "403")])
     assert slow.loads.states([planned]) == {planned.load_id: "loaded"}
 
 
@@ -283,7 +283,7 @@ def test_a_listing_that_arrives_twice_is_refused(loading: Loading) -> None:
         return insert(table, *args, **kwargs)
 
     transfer.client.insert = twice
-    with pytest.raises(TransientError, match="of a listing of 1 objects 2 arrived"):
+    with pytest.raises(TransferTransientError, match="of a listing of 1 objects 2 arrived"):
         transfer.prepare()
 
 
@@ -303,7 +303,7 @@ def test_a_run_goes_on_with_a_query_that_outlived_its_process(
         first.leave()
 
     threading.Thread(target=leave_when_it_reads).start()
-    with pytest.raises(Left):
+    with pytest.raises(LeftError):
         first.run(prepared)
     assert _reading(loading, first)
     second = loading.transfer("", format="csv", loader="pull", run_id=run)
@@ -339,7 +339,7 @@ def test_a_cancelled_transfer_kills_its_queries_and_leaves_nothing(loading: Load
 
 
 def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The triggerer is told nothing but to end when the time is over: the task that wakes up ends the queries."""
+    """When the time is over, the triggerer only ends the trigger: the task that wakes up ends the queries."""
     for name, value in airflow.environment(loading.stack).items():
         if name.startswith("AIRFLOW_CONN_"):
             monkeypatch.setenv(name, value)
@@ -351,7 +351,7 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
     )
     context: Any = {"dag_run": SimpleNamespace(dag_id="d", run_id=unique("run")), "ti": instance}
     monkeypatch.setattr(deferring, "get_current_context", lambda: context)
-    monkeypatch.setattr(deferring, "TRIGGERER_SECONDS", 0.0)  # here it has let go
+    monkeypatch.setattr(deferring, "TRIGGERER_SECONDS", 0.0)  # here the triggerer has already stopped waiting
     task = S3ToClickHouseOperator(
         task_id="load", bucket=loading.bucket, table=loading.table, format="csv", loader="pull",
         execution_timeout=timedelta(minutes=1),
@@ -362,7 +362,7 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
     transfer = asyncio.run(trigger.engine())
 
     def pull() -> None:
-        with suppress(Left):
+        with suppress(LeftError):
             trigger.work(transfer)
 
     triggerer = threading.Thread(target=pull)
@@ -386,7 +386,7 @@ def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, k
     loading.create("object UInt32, row UInt32, text String", "row")
     chance = random.Random(7)  # noqa: S311
     command = [
-        *(sys.executable, "-m", "include.transfer", f"s3://{loading.bucket}/", loading.table),
+        *(sys.executable, "-m", "storeside.transfer", f"s3://{loading.bucket}/", loading.table),
         *("--format", "csv", "--collection", "storeside_s3", "--run-id", unique("run")),
         *("--batch-objects", str(max(5, objects // 100))),
     ]
@@ -397,7 +397,7 @@ def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, k
         loader = ("pull", "push")[killed % 2]
         worker = subprocess.Popen([*command, "--loader", loader], cwd=CHECKOUT, env=environment(loading.stack))
         if killed < kills:
-            time.sleep(chance.uniform(1.5, 4))  # a second of it is Python's start
+            time.sleep(chance.uniform(1.5, 4))  # Python's start takes a second of it
             killed += 1
             if chance.random() < 0.3:
                 kill_clickhouse(loading.stack)

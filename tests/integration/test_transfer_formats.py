@@ -1,4 +1,4 @@
-"""What objects hold comes into ClickHouse as it is: formats, compressions, dialects, types, keys; by both loaders."""
+"""Objects' content arrives in ClickHouse unchanged: formats, compressions, dialects, types, keys; by both loaders."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from include.stack.settings import Stack
-from include.transfer.formats import Csv
-from include.transfer.table import Layout
+from storeside.stack.settings import Stack
+from storeside.transfer.formats import Csv
 from tests.transfers import Loading, jsonl, parquet
 
 pytestmark = pytest.mark.timeout(120)
@@ -38,7 +37,7 @@ def by_arrow(content: bytes, kind: str) -> bytes:
 
 
 def hadoop_snappy(content: bytes) -> bytes:
-    """Compress as Hadoop does: blocks of a length, here of several pieces each."""
+    """Compress as Hadoop does: blocks with a length, here of several pieces each."""
     found = b""
     for n in range(0, len(content), 60):
         block = content[n : n + 60]
@@ -82,7 +81,7 @@ def test_text_in_every_compression_under_true_and_false_names(loading: Loading, 
             content = "".join(f'{{"n": {i}, "s": "{s}"}}\n' for i, s in rows)
         name = list(COMPRESSIONS)[n]
         objects[f"{name}.{form}{suffix}"] = compress(content.encode())
-        if form == "csv" and name != "snappy of Hadoop":  # which has no magic: only its name tells
+        if form == "csv" and name != "snappy of Hadoop":  # it has no magic number: only its name shows the format
             objects[f"{name}, unnamed.{form}"] = compress(content.encode())
             objects[f"{name}, misnamed.{form}{'.gz' if name != 'gzip' else '.xz'}"] = compress(content.encode())
             expected += 2 * rows
@@ -201,7 +200,7 @@ def test_columns_are_deduced_from_several_objects(loading: Loading, loader: str)
 def test_overrides_and_layout(loading: Loading) -> None:
     loading.put({"a.csv": b"day,n,s,amount\n2020-01-02,1,x,1.10\n2020-02-03,2,y,2.25\n"})
     columns = {"n": "UInt16", "s": "LowCardinality(String)", "amount": "Decimal(9, 2)", "day": "Date"}
-    loading.load(columns=columns, layout=Layout(order_by="(day, n)", partition_by="toYYYYMM(day)"))
+    loading.load(columns=columns, order_by="(day, n)", partition_by="toYYYYMM(day)")
     assert loading.reasons() == {}
     assert loading.types() == columns
     assert loading.rows("n, s, toString(amount), toString(day)") == [
@@ -274,7 +273,7 @@ def test_int96_timestamps(loading: Loading, loader: str) -> None:
 
 
 def test_large_parquet_is_pushed_by_row_groups(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    from include.transfer import push
+    from storeside.transfer import push
 
     monkeypatch.setattr(push, "WHOLE_PARQUET", 1000)
     rows = 30_000
@@ -297,7 +296,7 @@ HOSTILE = (
 def test_hostile_keys_load_exactly_their_own_rows(loading: Loading, loader: str) -> None:
     keys = {f"in/{name}.csv" if not name.endswith(".zip") else f"in/{name}": n for n, name in enumerate(HOSTILE)}
     loading.put({key: b"n\n%d\n" % n for key, n in keys.items()})
-    for key in ("in/a", "other/a b.csv", "in-/x.csv"):  # what a glob or an unquoted key could find
+    for key in ("in/a", "other/a b.csv", "in-/x.csv"):  # keys that a glob or an unquoted key could match
         loading.put({key: b"n\n-1\n"})
     loading.s3.delete_object(Bucket=loading.bucket, Key="in/a")
     listed = {

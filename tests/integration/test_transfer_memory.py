@@ -1,4 +1,4 @@
-"""What a transfer takes of memory: objects, rows and names that are larger than the worker may become."""
+"""Memory use of a transfer: objects, rows and names that are larger than the worker may become."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from include.stack.settings import Stack
-from include.transfer import queries
+from storeside.stack.settings import Stack
+from storeside.transfer import queries
 from tests.transfers import Loading, parquet
 
 pytestmark = pytest.mark.timeout(120)
 
 LOADERS = ("pull", "push")
 MB = 1 << 20
-# By so much the worker may grow; what it loads here is more than twice as large.
+# The worker may grow by this much; it loads more than twice as much here.
 WORKER_MB = 60
 
 
@@ -34,8 +34,8 @@ def loading(stack: Stack, clickhouse: Any, s3_client: Any) -> Loading:
 
 @contextmanager
 def bounded(most_mb: float = WORKER_MB) -> Iterator[None]:
-    """Check that this process, which is the worker, does not grow by more than this meanwhile."""
-    Path("/proc/self/clear_refs").write_text("5")  # its peak begins anew: earlier tests may have had a higher one
+    """Check that this process, which is the worker, does not grow by more than `most_mb` meanwhile."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak: earlier tests may have had a higher one
     before = resident("VmRSS")
     yield
     grown = (resident("VmHWM") - before) / 1024
@@ -51,7 +51,7 @@ def resident(which: str) -> int:
 
 
 def test_a_pushed_gzip_is_never_whole_in_the_worker(loading: Loading) -> None:
-    """Neither as it is stored nor unpacked: both are 150 MB, as what is packed at level 0 stays as it is."""
+    """Neither as stored nor unpacked: both are 150 MB, since packing at level 0 does not shrink data."""
     letters = base64.b64encode(random.Random(1).randbytes(750 * 1000))  # noqa: S311
     lines = b"".join(letters[n : n + 1000] + b"\n" for n in range(0, len(letters), 1000))
     packed = io.BytesIO()
@@ -79,12 +79,12 @@ def test_a_pushed_gzip_is_never_whole_in_the_worker(loading: Loading) -> None:
 def test_a_pushed_parquet_is_never_whole_in_the_worker(
     loading: Loading, monkeypatch: pytest.MonkeyPatch, limits: tuple[str, ...], rows: int, group: int, most_mb: float
 ) -> None:
-    """128 MB in 16 row groups, and 64 MB in one: those limits are lowered that objects of this size are below."""
+    """128 MB in 16 row groups, and 64 MB in one; limits above these sizes are lowered."""
     for limit in limits:
-        monkeypatch.setattr(f"include.transfer.{limit}", 1000)
+        monkeypatch.setattr(f"storeside.transfer.{limit}", 1000)
     numbers = pa.array(np.random.default_rng(1).integers(0, 1 << 60, rows))
     content = parquet({"n": numbers}, row_group_size=group, compression="none", use_dictionary=False)
-    total = int(numbers.to_numpy().sum(dtype=np.uint64))  # as ClickHouse adds: modulo 2^64
+    total = int(numbers.to_numpy().sum(dtype=np.uint64))  # ClickHouse adds modulo 2^64
     assert len(content) >= 8 * rows
     loading.put({"a.parquet": content})
     del content, numbers
@@ -94,7 +94,7 @@ def test_a_pushed_parquet_is_never_whole_in_the_worker(
     assert loading.query(f"SELECT count(), sum(toUInt64(n)) FROM {loading.table}") == [(rows, total)]
 
 
-# rows and names without an end in sight
+# rows and names of excessive length
 
 FORMS = {
     "csv": (b"n,s\n2,y\n3,", b"\n4,z\n", b"n,s\n1,x\n"),
@@ -129,7 +129,7 @@ def test_a_row_of_300_mb_is_a_row(loading: Loading, form: str, loader: str) -> N
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_that_needs_more_memory_than_a_statement_may_take(loading: Loading, form: str, loader: str) -> None:
-    """Its object fails alone, with a reason, and is not tried again; the others of its batch are loaded."""
+    """Only its object fails, with a reason, and is not tried again; the others of its batch are loaded."""
     before, after, good = FORMS[form]
     loading.create("n Int64, s String")
     loading.put({f"long.{form}.gz": long(before, 300, after), **{f"{n}.{form}": good for n in range(5)}})
@@ -164,7 +164,7 @@ def test_a_worker_checks_json_documents_up_to_a_length(loading: Loading) -> None
     [("csv", b"n,s", b"\n4,z\n"), ("jsonl", b'{"n": 2, "s": "y"}\n{"n": 3, "s', b'": "z"}\n')],
 )
 def test_a_very_long_name_of_a_column(loading: Loading, form: str, before: bytes, after: bytes, loader: str) -> None:
-    """A file of zeros has such a header. ClickHouse's error quotes it whole, and the client holds several copies."""
+    """A file of zeros has such a header. ClickHouse's error quotes all of it, and the client keeps several copies."""
     loading.create("n Int64, s String")
     loading.put({f"long.{form}.gz": long(before, 20, after), f"good.{form}": FORMS[form][2]})
     with bounded(20 * 15):
@@ -176,7 +176,7 @@ def test_a_very_long_name_of_a_column(loading: Loading, form: str, before: bytes
 
 
 def test_a_statement_takes_half_of_the_servers_memory_unless_the_user_has_a_limit(loading: Loading) -> None:
-    def half() -> int:  # the server changes its limit by what other processes leave
+    def half() -> int:  # the server adjusts its limit to the memory that other processes leave
         text = "SELECT toUInt64(value) FROM system.server_settings WHERE name = 'max_server_memory_usage'"
         return max(loading.query(text)[0][0] // 2, 2 << 30)
 

@@ -1,13 +1,14 @@
-"""CSV and JSON Lines: values as they are in the file, and nothing that their specifications forbid."""
+"""CSV and JSON Lines: the values of the file, and refusal of everything that their specifications forbid."""
 
 from __future__ import annotations
 
+import gzip
 import logging
 from typing import Any
 
 import pytest
 
-from include.transfer.formats import Csv
+from storeside.transfer.formats import Csv
 from tests.transfers import Loading, jsonl
 
 pytestmark = pytest.mark.timeout(180)
@@ -49,7 +50,7 @@ def test_spaces_around_other_csv_values_are_skipped(loading: Loading, loader: st
     loading.create(types)
     uuid = "61f0c404-5cb3-11e7-907b-a6006ad3dba0"
     values = ["1", "2.5", "2026-01-02", "1.25", "2026-01-02 03:04:05.678", uuid]
-    padded = [f" \t{value}{'' if ':' in value else ' '}" for value in values]  # of moments only before them
+    padded = [f" \t{value}{'' if ':' in value else ' '}" for value in values]  # moments only have spaces before them
     loading.put({"a.csv": f"i,f,d,dec,t,u\n{','.join(padded)}\n".encode()})
     loading.load(loader=loader)
     assert loading.reasons() == {}
@@ -69,7 +70,7 @@ def test_deduced_columns_of_padded_csv(loading: Loading) -> None:
 FORBIDDEN = {
     "escapes": [r'{"s": "\a\x41"}', r'{"s": "\u12"}', r'{"s": "\u12G4"}', r'{"s": "\'"}', r'{"\s": "x"}'],
     "numbers": [
-        *(f'{{"n": {n}}}' for n in ("012", "-012", "+1", "1.", ".5", "-.5", "-", "1e", "1e+", "0x10", "1.e5", "--1")),
+        *(f'{{"n": {n}}}' for n in ("012", "-012", "+1", "1.", ".5", "-.5", "-", "1e", "1e+", "0x10", "1x5", "--1")),
         *(f'{{"f": {n}}}' for n in ("NaN", "Infinity", "-Infinity", "inf", "nan", "1.5.", "1_000", "0e", "00")),
     ],
     "literals": ['{"b": True}', '{"b": tru}', '{"b": TRUE}', '{"s": nul}', '{"s": None}', '{"s": undefined}'],
@@ -141,6 +142,39 @@ def test_bools_are_no_numbers_and_floats_have_an_end(loading: Loading, loader: s
     assert set(loading.reasons()) == set(wrong)
 
 
+def statements_of(loading: Loading, what: str) -> list[Any]:
+    """Return start, end and parsers of the logged statements that read this bucket and contain a text."""
+    loading.clickhouse.command("SYSTEM FLUSH LOGS")
+    return loading.query(
+        "SELECT query_start_time_microseconds, event_time_microseconds, Settings['max_parsing_threads']"
+        " FROM system.query_log WHERE type = 'QueryFinish' AND position(query, {what:String})"
+        " AND position(query, {bucket:String}) AND NOT position(query, 'query_log')",
+        what=what, bucket=loading.bucket,
+    )  # fmt: skip
+
+
+def test_json_lines_are_checked_while_they_are_loaded(loading: Loading) -> None:
+    loading.create("n Int64")
+    loading.put({"a.jsonl": b"".join(b'{"n": %d}\n' % n for n in range(300_000))})
+    loading.load()
+    ((load_began, load_ended, _),) = statements_of(loading, "JSONEachRow")
+    ((check_began, check_ended, _),) = statements_of(loading, "isValidJSON")
+    assert check_began < load_ended
+    assert load_began < check_ended
+
+
+@pytest.mark.parametrize(("key", "halved"), [("a.csv", True), ("a.jsonl", True), ("a.csv.gz", False)])
+def test_half_of_the_cores_parse_text_that_is_not_compressed(loading: Loading, key: str, halved: bool) -> None:
+    loading.create("n Int64")
+    content = b'{"n": 1}\n' if "json" in key else b"n\n1\n"
+    loading.put({key: gzip.compress(content) if key.endswith(".gz") else content})
+    loading.load()
+    cores = int(loading.query("SELECT getSetting('max_threads')")[0][0])
+    ((_, _, parsers),) = statements_of(loading, "INSERT INTO storeside_staging")
+    assert parsers == (str(max(1, cores // 2)) if halved else "")
+    assert loading.rows() == [(1,)]
+
+
 @pytest.mark.parametrize("loader", LOADERS)
 def test_strictness_is_an_option(loading: Loading, loader: str) -> None:
     loading.create(JSON_TYPES)
@@ -151,7 +185,7 @@ def test_strictness_is_an_option(loading: Loading, loader: str) -> None:
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_name_that_comes_twice_in_an_object(loading: Loading, loader: str) -> None:
-    """RFC 8259 leaves open what it means, so it is refused wherever one value would be lost."""
+    """RFC 8259 does not define its meaning, so it is refused wherever one value would be lost."""
     loading.create("n Int64, t Tuple(x Int64), s String")
     wrong = {"top": b'{"n": 1, "n": 1}\n', "tuple": b'{"t": {"x": 1, "x": 2}}\n'}
     kept = b'{"n": 1, "t": {"x": 1}, "s": {"y": 1, "y": 2}}\n'
@@ -161,7 +195,7 @@ def test_a_name_that_comes_twice_in_an_object(loading: Loading, loader: str) -> 
     assert loading.rows("s") == [('{"y": 1, "y": 2}',)]
 
 
-# what was refused without need
+# formerly refused without need
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -277,3 +311,21 @@ def test_rows_have_one_number(loading: Loading, loader: str) -> None:
     ((number, reason),) = loading.query(f"SELECT row_number, reason FROM {loading.table}_rejected")
     assert number == 1
     assert reason.startswith("row 1, column 'n'")
+
+
+# Types with a text that is not a value of the type.
+MALFORMED = {
+    "Int64": "1x", "UInt8": "300", "Int128": "1.5", "Date": "2026-13-01", "Date32": "1x5", "Decimal(9, 2)": "1..5",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_text_that_is_no_value_of_a_nullable_column_is_refused(loading: Loading, loader: str, kind: str) -> None:
+    """ClickHouse's cast to Nullable makes NULL of it."""
+    loading.create(f"s String, n Nullable({kind})")
+    loading.put({"a.csv": f"s,n\nx,{MALFORMED[kind]}\n".encode(), "b.csv": f's,n\nx,"{MALFORMED[kind]}"\n'.encode()})
+    loading.put({"good.csv": b's,n\n"x",""\n"y"," "\n"z",\n'})
+    loading.load(loader=loader)
+    assert set(loading.reasons()) == {"a.csv", "b.csv"}
+    assert loading.rows("s, n", "s") == [("x", None), ("y", None), ("z", None)]

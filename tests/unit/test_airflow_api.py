@@ -1,4 +1,4 @@
-"""Faults of Airflow's API that pass, and one slow answer above all: what the demo asks goes on."""
+"""Transient faults of Airflow's API, and especially a slow answer: the demo's requests succeed nevertheless."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.stack import demo
-from include.stack.airflow_api import AirflowApi
-from include.stack.settings import HOST
+from storeside.stack import demo
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import HOST
 
 SLOW_SECONDS = 0.4
 TIMEOUT = 0.15
 
 
 class Airflow(http.server.ThreadingHTTPServer):
-    """As much of Airflow's API as a run needs; `faults` come first, one with each request."""
+    """The part of Airflow's API that a run needs; `faults` come first, one with each request."""
 
     def __init__(self, faults: list[str] | None = None) -> None:
         self.faults = list(faults or [])
@@ -92,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def hurry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("include.stack.airflow_api._PAUSE_SECONDS", 0.01)
+    patch.setattr("storeside.stack.airflow_api._PAUSE_SECONDS", 0.01)
     patch.setattr(demo, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None))
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
-from include.stack.airflow import DATABASE_FILE, components, environment, prepare
-from include.stack.settings import Stack
+from storeside.stack.airflow import DATABASE_FILE, components, environment, prepare
+from storeside.stack.settings import Stack
 
 
 def test_all_processes_of_a_stack_encrypt_with_one_key(tmp_path: Path) -> None:
@@ -31,8 +31,8 @@ def test_tasks_have_an_api_server_of_their_own(tmp_path: Path) -> None:
 
 
 def test_passwords_are_those_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.stack.airflow.compile_packages", lambda tell: None)
-    for _ in range(2):  # the second stack takes the place of the first, whose record was deleted
+    monkeypatch.setattr("storeside.stack.airflow.compile_packages", lambda tell: None)
+    for _ in range(2):  # the second stack replaces the first, whose record was deleted
         stack = Stack.create(tmp_path, 1)
         passwords = stack.state / "airflow" / "passwords.json"
         passwords.parent.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from include.stack import aistore_build
-from include.stack.aistore_patches import PATCHES, Patch
-from include.stack.go import version_of
-from include.stack.settings import StackError
+from storeside.stack import aistore_build
+from storeside.stack.aistore_patches import PATCHES, Patch
+from storeside.stack.go import version_of
+from storeside.stack.settings import StackError
 
 ORIGINAL = "first\nsecond\n"
 
@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ``go`` that does what the test writes into it."""
+    """A ``go`` that runs the test's script."""
     folder = tmp_path / "bin"
     folder.mkdir()
     go = folder / "go"

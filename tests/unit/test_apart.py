@@ -14,17 +14,18 @@ from aistore.sdk.errors import AISError
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from include.storage.buckets import PROVIDERS, Bucket, StoredObject
-from include.storage.places import Clusters, place
-from include.transform.apart import require_apart
-from include.transform.bucket_job import BucketJob, Options
-from include.transform.errors import TransformError
-from include.transform.etl import EtlSpec
-from include.transform.in_place import InPlaceJob
-from include.transform.naming import Naming
+from storeside.aistore.buckets import PROVIDERS, Bucket, StoredObject
+from storeside.aistore.errors import AIStoreError
+from storeside.aistore.etl import EtlSpec
+from storeside.aistore.places import Clusters, place
+from storeside.transform.apart import require_apart
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.in_place import InPlaceJob
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options
 
 OWN, ALIASES = "own-uuid", {"north": "uuid-n", "south": "uuid-s"}
-# where a front's objects are -> the front; `key` of a bucket is (provider, cluster's UUID, namespace, name)
+# where a front bucket's objects are -> the front; `key` of a bucket is (provider, cluster's UUID, namespace, name)
 Key = tuple[str, str, str, str]
 FRONTS: Mapping[Key, Key] = {
     ("ais", "", "", "front"): ("aws", "", "", "b"),
@@ -37,7 +38,7 @@ FRONTS: Mapping[Key, Key] = {
 
 @dataclass
 class FakeCluster:
-    """Answers as AIStore does what is asked to find out where a bucket's objects are."""
+    """Answers requests for the place of a bucket's objects as AIStore does."""
 
     heads: list[Key] = field(default_factory=list)
     status: int = 404
@@ -67,7 +68,7 @@ class FakeCluster:
 
 
 def where(key: Key) -> Key:
-    """Return where a bucket's objects are: the model that the product is held against."""
+    """Return where a bucket's objects are: the model that the product is compared with."""
     while key in FRONTS:
         key = FRONTS[key]
     return key
@@ -110,12 +111,12 @@ def test_no_accepted_job_writes_over_an_object_that_it_reads(
     asked = {use: Bucket.parse(uri) for use, (uri, _) in zip(uses, given_, strict=False)}
     places = [where(key) for _, key in given_]
     if len(set(places)) < len(places):
-        with pytest.raises(TransformError, match=r"Name another bucket for the") as caught:
+        with pytest.raises(AIStoreError, match=r"Name another bucket for the") as caught:
             require_apart(FakeCluster(), asked)
         assert any(str(bucket) in str(caught.value) for bucket in asked.values())
         return
     require_apart(FakeCluster(), asked)
-    # what is written: results, copies of failed objects, facts; none is an object of the source
+    # written names: results, copies of failed objects, facts; none is an object of the source
     sources = {(places[0], name) for name in names}
     results = {(places[1], naming.destination(name)) for name in names}
     others = {(found, name) for found in places[2:] for name in names}
@@ -169,8 +170,8 @@ def test_in_place_writes_over_the_object_itself_or_nothing(names: set[str], nami
         FakeCluster(), SimpleNamespace(), Bucket("ais", "b"), run_id="run",  # type: ignore[arg-type]
         spec=EtlSpec("x", "image"), naming=naming,
     )  # fmt: skip
-    job._make.list_source = lambda: [StoredObject(name, 1, "v") for name in sorted(names)]
-    rows = list(job._make._source_rows())
+    job._make._listings._list_source = lambda: [StoredObject(name, 1, "v") for name in sorted(names)]
+    rows = list(job._make._listings.rows())
     assert {row[0] for row in rows} == names
     for name, destination, _, _, reason in rows:
         assert (destination == name) if not reason else destination == ""
@@ -196,5 +197,5 @@ def test_a_job_compares_its_buckets_before_it_does_anything() -> None:
         FakeCluster(), SimpleNamespace(create=never), Bucket("ais", "front"), Bucket("s3", "b"),  # type: ignore[arg-type]
         run_id="run", options=Options(),
     )  # fmt: skip
-    with pytest.raises(TransformError, match=r"ais://front, the source, and s3://b, the destination, are one bucket"):
+    with pytest.raises(AIStoreError, match=r"ais://front, the source, and s3://b, the destination, are one bucket"):
         job.preview()

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.stack.speech_corpus import make_bad
-from include.transformers import audio, audio_libav, audio_native
-from include.transformers.audio import AudioError, AudioFacts, probe
-from include.transformers.audio_limits import Limits
-from include.transformers.formats import CODECS, AudioFormat
-from include.transformers.transformer import ObjectError
+from storeside.stack.speech_corpus import make_bad
+from storeside.transformers import audio, audio_libav, audio_native
+from storeside.transformers.audio import AudioError, AudioFacts, probe
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.formats import CODECS, AudioFormat
+from storeside.transformers.transformer import ObjectError
 
 SPEECH = Path(__file__).resolve().parents[1] / "data" / "speech" / "sense_and_sensibility_01_austen_64kb-0870.flac"
 SPEECH_SECONDS = 7.1
@@ -32,7 +32,7 @@ PCM_BYTES = {"pcm_s16le": 2, "pcm_s24le": 3, "pcm_f32le": 4, "pcm_u8": 1, "pcm_m
 
 
 needs_native = pytest.mark.skipif(
-    not audio_native.is_available(), reason="not built: python -m include.transformers.native.build"
+    not audio_native.is_available(), reason="not built: python -m storeside.transformers.native.build"
 )
 
 
@@ -48,7 +48,7 @@ def by_pyav(source: str | bytes | bytearray) -> bytes:
     return bytes(audio_libav.transcode(source, AudioFormat(), Limits()))
 
 
-# Every way of reading an object whole: what one refuses, all refuse in the same words.
+# Every way of reading an object completely: all refuse the same objects in the same words.
 every_reader = pytest.mark.parametrize("read", [probe, by_pyav, pytest.param(by_native, marks=needs_native)])
 
 
@@ -57,7 +57,7 @@ def sine(seconds: float = 1.0, rate: int = 16_000, amplitude: float = 0.5, hz: f
 
 
 def wav(samples: np.ndarray, rate: int = 16_000) -> bytes:
-    """Write (samples, channels) of any PCM type as the RIFF specification has it, without the code under test."""
+    """Return (samples, channels) of any PCM type as WAV after the RIFF specification, without the code under test."""
     channels = samples.shape[1] if samples.ndim > 1 else 1
     return riff(samples.tobytes(), channels, rate, samples.dtype.itemsize, 3 if samples.dtype.kind == "f" else 1)
 
@@ -76,7 +76,7 @@ def s16(samples: np.ndarray) -> np.ndarray:
 
 
 def decoded(content: bytes) -> tuple[np.ndarray, int]:
-    """Decode with PyAV alone: shape (samples, channels), full scale 1."""
+    """Decode with only PyAV: shape (samples, channels), full scale 1."""
     with av.open(io.BytesIO(content)) as container:
         stream = container.streams.audio[0]
         planes = []
@@ -105,7 +105,7 @@ def test_every_format_has_rate_channels_and_duration(container: str, codec: str,
     result = transcode(str(SPEECH), AudioFormat(container, codec, rate, channels))
     audio, found_rate = decoded(result)
     facts = probe(result)
-    # Opus is decoded at 48 kHz whatever was encoded (RFC 7845, section 5.1).
+    # Opus is decoded at 48 kHz whatever the source rate (RFC 7845, section 5.1).
     assert found_rate == facts.sample_rate == (48_000 if codec == "opus" else rate)
     assert audio.shape[1] == facts.channels == channels
     assert len(audio) == facts.samples
@@ -128,7 +128,7 @@ def test_wav_header_has_the_right_sizes(codec: str, channels: int) -> None:
     where = result.index(b"data")
     size = int.from_bytes(result[where + 4 : where + 8], "little")
     assert size == len(result) - where - 8 == 113_600 * channels * PCM_BYTES[codec]
-    if codec == "pcm_s16le":  # the wave module reads integers only
+    if codec == "pcm_s16le":  # the wave module reads only integers
         with wave.open(io.BytesIO(result)) as reader:
             assert (reader.getnchannels(), reader.getsampwidth(), reader.getframerate()) == (channels, 2, 16_000)
             assert reader.getnframes() == 113_600
@@ -230,7 +230,7 @@ def test_facts_are_json() -> None:
     assert AudioFacts(**json.loads(json.dumps(asdict(facts), allow_nan=False))) == facts
 
 
-# --- what must be refused
+# --- objects that must be refused
 
 
 @every_reader
@@ -238,7 +238,7 @@ def test_facts_are_json() -> None:
     ("name", "why"),
     [
         ("corrupt-frames.flac", "flac stream holds no audio samples"),
-        # Newer FLAC parsers of libav leave damaged frames out, older ones hand them to the decoder.
+        # Newer FLAC parsers of libav omit damaged frames, older ones pass them to the decoder.
         (
             "damaged-middle.flac",
             r"truncated: 1\d{5} of 128000 declared samples|damaged flac data after 6\d{4} samples",
@@ -339,7 +339,7 @@ def test_recordings_beyond_the_limits_name_the_variable_to_raise(convert: Conver
 
 
 def mp3_frames(rate: int, layout: str) -> bytes:
-    """Encode a second of MP3 without tags, so that such pieces can be put together."""
+    """Encode a second of MP3 without tags, so that such pieces can be concatenated."""
     written = io.BytesIO()
     with av.open(written, "w", format="mp3", options={"write_xing": "0", "id3v2_version": "0"}) as out:
         stream: Any = out.add_stream("libmp3lame", rate=rate, layout=layout)
@@ -406,7 +406,7 @@ IN_OPEN = 0x20
 
 
 class Watch:
-    """Sees whether anything, libav's C code included, opens a file (Linux, inotify)."""
+    """Detects whether any code, including libav's C code, opens a file (Linux, inotify)."""
 
     def __init__(self, path: Path) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -496,7 +496,7 @@ SEEDS = {
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
     content = bytearray(SEEDS[draw(st.sampled_from(sorted(SEEDS)))])
-    reach = draw(st.sampled_from([64, 256, len(content)]))  # headers are where it hurts
+    reach = draw(st.sampled_from([64, 256, len(content)]))  # damage in headers is the most effective
     for _ in range(draw(st.integers(0, 8))):
         content[draw(st.integers(0, min(reach, len(content)) - 1))] = draw(st.integers(0, 255))
     if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Recordings of every number and layout of channels: as many channels as there are stay as they are."""
+"""Recordings of every number and layout of channels: with an equal number, channels stay unchanged."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shutil
 import numpy as np
 import pytest
 
-from include.transformers import audio_libav, audio_native
-from include.transformers.audio import AudioError
-from include.transformers.audio_limits import Limits
-from include.transformers.ffmpeg import AudioFfmpeg
-from include.transformers.ffmpeg_settings import FfmpegSettings
-from include.transformers.formats import AudioFormat
+from storeside.transformers import audio_libav, audio_native
+from storeside.transformers.audio import AudioError
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.ffmpeg import AudioFfmpeg
+from storeside.transformers.ffmpeg_settings import FfmpegSettings
+from storeside.transformers.formats import AudioFormat
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential.audio_corpus import UNSPECIFIED, Base
 from tests.unit.test_audio import Convert, every_transcoder, needs_native
@@ -34,7 +34,7 @@ def samples(made: object) -> bytes:
 
 
 def source(count: int) -> bytes:
-    """Return the samples of a recording of so many channels, from a file that nothing has decoded."""
+    """Return the samples of a recording of `count` channels, from a file that nothing has decoded."""
     return samples(corpus.encoded(base("wav", "pcm_s16le", count, UNSPECIFIED)))
 
 
@@ -90,7 +90,7 @@ def test_other_formats_keep_them_too(container: tuple[str, str], layout: str) ->
         assert decoded == source(4)
         return
     wanted, got = (np.frombuffer(one, "<i2").reshape(-1, 4).astype(float) for one in (source(4), decoded))
-    for channel in range(4):  # each is still the one that it was
+    for channel in range(4):  # each is still the same channel
         found = [abs(np.correlate(got[1_024 : 1_024 + 600, channel], wanted[:600, k])[0]) for k in range(4)]
         assert max(found) > 0
 

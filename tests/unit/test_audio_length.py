@@ -1,4 +1,4 @@
-"""What containers state about their length, and recordings that are shorter than that."""
+"""The lengths that containers state, and recordings that are shorter."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.transformers import audio, audio_libav, audio_native
-from include.transformers.audio import AudioError, probe
-from include.transformers.audio_facts import stated_of
-from include.transformers.audio_limits import Limits
-from include.transformers.formats import AudioFormat
+from storeside.transformers import audio, audio_libav, audio_native
+from storeside.transformers.audio import AudioError, probe
+from storeside.transformers.audio_facts import stated_of
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.formats import AudioFormat
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential.audio_corpus import Base
 from tests.unit.test_audio import needs_native, riff, s16, sine, wav
@@ -32,7 +32,7 @@ BASES = {
     )
     for muxer, encoder, rates, most, options in corpus.FORMS
 }
-# Nothing in them says how long they are.
+# Nothing in them states their length.
 OPEN = {"ac3-ac3", "adts-aac", "mp3-libmp3lame-0", "mp4-aac-frag_keyframe+empty_moov"}
 STATED = sorted(set(BASES) - OPEN)
 
@@ -115,7 +115,7 @@ def test_ogg_without_its_last_page_is_refused(read: Read) -> None:
 
 
 class Pipe(io.RawIOBase):
-    """Takes a stream, and cannot go back."""
+    """Accepts a stream, and cannot seek back."""
 
     def __init__(self) -> None:
         self.content = b""
@@ -261,7 +261,7 @@ def test_bytes_behind_a_recording_change_nothing(read: Read, name: str, junk: by
 
 @needs_native
 def test_what_only_pyav_decodes_is_decoded() -> None:
-    """FLAC of 32 bits: libav has a decoder from FFmpeg 6 on."""
+    """Of FLAC with 32 bits: libav has a decoder from FFmpeg 6 on."""
     samples = (sine(0.5) * (2**31 - 1)).astype("<i4")
     out = io.BytesIO()
     with av.open(out, "w", format="flac") as target:

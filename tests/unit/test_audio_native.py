@@ -1,4 +1,4 @@
-"""The native library against the ffmpeg command of the same libraries, its memory, and when it is left alone."""
+"""The native library compared with the ffmpeg command of the same libraries, its memory, and when it is not built."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from include.transformers import audio_libav, audio_native
-from include.transformers.audio import AudioError, transcode
-from include.transformers.audio_limits import Limits
-from include.transformers.formats import AudioFormat
-from include.transformers.native import build, converter
+from storeside.transformers import audio_libav, audio_native
+from storeside.transformers.audio import AudioError, transcode
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.formats import AudioFormat
+from storeside.transformers.native import build, converter
 from tests.unit.test_audio import SPEECH, WAV, every_transcoder, needs_native, s16, sine, wav
 
 LIMITS = Limits()
-# extension, encoder and what goes with it, rate, channels
+# extension, encoder and its options, rate, channels
 SOURCES = [
     ("flac", ["flac", "-sample_fmt", "s16"], 44_100, 2),
     ("flac", ["flac", "-sample_fmt", "s32"], 96_000, 6),
@@ -128,7 +128,7 @@ def test_one_converter_after_another_form_gives_the_same() -> None:
 
     def alone(source: bytes, form: AudioFormat) -> bytes | str:
         results: list[bytes | str] = []
-        thread = threading.Thread(target=lambda: results.append(one(source, form)))  # a converter of its own
+        thread = threading.Thread(target=lambda: results.append(one(source, form)))  # its own converter
         thread.start()
         thread.join()
         return results[0]
@@ -158,10 +158,10 @@ def test_a_result_stays_while_it_is_used_and_its_memory_is_used_again() -> None:
 def test_memory_does_not_grow_with_the_number_of_objects() -> None:
     script = f"""
 import resource
-from include.transformers.audio import AudioError
-from include.transformers import audio_native
-from include.transformers.audio_limits import Limits
-from include.transformers.formats import AudioFormat
+from storeside.transformers.audio import AudioError
+from storeside.transformers import audio_native
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.formats import AudioFormat
 good = open({str(SPEECH)!r}, 'rb').read()
 def work(times):
     for i in range(times):
@@ -182,8 +182,8 @@ print(work(150) - before)
 def test_pyav_is_not_even_imported_for_16_bit_wav() -> None:
     script = f"""
 import sys
-from include.transformers.audio import transcode
-from include.transformers.formats import AudioFormat
+from storeside.transformers.audio import transcode
+from storeside.transformers.formats import AudioFormat
 transcode({str(SPEECH)!r}, AudioFormat())
 assert 'av' not in sys.modules
 transcode({str(SPEECH)!r}, AudioFormat('flac', 'flac'))
@@ -221,7 +221,7 @@ def test_a_file_that_is_no_library_is_left_alone(elsewhere: Path, caplog: pytest
     elsewhere.mkdir()
     build.library_path().write_bytes(b"not a library")
     assert converter.load() is None
-    assert "build it again: python -m include.transformers.native.build" in caplog.text
+    assert "build it again: python -m storeside.transformers.native.build" in caplog.text
 
 
 @needs_native

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from include.transformers.audio import AudioError, probe, transcode
-from include.transformers.audio_limits import Limits
-from include.transformers.audio_measure import measure
-from include.transformers.formats import AudioFormat
+from storeside.transformers.audio import AudioError, probe, transcode
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.audio_measure import measure
+from storeside.transformers.formats import AudioFormat
 from tests.unit.test_audio import SPEECH, decoded, s16, sine, wav
 
 LIMITS = Limits()
@@ -20,7 +20,7 @@ def values(content: object) -> np.ndarray:
 
 
 def loudness(content: object) -> float:
-    """Integrated loudness as the first pass measures it, of the result at its own rate."""
+    """Integrated loudness of the result at its own rate, as the first pass measures it."""
     data = bytes(content)  # type: ignore[call-overload]
     facts = probe(data)
     form = AudioFormat("wav", "pcm_f32le", facts.sample_rate, facts.channels, loudness_lufs=-70.0)

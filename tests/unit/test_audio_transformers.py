@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from include.transformers import audio_transformers
-from include.transformers.audio import AudioError, probe, transcode
-from include.transformers.audio_limits import Limits
-from include.transformers.audio_transformers import AudioProbe, AudioTranscode, AudioTranscodeProbe
-from include.transformers.formats import AudioFormat
-from include.transformers.transformer import Result
+from storeside.transformers import audio_transformers
+from storeside.transformers.audio import AudioError, probe, transcode
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.audio_transformers import AudioProbe, AudioTranscode, AudioTranscodeProbe
+from storeside.transformers.formats import AudioFormat
+from storeside.transformers.transformer import Result
 from tests.unit.test_audio import FORMS, SPEECH, riff, s16, sine, wav
 
 LIMITS = Limits()
@@ -93,7 +93,7 @@ def test_facts_of_what_is_no_recording_are_refused() -> None:
 
 def test_the_names_are_cheap_to_import() -> None:
     script = (
-        "import sys, include.transformers.audio_transformers\n"
+        "import sys, storeside.transformers.audio_transformers\n"
         "print(sorted({'av', 'ffmpeg', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""What `make audit` makes of advisories and of the reasons written for them."""
+"""`make audit`'s judgement of advisories and of their written reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of benchmarks: what they print becomes sections, and those that did not run keep theirs."""
+"""The page of benchmarks: printed figures become sections, and benchmarks that did not run keep theirs."""
 
 from __future__ import annotations
 

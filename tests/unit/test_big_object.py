@@ -1,4 +1,4 @@
-"""The object that the scale benchmark makes up: any part of it is a part of the same object."""
+"""The object that the scale benchmark generates: every range request returns a part of the same object."""
 
 from __future__ import annotations
 

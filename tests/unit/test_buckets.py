@@ -10,9 +10,10 @@ from aistore.sdk import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.storage.buckets import FEW, Bucket, common_prefix, find_aistore
-from include.storage.names import expand
-from include.transform.bucket_job import BucketJob, Options
+from storeside.aistore.buckets import FEW, Bucket, common_prefix, find_aistore
+from storeside.aistore.names import expand
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.state import Options
 
 
 @pytest.mark.parametrize(
@@ -59,14 +60,14 @@ def test_template(template: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize(("template", "words"), [("{a,b", "{a,b"), ("{1..9999}", "more than 100 names")])
 def test_templates_that_are_refused(monkeypatch: pytest.MonkeyPatch, template: str, words: str) -> None:
-    monkeypatch.setattr("include.storage.names._MOST_NAMES", 100)
+    monkeypatch.setattr("storeside.aistore.names._MOST_NAMES", 100)
     with pytest.raises(ValueError, match="template") as caught:
         expand(template)
     assert words in str(caught.value)
 
 
 class Listed:
-    """A bucket's listing, page size and all, without a cluster."""
+    """A paged listing of a bucket, without a cluster."""
 
     def __init__(self, names: set[str]) -> None:
         self.names = sorted(names)

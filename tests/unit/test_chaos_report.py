@@ -1,4 +1,4 @@
-"""What the driver of the chaos makes of faults and logs: when it fails, and that its words match nothing else."""
+"""The chaos driver's reading of faults and logs: when it fails, and that its patterns match nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.chaos.rig import DISKS, LINKS
 
 GOOD = Findings(9, [], [], [], [], [], {"loads": {"success": 3}}, {"kill -9 s3": 2, "clock step S3, SQS": 0}, [])
 KINDS = [kind.name for kind in faults.kinds(SimpleNamespace(links=LINKS, disks=DISKS))]  # type: ignore[arg-type]
-# Lines of a run in which nothing was done to anybody.
+# Lines of a run without faults.
 QUIET = (
     "2026-11-22T00:29:00.850503Z [info] request finished duration_us=15039 status_code=200",
     'etl init {"OBJECT_TIMEOUT":"300"}], timeout=(1m0s, 6m0s)',

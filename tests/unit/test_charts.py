@@ -7,11 +7,11 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
-from include.stack.settings import CHECKOUT
-from operators import storage, throughput
-from operators.charts import chart_at
-from operators.storage import StorageBenchmarkOperator
-from operators.throughput import AISMeasureThroughputOperator
+from storeside.operators import storage, throughput
+from storeside.operators.charts import chart_at
+from storeside.operators.storage import StorageBenchmarkOperator
+from storeside.operators.throughput import AISMeasureThroughputOperator
+from storeside.stack.settings import CHECKOUT
 
 # {} is the ending of the chart
 REFUSED = (

@@ -11,14 +11,15 @@ import pytest
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from include.transfer.engine import Report
-from include.transfer.errors import UsageError
-from include.transfer.request import CHOICES, Request
-from include.transfer.source import Source
-from include.transfer.table import Layout
-from operators import clickhouse
-from operators.clickhouse import S3ToClickHouseOperator
-from operators.hooks.transfer import source
+from storeside.operators import clickhouse
+from storeside.operators.clickhouse import LoadOperator, S3ToClickHouseOperator
+from storeside.operators.hooks.transfer import source
+from storeside.transfer.engine import Report
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.formats import Csv
+from storeside.transfer.options import Batches, ReadOptions, TableOptions
+from storeside.transfer.request import CHOICES, Request
+from storeside.transfer.source import Source
 
 AWS = Connection(conn_id="aws", conn_type="aws", login="key", password="secret")
 
@@ -55,18 +56,21 @@ def test_clickhouse_finds_s3_by_the_connection(extra: dict[str, Any], endpoint: 
 
 def test_arguments_reach_the_engine() -> None:
     given = {
-        "keys": "2026/**", "format": "csv", "csv": {"delimiter": ";", "names": ["a", "b"]}, "loader": "push",
-        "columns": {"a": "UInt8"}, "order_by": "a", "partition_by": "b", "ttl": "c", "engine": "ReplacingMergeTree",
-        "system_columns": ["_object"], "nested": "json",
-        "on_null_nested": "empty", "strict_json": False, "on_drift": "rest", "on_bad_rows": "keep",
-        "max_bad_rows": 7, "on_overwrite": "replace", "all_or_nothing": True, "retry_failed": "True",
-        "overlap_seconds": 9.0, "sample_objects": 3, "sample_bytes": 12, "batch_bytes": 11,
+        "keys": "2026/**", "format": "csv", "loader": "push",
+        "read": ReadOptions(Csv(";", names=("a", "b")), "json", "empty", False, 7, 3, 12),
+        "table_options": TableOptions({"a": "UInt8"}, ["_object"], "ReplacingMergeTree", "a", "b", "c"),  # type: ignore[arg-type]
+        "on_drift": "rest", "on_bad_rows": "keep", "on_overwrite": "replace", "batch_bytes": 11,
     }  # fmt: skip
-    request = operator(**given).request(AWS)
+    more: dict[str, Any] = {"all_or_nothing": True, "retry_failed": True, "overlap_seconds": 9.0}
+    request = operator(**given).request(AWS, **more)
     default = Request(Source("trips"), "d.t")
-    same = {"batch_objects", "parallel", "table"}
     for field in dataclasses.fields(Request):
-        assert (getattr(request, field.name) != getattr(default, field.name)) == (field.name not in same), field.name
+        assert (getattr(request, field.name) != getattr(default, field.name)) == (field.name != "table"), field.name
+    for options in ("read", "table_options"):
+        for field in dataclasses.fields(getattr(request, options)):
+            changed, unchanged = (getattr(getattr(r, options), field.name) for r in (request, default))
+            assert changed != unchanged, field.name
+    assert request.batches == Batches(bytes=11)
     assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
 
 
@@ -76,7 +80,7 @@ def test_defaults_are_the_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [*((name, UsageError) for name in CHOICES), ("on_failed_objects", ValueError)]
+    ("name", "error"), [*((name, TransferInputError) for name in CHOICES), ("on_failed_objects", ValueError)]
 )
 def test_unknown_choices_are_refused(name: str, error: type[Exception]) -> None:
     with pytest.raises(error, match=f"{name} 'no such'"):
@@ -89,14 +93,16 @@ def test_unknown_choices_are_refused(name: str, error: type[Exception]) -> None:
         ({"bucket": "s3://trips"}, "bucket 's3://trips'"),
         ({"table": "a.b.c"}, "table 'a.b.c'"),
         ({"keys": "a{b"}, "keys 'a{b'"),
-        ({"system_columns": ["_etag"]}, "system columns _etag"),
+        ({"table_options": TableOptions(system_columns=("_etag",))}, "system columns _etag"),
         ({"batch_bytes": 0}, "batch_bytes 0"),
-        ({"sample_objects": 0}, "sample_objects 0"),
-        ({"csv": {"delimiter": ""}}, "csv delimiter ''"),
+        ({"read": ReadOptions(sample_objects=0)}, "sample_objects 0"),
+        ({"read": ReadOptions(csv=Csv(delimiter=""))}, "csv delimiter ''"),
+        ({"read": ReadOptions(nested="no such")}, "nested 'no such'"),
+        ({"read": ReadOptions(on_null_nested="no such")}, "on_null_nested 'no such'"),
     ],
 )
 def test_arguments_that_make_no_request_say_so(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(TransferInputError) as error:
         operator(**arguments).request(AWS)
     assert said in str(error.value)
 
@@ -131,17 +137,27 @@ def test_objects_that_failed_are_named_with_where_the_others_are_and_what_to_do(
 
 
 def test_template_fields_are_arguments() -> None:
-    arguments = inspect.signature(S3ToClickHouseOperator.__init__).parameters
-    assert set(S3ToClickHouseOperator.template_fields) <= set(arguments)
+    arguments = {n for c in (LoadOperator, S3ToClickHouseOperator) for n in inspect.signature(c.__init__).parameters}
+    assert set(S3ToClickHouseOperator.template_fields) <= arguments
+
+
+def test_templates_within_options_are_rendered() -> None:
+    task = operator(
+        read=ReadOptions(csv=Csv(delimiter="{{ delimiter }}", null_values=("", "{{ null }}"))),
+        table_options=TableOptions(columns={"a": "{{ type }}"}, order_by="{{ key }}"),
+    )
+    task.render_template_fields({"delimiter": ";", "null": "NA", "type": "UInt8", "key": "a"})  # type: ignore[arg-type]
+    assert task.read == ReadOptions(csv=Csv(delimiter=";", null_values=("", "NA")))
+    assert task.table_options == TableOptions(columns={"a": "UInt8"}, order_by="a")
 
 
 @pytest.mark.parametrize("table", ["", "trips", "a.b.c", ".trips", "a."])
 def test_a_table_is_named_with_its_database(table: str) -> None:
-    with pytest.raises(UsageError, match="write database"):
+    with pytest.raises(TransferInputError, match="write database"):
         Request(Source("trips"), table)
 
 
 def test_new_tables_are_of_an_engine_whose_rows_stay() -> None:
-    assert Layout("ReplicatedReplacingMergeTree('/t', 'r', v)").engine
-    with pytest.raises(UsageError, match=r"a new table is of engine SummingMergeTree.*materialized view"):
-        Layout("SummingMergeTree(n)")
+    TableOptions(engine="ReplicatedReplacingMergeTree('/t', 'r', v)").check()
+    with pytest.raises(TransferInputError, match=r"a new table is of engine SummingMergeTree.*materialized view"):
+        TableOptions(engine="SummingMergeTree(n)").check()

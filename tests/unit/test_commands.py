@@ -1,4 +1,4 @@
-"""Commands that are typed wrongly: one line that says what is wrong and what to do, and never a traceback."""
+"""Commands with typing errors: one line that says what is wrong and what to do, and never a traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from include.stack.settings import CHECKOUT, default_folder
+from storeside.stack.settings import CHECKOUT, default_folder
 
 PLACES = ["s3://bucket/prefix", "db.table"]
 AWS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
@@ -34,7 +34,7 @@ def test_one_line_says_what_is_wrong(
 ) -> None:  # fmt: skip
     for name, value in {**AWS, **environment}.items():
         monkeypatch.setenv(name, value)
-    assert importlib.import_module(f"include.{module}").main(arguments) in (1, 2)
+    assert importlib.import_module(f"storeside.{module}").main(arguments) in (1, 2)
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     assert re.search(said, lines[0]), lines[0]

@@ -1,4 +1,4 @@
-"""docker-compose.yaml and the Dockerfile, as far as no engine is needed: whole, pinned, unprivileged, in step."""
+"""docker-compose.yaml and the Dockerfile, as far as no engine is needed: complete, pinned, unprivileged, in step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from include.doctor.connections import PREFIX, Connection
-from include.stack import aistore, container, s3
-from include.stack.cli import IMAGES
-from include.stack.settings import CHECKOUT, Stack
-from operators.aistore import TRANSFORMER_IMAGE
+from storeside.doctor.connections import PREFIX, Connection
+from storeside.operators.aistore import TRANSFORMER_IMAGE
+from storeside.stack import aistore, container, s3
+from storeside.stack.cli import IMAGES
+from storeside.stack.settings import CHECKOUT, Stack
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -25,10 +25,10 @@ COMMANDS = ("airflow-init", "demo", "doctor", "hsds-init")
 DOCKERFILE = (CHECKOUT / "Dockerfile").read_text()
 STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
 TARGETS = ("airflow", "transformer", "aistore", "s3", "hsds")
-IMAGE_FILES = CHECKOUT / "include" / "stack" / "images"
-# What the lock file of an image is made of.
+IMAGE_FILES = CHECKOUT / "include" / "storeside" / "stack" / "images"
+# The sources of an image's lock file.
 SOURCES = {name: IMAGE_FILES / f"{name}.txt" for name in ("airflow", "aistore", "s3")}
-SOURCES["transformer"] = CHECKOUT / "include" / "transformers" / "requirements.txt"
+SOURCES["transformer"] = CHECKOUT / "include" / "storeside" / "transformers" / "requirements.txt"
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -59,7 +59,7 @@ def test_images_are_pinned_and_ours_are_built() -> None:
 
 
 def test_one_service_builds_each_of_our_images() -> None:
-    """Compose labels an image with its service: built by two of them it changes, and containers are created anew."""
+    """Compose labels an image with its service: if two services build it, it changes, and containers are replaced."""
     used = {service["image"] for service in SERVICES.values() if service["image"].startswith("storeside/")}
     builders = [(s["image"], s["build"]["target"]) for s in SERVICES.values() if "build" in s]
     assert sorted(image for image, _ in builders) == sorted(used)
@@ -68,7 +68,7 @@ def test_one_service_builds_each_of_our_images() -> None:
 
 
 def needs(name: str) -> set[str]:
-    """Return a service and all that it depends on, also indirectly: what `docker compose run` builds and starts."""
+    """Return a service and its direct and indirect dependencies, which `docker compose run` builds and starts."""
     return {name}.union(*(needs(other) for other in SERVICES[name].get("depends_on", ())))
 
 
@@ -81,7 +81,7 @@ def test_what_runs_airflow_starts_the_service_that_builds_its_image(name: str) -
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.endswith("-init")])
 def test_up_waits_for_the_end_of_a_command(name: str) -> None:
-    """Compose waits for what a service needs to have ended, else only until it runs."""
+    """Compose waits for the end of a command that a service depends on; otherwise only until it runs."""
     found = {
         other: service["depends_on"][name]
         for other, service in SERVICES.items()
@@ -99,7 +99,7 @@ def test_postgres_is_healthy_only_when_it_answers_by_tcp() -> None:
 
 
 def test_there_is_time_to_stop() -> None:
-    """Docker kills what has not ended within ten seconds, or the grace period."""
+    """Docker kills containers that have not ended within ten seconds, or the grace period."""
     seconds = {"s": 1, "m": 60}
     grace = {
         name: int(text[:-1]) * seconds[text[-1]]
@@ -134,7 +134,7 @@ def test_make_adds_the_secrets_that_an_older_env_lacks(tmp_path: Path) -> None:
     (tmp_path / "Makefile").symlink_to(CHECKOUT / "Makefile")
     old = "# mine\nPOSTGRES_PASSWORD=kept\nexport S3_ACCESS_KEY = kept too\nHSDS_PASSWORD=\nAIS_TARGETS=3"  # no \n
     (tmp_path / ".env").write_text(old)
-    for _ in range(2):  # once more changes nothing
+    for _ in range(2):  # repeating it changes nothing
         subprocess.run(["make", ".env"], cwd=tmp_path, check=True, capture_output=True)
         text = (tmp_path / ".env").read_text()
         assert text.startswith(f"{old}\n")
@@ -156,7 +156,7 @@ def test_make_adds_the_secrets_that_an_older_env_lacks(tmp_path: Path) -> None:
 def test_a_short_jwt_secret_of_an_older_env_stays_and_make_says_how_to_replace_it(
     tmp_path: Path, line: str, told: bool
 ) -> None:
-    secret = "0123456789abcdef" * 3  # as long as `make .env` once made it
+    secret = "0123456789abcdef" * 3  # the length that `make .env` once used
     (tmp_path / "Makefile").symlink_to(CHECKOUT / "Makefile")
     (tmp_path / ".env").write_text(line.format(secret) + "\n")
     done = subprocess.run(["make", ".env"], cwd=tmp_path, check=True, capture_output=True, text=True)
@@ -182,11 +182,11 @@ def test_connections_lead_to_the_services() -> None:
     aws = found["AIRFLOW_CONN_AWS_DEFAULT"]
     endpoint = f"http://s3:{SERVICES['s3']['environment']['GATEWAY_PORT']}"
     assert aws.extra_dejson["endpoint_url"] == endpoint == SERVICES["aistore"]["environment"]["S3_ENDPOINT"]
-    config = ElementTree.parse(CHECKOUT / "include" / "stack" / "images" / "clickhouse" / "config.xml")  # noqa: S314 - ours
+    config = ElementTree.parse(CHECKOUT / "include" / "storeside" / "stack" / "images" / "clickhouse" / "config.xml")  # noqa: S314 - ours
     collection = config.find(f"named_collections/{aws.extra_dejson['clickhouse_collection']}")
     assert collection is not None
     assert collection.findtext("url") == endpoint + "/"
-    users = ElementTree.parse(CHECKOUT / "include" / "stack" / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
+    users = ElementTree.parse(CHECKOUT / "include" / "storeside" / "stack" / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
     user = users.find(f"users/{found['AIRFLOW_CONN_CLICKHOUSE_DEFAULT'].login}")
     assert user is not None
     assert f"GRANT NAMED COLLECTION ON {collection.tag}" in [query.text for query in user.findall("grants/query")]
@@ -195,7 +195,7 @@ def test_connections_lead_to_the_services() -> None:
 
 
 def test_no_connection_takes_a_port_of_aistore() -> None:
-    """They are among those that Linux gives to outgoing connections; then a node could not listen at its own."""
+    """They are in Linux' range for outgoing connections; without this a node could not listen at its own."""
     first, last = SERVICES["aistore"]["sysctls"]["net.ipv4.ip_local_reserved_ports"].split("-")
     assert int(first) <= container.PORT
     assert int(last) >= container.PORT + 64
@@ -212,7 +212,7 @@ def test_aistore_gets_its_backend() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_image_has_one_virtual_environment(target: str) -> None:
-    """A second one on top of it hides the first, whose layers stay in the image."""
+    """A second one on top hides the first, whose layers stay in the image."""
     parents = {name: parent for parent, name in re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)}
     found, stage = [], target
     while stage in STAGES:
@@ -256,7 +256,7 @@ def packages(path: Path) -> set[str]:
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Return the versions of a lock file by package; every one of them has hashes."""
+    """Return the versions of a lock file by package; every package has hashes."""
     text = path.read_text()
     found = re.findall(r"^([a-z0-9._-]+)==(\S+)[^\n]*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
     assert len(found) == len(re.findall(r"^\w", text, re.MULTILINE)), path
@@ -280,7 +280,7 @@ def test_images_install_the_versions_of_the_project_by_hash(image: str) -> None:
         assert version in ("", locked[name]), package
     both = locked.keys() & project.keys()
     assert {name: locked[name] for name in both} == {name: project[name] for name in both}, "run `make lock`"
-    # `make audit` looks at this one besides the project's, which has all packages of the others.
+    # Besides the project's lock, which has all packages of the others, `make audit` checks this one.
     assert image == "airflow" or locked.keys() <= project.keys()
 
 

@@ -1,4 +1,4 @@
-"""What is said of targets that do not answer: a proxy of our own answers for them, as AIStore's does."""
+"""Reports on targets that do not answer: a test's proxy answers for them, as AIStore's does."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.doctor import aistore as doctor
-from include.stack.settings import HOST
-from include.storage import control_plane
-from include.storage.cluster import Cluster
-from include.storage.control_plane import Target, stuck, unanswering
-from include.transform import jobs
-from include.transform.errors import StuckTargetError, TransientTransformError
+from storeside.aistore import control_plane, jobs
+from storeside.aistore.cluster import Cluster
+from storeside.aistore.control_plane import Target, stuck, unanswering
+from storeside.aistore.errors import AIStoreTransientError, StuckTargetError
+from storeside.doctor import aistore as doctor
+from storeside.stack.settings import HOST
 from tests.support import small_spec
 
 SECONDS = 0.3
@@ -36,7 +35,7 @@ class Proxy(http.server.ThreadingHTTPServer):
         super().__init__((HOST, 0), Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a client that has given up
+        pass  # a client that has stopped waiting
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -144,11 +143,11 @@ def test_a_proxy_that_is_gone_is_no_stuck_target() -> None:
 
 
 def test_an_etl_is_not_started_beside_a_stuck_target(proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One error that names the target, at once, and not four tries that end in time-outs."""
+    """One error that names the target, at once, instead of four attempts that time out."""
     found, client = proxy({"aistarget1": {"node_status"}})
-    monkeypatch.setattr("include.transform.etl._running", lambda client, spec: False)
-    monkeypatch.setattr("include.transform.jobs.alone", lambda *a, **k: jobs.naming_stuck_targets(client))
-    from include.transform import etl
+    monkeypatch.setattr("storeside.aistore.etl._running", lambda client, spec: False)
+    monkeypatch.setattr("storeside.aistore.etl.locked", lambda *a, **k: jobs.naming_stuck_targets(client))
+    from storeside.aistore import etl
 
     started = time.monotonic()
     with pytest.raises(StuckTargetError, match=r"target aistarget1 is stuck.*make restart COMPONENT=ais-target-1"):
@@ -160,13 +159,13 @@ def test_an_etl_is_not_started_beside_a_stuck_target(proxy: Any, monkeypatch: py
 def test_an_error_of_a_control_call_becomes_the_name_of_the_stuck_target(proxy: Any) -> None:
     _, client = proxy({"aistarget0": {"etl"}})
     with pytest.raises(StuckTargetError, match="aistarget0"), jobs.naming_stuck_targets(client):
-        raise TransientTransformError("the AIStore cluster still does not answer as a whole")
+        raise AIStoreTransientError("the AIStore cluster still does not answer as a whole")
 
 
 def test_without_a_stuck_target_the_error_stays(proxy: Any) -> None:
     _, client = proxy({"aistarget0": {"smap"}})
-    with pytest.raises(TransientTransformError, match=r"^try later$"), jobs.naming_stuck_targets(client):
-        raise TransientTransformError("try later")
+    with pytest.raises(AIStoreTransientError, match=r"^try later$"), jobs.naming_stuck_targets(client):
+        raise AIStoreTransientError("try later")
 
 
 def test_the_doctor_names_target_and_remedy(proxy: Any) -> None:

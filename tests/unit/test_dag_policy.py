@@ -13,10 +13,10 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
-from include.stack.settings import CHECKOUT
-from include.storage.buckets import PROVIDERS
-from include.transform.etl import COMMUNICATION_TYPES
-from include.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
+from storeside.aistore.buckets import PROVIDERS
+from storeside.aistore.etl import COMMUNICATION_TYPES
+from storeside.stack.settings import CHECKOUT
+from storeside.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
 
 DAGS = tuple(sorted(path.stem for path in (CHECKOUT / "dags").glob("*.py")))
 PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
@@ -39,7 +39,7 @@ def test_every_dag_can_be_read(bag: DagBag) -> None:
 
 
 def test_dag_can_be_stored(dag: Any) -> None:
-    """As the DAG processor does; it finds, for one, arguments that are BaseOperator's own."""
+    """As the DAG processor stores it; this detects, for example, arguments that are BaseOperator's own."""
     DagSerialization.to_dict(dag)
 
 
@@ -63,11 +63,11 @@ def test_tasks_are_owned_retried_and_ours(dag: Any) -> None:
     for task in dag.tasks:
         assert task.owner not in ("", "airflow"), task.task_id
         assert task.retries >= 1, task.task_id
-        assert type(task).__module__.split(".")[0] == "operators", task.task_id
+        assert type(task).__module__.split(".")[:2] == ["storeside", "operators"], task.task_id
 
 
 def test_assets_are_called_as_those_who_wait_for_them_call_them(dag: Any) -> None:
-    """Airflow has one active asset per URI: a DAG that waits for it under another name would never run."""
+    """Airflow has one active asset per URI: a DAG that waits for the asset under another name would never run."""
     ours = [outlet for task in dag.tasks for outlet in task.outlets if isinstance(outlet, Asset)]
     condition = dag.timetable.asset_condition
     waited_for = condition.objects if condition else []
@@ -168,7 +168,7 @@ LOADED = "print('loaded', json.dumps(sorted(banned & {name.split('.')[0] for nam
 
 
 def loaded(*steps: str) -> list[set[str]]:
-    """Return the heavy modules that are there after each step, in a process of its own."""
+    """Return the heavy modules that are loaded after each step, in a new process."""
     code = "".join(f"{step}\n{LOADED}\n" for step in steps)
     script = f"import json, sys\nbanned = set({sorted(BANNED)!r})\n{code}"
     done = subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, check=True, capture_output=True, text=True)
@@ -178,7 +178,7 @@ def loaded(*steps: str) -> list[set[str]]:
 
 def test_operators_load_no_heavy_module() -> None:
     ours = ", ".join(
-        ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
+        ".".join(("storeside", *path.relative_to(CHECKOUT).with_suffix("").parts))
         for path in sorted((CHECKOUT / "operators").rglob("*.py"))
         if path.name != "__init__.py"
     )

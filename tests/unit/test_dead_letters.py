@@ -1,19 +1,19 @@
-"""Dead letters of a queue whose number SQS tells too late: its counts are approximate."""
+"""Dead letters of a queue whose count SQS reports too late: its counts are approximate."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from include.events.dead_letters import DeadLetters
-from include.events.queue import Queue
+from storeside.events.dead_letters import DeadLetters
+from storeside.events.queue import Queue
 
 URL = "http://sqs/000000000000/"
 ARN = "arn:aws:sqs:us-east-1:000000000000:q-dlq"
 
 
 class LateCounts:
-    """A dead-letter queue that says that it is empty, and gives three messages all the same, one at a time."""
+    """A dead-letter queue that reports 0 messages but delivers three, one at a time."""
 
     def __init__(self) -> None:
         self.waiting = ["a", "b", "c"]

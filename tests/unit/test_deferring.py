@@ -12,17 +12,17 @@ from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout, TaskD
 from airflow.sdk.serde import deserialize, serialize
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from include.stack.settings import CHECKOUT
-from operators import deferring
-from operators.deferring import DeferringOperator
+from storeside.operators import deferring
+from storeside.operators.deferring import DeferringOperator
+from storeside.stack.settings import CHECKOUT
 
-TIMED_OUT = {"error": "Trigger timeout"}  # as the scheduler writes it (check_trigger_timeouts)
+TIMED_OUT = {"error": "Trigger timeout"}  # the scheduler's text (check_trigger_timeouts)
 KILLED: list[Any] = []
 SLEPT: list[float] = []
 
 
 class Waiting(BaseTrigger):
-    """A trigger that notes that it was told to stop."""
+    """A trigger that records that it was stopped."""
 
     def __init__(self, job: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ class Waiting(BaseTrigger):
 
 
 class Instance:
-    """What the operator uses of a task instance; its XComs go through Airflow's own serialization."""
+    """The part of a task instance that the operator uses; its XComs go through Airflow's own serialization."""
 
     def __init__(self) -> None:
         self.xcoms: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def test_what_a_task_waited_for_is_stopped_when_its_time_is_over(context: Any, j
 
 @pytest.mark.parametrize(("minutes", "seconds"), [(5, 10), (0.1, 3)])
 def test_the_triggerer_has_let_go_before_anything_is_stopped(context: Any, minutes: float, seconds: float) -> None:
-    """It would do again what is stopped. The task has as much time for both as for anything else."""
+    """Otherwise the triggerer would repeat the stopped work. The task has the usual time for both together."""
     deferred(operator(minutes), Waiting("j"))
     assert SLEPT == []
     with pytest.raises(TaskDeferralTimeout):

@@ -1,4 +1,4 @@
-"""What becomes of a message by what became of its events."""
+"""Outcomes of messages, derived from the outcomes of their events."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.events.deliveries import FOLDER, Delivery, Outcome, State, oldest
-from include.events.queue import Message
-from include.storage.names import PROBES, SCRATCH, THROUGHPUT
+from storeside.aistore.names import PROBES, SCRATCH, THROUGHPUT
+from storeside.events.deliveries import FOLDER, Delivery, Outcome, State, oldest
+from storeside.events.queue import Message
 
 
 def delivery(state: State, *, receives: int = 1, failures: int = 0) -> Delivery:
@@ -29,7 +29,7 @@ def delivery(state: State, *, receives: int = 1, failures: int = 0) -> Delivery:
 
 @pytest.mark.parametrize("receives", range(1, 50))
 def test_what_was_not_tried_comes_again_later_each_time(receives: int) -> None:
-    """SQS counts receives: while what it needs is away a message is not to use up those that it has."""
+    """SQS counts receives: during an outage of a server a message must not use up its receives."""
     untried = delivery("untried", receives=receives)
     assert untried.verdict(3, 50) == "release"
     assert untried.delay_seconds == min(15 * 2 ** (receives - 1), 900)
@@ -46,8 +46,8 @@ def test_what_failed_comes_again_later_each_time() -> None:
         (("loaded", "skipped"), 0, 1, "delete"),
         (("failed", "loaded"), 0, 1, "bury"),
         (("failed", "undone"), 1, 9, "release"),
-        (("failed", "undone"), 2, 9, "bury"),  # as the second one alone
-        (("failed", "undone"), 0, 10, "bury"),  # SQS itself would, without a reason
+        (("failed", "undone"), 2, 9, "bury"),  # like the second event by itself
+        (("failed", "undone"), 0, 10, "bury"),  # otherwise SQS itself would, without a reason
         (("undone",), 2, 9, "bury"),
         (("undone", "untried"), 1, 9, "release"),
         (("failed", "untried"), 2, 9, "release"),
@@ -68,7 +68,7 @@ def test_a_message_with_several_events(states: tuple[State, ...], failures: int,
     receives=st.integers(1, 60),
 )
 def test_whatever_is_buried_has_a_reason(state: list[State], failures: int, receives: int) -> None:
-    """And at the last receive that the queue allows nothing is given back, which SQS would move without a reason."""
+    """And at the last receive that the queue allows no message is released: SQS would move it without a reason."""
     found = delivery("untried", receives=receives, failures=failures)
     found.events *= len(state)
     found.outcomes = [Outcome(one, "" if one == "untried" else "why") for one in state]
@@ -80,7 +80,7 @@ def test_whatever_is_buried_has_a_reason(state: list[State], failures: int, rece
 
 
 def body(shape: str, key: str, size: int | None) -> str:
-    """Return the event of a new object as S3, EventBridge or SNS sends it; without the size where it is None."""
+    """Return the event of a new object as S3, EventBridge or SNS sends it; without the size if `size` is None."""
     item = {"key": key, "etag": "e", "eTag": "e"} | ({} if size is None else {"size": size})
     if shape == "eventbridge":
         detail = {"bucket": {"name": "in"}, "object": item, "reason": "PutObject"}
@@ -130,7 +130,7 @@ def test_a_message_that_is_no_notification_is_buried() -> None:
         ([900.0, 990.0], 100),
         ([1005.0], 0),  # from the future: the clock of SQS is ahead of ours
         ([1005.0, 990.0], 10),
-        ([0.0], 0),  # SQS did not say when
+        ([0.0], 0),  # SQS did not report the time
         ([0.0, 990.0], 10),
     ],
 )

@@ -1,4 +1,4 @@
-"""The differential fuzzing of audio: a few hundred files, and whether it sees a difference at all."""
+"""The differential fuzzing of audio: a few hundred files, and proof that it detects differences."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from include.transformers import audio, audio_native
-from include.transformers.audio_limits import Limits
-from include.transformers.formats import AudioFormat
+from storeside.transformers import audio, audio_native
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.formats import AudioFormat
 from tests.fuzz.differential import audio as family
 from tests.unit.test_audio_native import is_of_the_same_libraries
 

@@ -7,24 +7,23 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from include.doctor import connections
-from include.stack.aistore import BACKEND
-from include.stack.settings import CHECKOUT
+from storeside.doctor import connections
+from storeside.stack.aistore import BACKEND
+from storeside.stack.settings import CHECKOUT, SOURCES
 
 PAGE = (CHECKOUT / "docs" / "configuration.md").read_text()
-CODE = [
-    path
-    for folder in ("operators", "include/doctor", "include/storage", "include/transfer", "include/transform",
-                   "include/transformers", "include/events", "include/quality", "include/speech")
-    for path in sorted((CHECKOUT / folder).rglob("*.py"))
-]  # fmt: skip
-# Upper-case words that no environment has, and two of the system's own.
+PACKAGES = (
+    "operators", "aistore", "copying", "doctor", "events", "ledger", "measure", "quality", "speech", "transfer",
+    "transform", "transformers",
+)  # fmt: skip
+CODE = [path for package in PACKAGES for path in sorted((SOURCES / "storeside" / package).resolve().rglob("*.py"))]
+# Upper-case words that are no variables, and two of the system's own.
 NO_VARIABLES = {"RAW_URI", "LD_LIBRARY_PATH"}
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]+(_[A-Z0-9]+)+")
 
 
 def constants(path: Path) -> Iterator[tuple[str, ast.AST | None]]:
-    """Yield every string of a file with the expression that it is an argument of."""
+    """Yield every string of a file with the expression whose argument it is."""
     for node in ast.walk(ast.parse(path.read_text())):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Constant) and isinstance(child.value, str):
@@ -32,7 +31,7 @@ def constants(path: Path) -> Iterator[tuple[str, ast.AST | None]]:
 
 
 def read_from_environment() -> set[str]:
-    """Return names in files that know an environment, apart from ClickHouse's names of errors."""
+    """Return names in files that mention an environment, except ClickHouse's names of errors."""
     return {
         text
         for path in CODE
@@ -43,7 +42,7 @@ def read_from_environment() -> set[str]:
 
 
 def extras() -> set[str]:
-    """Return the names that are asked of a connection's extras."""
+    """Return the names that the code looks up in a connection's extras."""
     found = set()
     for path in CODE:
         for match in re.finditer(r"""extra(?:_dejson)?(?:\.get\(|\[)["'](\w+)["']""", path.read_text()):

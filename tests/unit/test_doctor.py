@@ -8,14 +8,14 @@ import pytest
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, TaskDeferred
 
-from include.doctor import __main__, connections
-from include.doctor.connections import Connection
-from include.doctor.examination import Systems, examine
-from include.doctor.findings import Finding, without_secrets
-from operators import doctor
-from operators.doctor import CheckConnectionsOperator
-from operators.triggers import doctor as triggers
-from operators.triggers.doctor import CheckConnectionsTrigger
+from storeside.doctor import __main__, connections
+from storeside.doctor.connections import Connection
+from storeside.doctor.examination import Systems, examine
+from storeside.doctor.findings import Finding, without_secrets
+from storeside.operators import doctor
+from storeside.operators.doctor import CheckConnectionsOperator
+from storeside.operators.triggers import doctor as triggers
+from storeside.operators.triggers.doctor import CheckConnectionsTrigger
 
 FIELDS = {"conn_type": "aws", "host": "h", "port": 1, "login": "me", "password": "p/w"}
 FORMS = {
@@ -148,7 +148,7 @@ def test_the_triggerer_gets_ids_and_gives_findings(known: Any) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         operator(where="triggerer", sqs_queue="q").execute({})
     path, arguments = deferred.value.trigger.serialize()
-    assert path == "operators.triggers.doctor.CheckConnectionsTrigger"
+    assert path == "storeside.operators.triggers.doctor.CheckConnectionsTrigger"
     assert "secret" not in json.dumps(arguments)
     assert CheckConnectionsTrigger(**arguments).serialize() == (path, arguments)
     event = {"findings": [vars(GOOD), vars(BAD)]}

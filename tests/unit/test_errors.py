@@ -1,4 +1,4 @@
-"""What AIStore says, without what it wraps it in."""
+"""AIStore's error messages without their wrapping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 from aistore.sdk.errors import AISError
 
-from include.transform.errors import plain, said
+from storeside.aistore.errors import plain, said
 
 SERVER = json.dumps({"detail": 'Processing error: no "good"\nobject'})
 

@@ -14,12 +14,12 @@ from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from include.stack.settings import CHECKOUT
-from include.transform.etl import EtlSpec
+from storeside.aistore.etl import EtlSpec
+from storeside.stack.settings import CHECKOUT
 
 # AIStore's k8s.ValidateEtlName (cmn/k8s/util.go of v1.5.0).
 ETL_NAME = re.compile(r"[a-z0-9-]{6,32}", re.ASCII)
-# Kubernetes: names of services (DNS-1035); AIStore makes one of the ETL's name and the target's.
+# Kubernetes: names of services (DNS-1035); AIStore makes one from the ETL's name and the target's.
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 SPEC = EtlSpec("transcode", "image:1", ("serve", "--x"), {"A": "1", "B": "2"}, {"NUM_WORKERS": "1"})
 
@@ -39,7 +39,7 @@ def test_same_specification_same_name() -> None:
 
 def test_name_and_effect_are_the_same_in_another_process() -> None:
     code = (
-        "from include.transform.etl import EtlSpec\n"
+        "from storeside.aistore.etl import EtlSpec\n"
         "s = EtlSpec('transcode', 'image:1', ('serve', '--x'), {'A': '1', 'B': '2'}, {'NUM_WORKERS': '1'})\n"
         "print(s.name, s.effect)"
     )

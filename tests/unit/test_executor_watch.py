@@ -1,4 +1,4 @@
-"""The watch of the LocalExecutor's workers, on real processes that call themselves as Airflow's do."""
+"""The watch of the LocalExecutor's workers, on real processes with the titles of Airflow's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.stack import executor_watch
-from include.stack.executor_watch import TITLE, lost_worker, titles
-from include.stack.settings import CHECKOUT
+from storeside.stack import executor_watch
+from storeside.stack.executor_watch import TITLE, lost_worker, titles
+from storeside.stack.settings import CHECKOUT
 
-# The start of Airflow's executor: workers in one queue, and a scheduler that only counts who is there.
+# The start of Airflow's executor: workers on one queue, and a scheduler that only counts them.
 SCHEDULER = textwrap.dedent(
     """
     import multiprocessing, os, signal, sys, time
@@ -107,7 +107,7 @@ def test_the_command_keeps_its_process_id_and_ends_after_a_loss(tmp_path: Path) 
     script = tmp_path / "scheduler.py"
     script.write_text(SCHEDULER)
     process = subprocess.Popen(
-        [sys.executable, "-m", "include.stack.executor_watch", sys.executable, str(script), "3", "0"],
+        [sys.executable, "-m", "storeside.stack.executor_watch", sys.executable, str(script), "3", "0"],
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         env={**os.environ, "SPT_NOENV": "1"},
@@ -121,7 +121,7 @@ def test_the_command_keeps_its_process_id_and_ends_after_a_loss(tmp_path: Path) 
         deadline = time.monotonic() + 20
         while len(titles(found)) < 3 and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(2)  # the watch looks once a second
+        time.sleep(2)  # the watch polls once a second
         psutil.Process(max(titles(found))).kill()
         assert process.wait(60) in (0, -signal.SIGTERM)
         assert "of the LocalExecutor was killed" in process.stdout.read()

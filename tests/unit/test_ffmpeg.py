@@ -1,4 +1,4 @@
-"""The ffmpeg command as a transformer: what it makes, what it refuses, what it may not do."""
+"""The ffmpeg command as a transformer: its results, its refusals, its restrictions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from include.stack.speech_corpus import make_bad
-from include.transformers import audio_transformers
-from include.transformers.audio import AudioError, probe, transcode
-from include.transformers.audio_limits import Limits
-from include.transformers.ffmpeg import AudioFfmpeg
-from include.transformers.ffmpeg_settings import FORMATS, FfmpegSettings
-from include.transformers.formats import AudioFormat
+from storeside.stack.speech_corpus import make_bad
+from storeside.transformers import audio_transformers
+from storeside.transformers.audio import AudioError, probe, transcode
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.ffmpeg import AudioFfmpeg
+from storeside.transformers.ffmpeg_settings import FORMATS, FfmpegSettings
+from storeside.transformers.formats import AudioFormat
 from tests.unit.test_audio import FLAC, SPEECH, WAV, Watch, playlists, riff, s16, secret, sine, wav
 
 pytestmark = pytest.mark.skipif(
@@ -41,7 +41,7 @@ def to_wav() -> AudioFfmpeg:
     return made_by(WAV_16K)
 
 
-# --- what it makes
+# --- results
 
 
 def test_it_writes_the_file_that_the_others_write(to_wav: AudioFfmpeg) -> None:
@@ -84,7 +84,7 @@ def test_the_name_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert transformer.transform(WAV, "", "") == transcode(WAV, AudioFormat())
 
 
-# --- what it refuses
+# --- refusals
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_the_address_space_is_bounded() -> None:
 
 
 def instead_of_ffmpeg(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a script in the command's place."""
+    """Replace the command by a script."""
     tool = folder / "ffmpeg"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)

@@ -1,4 +1,4 @@
-"""The targets of the coverage-guided fuzzing without their engine, and what is read from what the engine says."""
+"""The targets of the coverage-guided fuzzing without their engine, and the parser of the engine's output."""
 
 from __future__ import annotations
 

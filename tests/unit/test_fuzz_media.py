@@ -1,4 +1,4 @@
-"""The short form of `make fuzz`: what decodes recordings, given what is none."""
+"""The short form of `make fuzz`: decoders of recordings on input that is no recording."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from include.transformers.audio import probe
+from storeside.transformers.audio import probe
 from tests.fuzz import media, recordings
 
 

@@ -1,4 +1,4 @@
-"""The short form of the fuzzing of tables and events, and what it has found."""
+"""The short form of the fuzzing of tables and events, and the faults that it has found."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 import pyarrow as pa
 import pytest
 
-from include.events.notifications import parse
-from include.transfer import parquet as objects
-from include.transfer import push
-from include.transfer.arrow_types import arrow_columns
-from include.transfer.errors import ObjectError
-from include.transfer.formats import Csv
+from storeside.events.notifications import parse
+from storeside.transfer import parquet as objects
+from storeside.transfer import push
+from storeside.transfer.arrow_types import arrow_columns
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.formats import Csv
 from tests.fuzz import tables
 from tests.fuzz.tables import Held
 from tests.transfers import parquet
@@ -36,7 +36,7 @@ def test_parsers_refuse_by_their_own_errors_in_bounded_time() -> None:
 
 
 def test_a_sample_of_a_block_that_unpacks_to_much_costs_no_more_than_the_block() -> None:
-    """Every sip copied what was left of the block: 64 MB, four thousand times."""
+    """Every small read copied the rest of the block: 64 MB, four thousand times."""
     bomb = tables.snappy_bomb()
     assert len(bomb) < 4 << 20
     held = Held("a.csv.snappy", bomb)
@@ -54,15 +54,15 @@ def test_rows_of_a_damaged_parquet_object_are_an_error_of_the_object(at: int) ->
     try:
         schema, batches = objects.row_groups(Held("a.parquet", bytes(content)))
         assert sum(len(piece) for piece in push._arrow_stream(schema, batches))
-    except ObjectError:
+    except LoadObjectError:
         pass
 
 
 @pytest.mark.parametrize("header", [b"\xff\tb\n", b"a\ta\n", b"a\tb\xc3\n"])
 def test_a_header_that_is_none_is_an_error_of_the_object(header: bytes) -> None:
-    with pytest.raises(ObjectError):
+    with pytest.raises(LoadObjectError):
         push.csv_columns(header + b"1\t2\n", Csv("\t"))
-    with pytest.raises(ObjectError):
+    with pytest.raises(LoadObjectError):
         push.csv_columns((header + b"1\t2\n"), Csv("\t", encoding="utf-16"))
 
 

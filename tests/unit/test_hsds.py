@@ -1,4 +1,4 @@
-"""What of HSDS needs no server: the mapping of types, requests, connections, and the operators' arguments."""
+"""The parts of HSDS support that need no server: mapping of types, requests, connections, operators' arguments."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpys
 
-from include.hsds import plan as plans
-from include.hsds.client import Server
-from include.hsds.errors import RequestError, TransientError
-from include.hsds.export import Export, Exporter, s3_call
-from include.hsds.imports import Import
-from include.hsds.mapping import Mapping
-from include.hsds.plan import Slab, plan
-from include.hsds.sources import chunks_of
-from include.stack import cli, hsds
-from include.stack.settings import CHECKOUT, Stack, StackError
-from operators.hooks.hsds import server_of
-from operators.hsds import SLAB_BYTES, HSDSExportDatasetOperator, HSDSImportDatasetOperator, hsds_errors
+from storeside.hsds import plan as plans
+from storeside.hsds.client import Server
+from storeside.hsds.errors import HsdsInputError, HsdsTransientError
+from storeside.hsds.export import Export, Exporter, s3_call
+from storeside.hsds.imports import Import
+from storeside.hsds.mapping import Mapping
+from storeside.hsds.plan import Slab, plan
+from storeside.hsds.sources import chunks_of
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.hsds import server_of
+from storeside.operators.hsds import SLAB_BYTES, HSDSExportDatasetOperator, HSDSImportDatasetOperator
+from storeside.stack import cli, hsds
+from storeside.stack.settings import CHECKOUT, Stack, StackError
 
 SCALARS = st.sampled_from(["i1", "i2", "<i4", ">i4", "i8", "u1", ">u2", "u4", "u8", "f4", ">f8", "?"])
 
@@ -101,20 +102,20 @@ def test_chunks_are_at_most_two_megabytes(shape: list[int], kind: str) -> None:
     ],
 )
 def test_layouts_that_cannot_be(dtype: Any, rank: int, layout: str, said: str) -> None:
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(HsdsInputError) as caught:
         Mapping(np.dtype(dtype), rank, layout, range(5))
     assert said in str(caught.value)
 
 
 def test_a_table_is_not_too_wide() -> None:
-    with pytest.raises(RequestError, match="would make 1001 columns, more than 1000: choose 'array'"):
+    with pytest.raises(HsdsInputError, match="would make 1001 columns, more than 1000: choose 'array'"):
         Mapping(np.dtype("i8"), 2, "wide", range(1001))
 
 
 def test_a_string_that_is_none_is_said() -> None:
     mapping = Mapping(np.dtype("S2"), 1, "long", range(0))
     assert mapping.schema.field("value").type == pa.string()
-    with pytest.raises(RequestError, match="column 'value': has strings that are not UTF-8"):
+    with pytest.raises(HsdsInputError, match="column 'value': has strings that are not UTF-8"):
         mapping.table(Slab((range(1),)), np.array([b"\xff\xfe"]))
 
 
@@ -126,13 +127,13 @@ def test_a_string_that_is_none_is_said() -> None:
     ],
 )  # fmt: skip
 def test_exports_that_make_no_sense(arguments: dict[str, Any]) -> None:
-    with pytest.raises(RequestError):
+    with pytest.raises(HsdsInputError):
         Export(**{"domain": "/d", "path": "/p", "bucket": "b", "prefix": "p", **arguments})
 
 
 @pytest.mark.parametrize("arguments", [{"gzip": 10}, {"gzip": -1}, {"slab_bytes": 1}, {"workers": 0}])
 def test_imports_that_make_no_sense(arguments: dict[str, Any]) -> None:
-    with pytest.raises(RequestError):
+    with pytest.raises(HsdsInputError):
         Import(**{"source": "a.h5", "domain": "/d", "path": "/p", **arguments})
 
 
@@ -178,7 +179,7 @@ def test_what_keys_need_of_a_plan_is_found_once(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_what_s3_cannot_be_asked_for_is_not_tried_again(error: Exception, said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(HsdsInputError, match=said):
         s3_call(raising(error), "s3://b/p")
 
 
@@ -193,7 +194,7 @@ def test_what_s3_cannot_be_asked_for_is_not_tried_again(error: Exception, said: 
     ],
 )  # fmt: skip
 def test_an_s3_that_is_not_reached_is_tried_again(error: Exception) -> None:
-    with pytest.raises(TransientError, match="s3://b/p: S3 cannot be reached: "):
+    with pytest.raises(HsdsTransientError, match="s3://b/p: S3 cannot be reached: "):
         s3_call(raising(error), "s3://b/p")
 
 
@@ -225,9 +226,9 @@ def test_the_endpoint_of_a_connection(connection: dict[str, Any], endpoint: str)
 
 
 def test_connections_without_an_endpoint() -> None:
-    with pytest.raises(RequestError, match="connection c: needs the host of an HSDS service node"):
+    with pytest.raises(HsdsInputError, match="connection c: needs the host of an HSDS service node"):
         server_of(Connection(conn_id="c", conn_type="http"))
-    with pytest.raises(RequestError, match="begins with http://"):
+    with pytest.raises(HsdsInputError, match="begins with http://"):
         Server("hsds:5101")
 
 
@@ -242,10 +243,10 @@ def test_template_fields_are_arguments(operator: Any) -> None:
 
 
 def test_errors_are_retried_when_that_helps() -> None:
-    with pytest.raises(AirflowFailException, match="no such"), hsds_errors():
-        raise RequestError("no such")
-    with pytest.raises(AirflowException, match="busy") as caught, hsds_errors():
-        raise TransientError("busy")
+    with pytest.raises(AirflowFailException, match="no such"), airflow_errors():
+        raise HsdsInputError("no such")
+    with pytest.raises(AirflowException, match="busy") as caught, airflow_errors():
+        raise HsdsTransientError("busy")
     assert not isinstance(caught.value, AirflowFailException)
 
 

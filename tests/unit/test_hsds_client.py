@@ -1,4 +1,4 @@
-"""Slabs over HTTP: what is compressed, or longer than the slab, is not taken for its elements."""
+"""Slabs over HTTP: a body that is compressed, or longer than the slab, is not taken for its elements."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from include.hsds.client import Client, Dataset, Server
-from include.hsds.errors import RequestError
-from include.hsds.plan import Slab
+from storeside.hsds.client import Client, Dataset, Server
+from storeside.hsds.errors import HsdsInputError
+from storeside.hsds.plan import Slab
 
-# Compressed it is longer, so that its length does not tell.
+# Compressed it is longer, so that its length does not show the compression.
 VALUES = np.random.default_rng(5).bytes(100_000)
 DATASET = Dataset("/d.h5", "/t", "d-1", {}, (len(VALUES),), (len(VALUES),))
 SLAB = Slab((range(len(VALUES)),))
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers with `VALUES` by the domain's server: compressed where that is taken, always, or with more behind."""
+    """Answers with `VALUES` by the domain's server: compressed if accepted, always, or with further bytes."""
 
     protocol_version = "HTTP/1.1"
 
@@ -66,12 +66,12 @@ def test_a_slab_comes_as_it_is(endpoint: str, kind: str) -> None:
 def test_what_is_compressed_all_the_same_is_refused(endpoint: str) -> None:
     client = Client(Server(f"{endpoint}/always"))
     said = r"dataset '/t' of '/d.h5': came compressed \(gzip\).*: turn off the compression of HSDS at http"
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(HsdsInputError, match=said):
         client.read_into(DATASET, SLAB, memoryview(bytearray(len(VALUES))))
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(HsdsInputError, match=said):
         client.read(DATASET, SLAB, len(VALUES))
 
 
 def test_what_is_longer_than_the_slab_is_refused(endpoint: str) -> None:
-    with pytest.raises(RequestError, match=r"\[0:100000\]: more than its 100000 bytes came"):
+    with pytest.raises(HsdsInputError, match=r"\[0:100000\]: more than its 100000 bytes came"):
         Client(Server(f"{endpoint}/more")).read_into(DATASET, SLAB, memoryview(bytearray(len(VALUES))))

@@ -1,4 +1,4 @@
-"""Selections and slabs: whatever is asked for is read once, in bounded pieces."""
+"""Selections and slabs: every selected element is read once, in bounded pieces."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from include.hsds.errors import RequestError
-from include.hsds.plan import Slab, plan
-from include.hsds.selection import parse
+from storeside.hsds.errors import HsdsInputError
+from storeside.hsds.plan import Slab, plan
+from storeside.hsds.selection import parse
 
 
 @st.composite
@@ -38,8 +38,8 @@ def test_slabs_are_the_selection_and_fit(
     shape, selection = found
     try:
         slabs = plan(selection, chunks[: len(shape)], element, most, whole_rows)
-    except RequestError:
-        # a row is only refused when it does not fit
+    except HsdsInputError:
+        # a row is refused only if it does not fit
         assert whole_rows
         assert math.prod(map(len, selection[1:])) * element > most
         return
@@ -52,7 +52,7 @@ def test_slabs_are_the_selection_and_fit(
         assert slab.count * element <= most
         if whole_rows:
             assert slab.shape[1:] == tuple(map(len, selection[1:]))
-    # where the data begin tells slabs apart
+    # the offset of the data distinguishes slabs
     assert len({tuple(slab.dimensions[n].start for n in slabs.split) for slab in slabs}) == len(slabs)
 
 
@@ -133,15 +133,17 @@ def test_short_selections_take_the_rest() -> None:
     ],
 )
 def test_wrong_selections_are_refused(text: str, said: str) -> None:
-    with pytest.raises(RequestError, match="selection") as caught:
+    with pytest.raises(HsdsInputError, match="selection") as caught:
         parse(text, (4, 5))
     assert said in str(caught.value)
 
 
 def test_a_selection_that_is_too_large_for_a_slab_says_what_helps() -> None:
-    with pytest.raises(RequestError, match=r"one row takes 17600 bytes, more than the 8000 of a slab.*layout 'long'"):
+    with pytest.raises(
+        HsdsInputError, match=r"one row takes 17600 bytes, more than the 8000 of a slab.*layout 'long'"
+    ):
         plan((range(10), range(2200)), (10, 2200), 8, 8000, whole_rows=True)
-    with pytest.raises(RequestError, match="one element takes 9000 bytes"):
+    with pytest.raises(HsdsInputError, match="one element takes 9000 bytes"):
         plan((range(10),), (10,), 9000, 8000)
 
 
@@ -168,7 +170,7 @@ def test_a_narrow_selection_takes_more_rows(columns: range, whole_rows: bool) ->
 def test_slabs_do_not_depend_on_what_is_left_out(
     rows: int, chunk: int, place: int, width: int, data: st.DataObject, most: int, whole_rows: bool
 ) -> None:
-    """What is chosen of a row of chunks is cut into as many slabs as a dataset of just that."""
+    """The selected part of a row of chunks is cut into as many slabs as a dataset of only that part."""
     start = data.draw(st.integers(0, width - 1))
     stop = data.draw(st.integers(start + 1, width))
     count = stop - start

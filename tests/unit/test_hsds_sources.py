@@ -1,4 +1,4 @@
-"""Parquet as what is imported into HSDS: what would be stored as other values is refused."""
+"""Parquet as the source of an import into HSDS: values that would be stored as other values are refused."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.hsds.errors import RequestError
-from include.hsds.imports import Import, Importer
-from include.hsds.plan import Slab
-from include.hsds.sources import ParquetSource, local_parquet
+from storeside.hsds.errors import HsdsInputError
+from storeside.hsds.imports import Import, Importer
+from storeside.hsds.plan import Slab
+from storeside.hsds.sources import ParquetSource, local_parquet
 
 INT, SMALL, REAL = pa.int64(), pa.int32(), pa.float32()
 
@@ -43,7 +43,7 @@ def test_lists_of_equal_length_are_rows(tmp_path: Path, kind: pa.DataType) -> No
 )
 def test_lists_of_other_lengths_are_refused(tmp_path: Path, kind: pa.DataType, lists: Any) -> None:
     source = source_of(tmp_path, {"a": pa.array(lists, kind)}, "array")
-    with pytest.raises(RequestError, match="column 'a': has NULL, or lists that do not have 2 values as the first"):
+    with pytest.raises(HsdsInputError, match="column 'a': has NULL, or lists that do not have 2 values as the first"):
         values(source)
 
 
@@ -68,7 +68,7 @@ def test_wide_rows_keep_the_type_of_their_columns(tmp_path: Path, kind: pa.DataT
     ],
 )
 def test_wide_rows_of_several_types_are_refused(tmp_path: Path, columns: Any, said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(HsdsInputError, match=said):
         source_of(tmp_path, columns, "wide")
 
 
@@ -77,7 +77,9 @@ def test_lists_are_no_elements_and_nothing_is_created(tmp_path: Path, columns: A
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     no_server: Any = None
     request = Import(str(tmp_path / "x.parquet"), "/d.h5", "/t")
-    with pytest.raises(RequestError, match=r"layout 'table': column 'a' has lists: choose 'array'$"):
+    with pytest.raises(HsdsInputError, match=r"layout 'table': column 'a' has lists: choose 'array'$"):
         Importer(no_server, None, request, "one").run()
-    with pytest.raises(RequestError, match="column 'a' has lists: choose 'array', with files that have this column"):
+    with pytest.raises(
+        HsdsInputError, match="column 'a' has lists: choose 'array', with files that have this column"
+    ):
         source_of(tmp_path, columns | {"b": [1, 2]}, "table")

@@ -11,9 +11,9 @@ from aistore.sdk.errors import AISError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.transform import jobs
-from include.transform.journal import failures
-from include.transformers.failures import Failure, parse
+from storeside.aistore import jobs
+from storeside.transform.journal import failures
+from storeside.transformers.failures import Failure, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
@@ -37,7 +37,7 @@ def test_anything_else_is_passed_over(text: str) -> None:
 
 
 class Client:
-    """A cluster whose targets have a log each."""
+    """A cluster whose targets each have a log."""
 
     def __init__(self, logs: dict[str, str | None]) -> None:
         self.logs = logs

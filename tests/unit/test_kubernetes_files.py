@@ -12,10 +12,10 @@ import pytest
 import yaml
 from kubernetes import client
 
-from include.doctor.aistore import FEATURES
-from include.doctor.connections import Connection
-from include.stack.settings import CHECKOUT
-from operators.aistore import TRANSFORMER_IMAGE
+from storeside.doctor.aistore import FEATURES
+from storeside.doctor.connections import Connection
+from storeside.operators.aistore import TRANSFORMER_IMAGE
+from storeside.stack.settings import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "kubernetes"
 OWN = {
@@ -31,7 +31,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def unknown(value: Any, kind: str, path: str = "") -> Iterator[str]:
-    """Yield the keys that Kubernetes' own model of an object does not have."""
+    """Yield the keys that are missing in Kubernetes' own model of an object."""
     if kind.startswith("list["):
         for item in value:
             yield from unknown(item, kind[5:-1], path)
@@ -67,7 +67,7 @@ def test_the_check_sees_a_wrong_key() -> None:
 def test_pods_may_be_read_by_those_who_watch_them() -> None:
     role, binding = documents("rbac.yaml")
     allowed = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
-    # what include.transform.pods and include.doctor.kubernetes call
+    # the calls of storeside.aistore.pods and storeside.doctor.kubernetes
     assert {("pods", "list"), ("pods/log", "get")} <= allowed
     assert not {v for _, v in allowed} & {"create", "delete", "update", "patch", "*"}
     values = documents("airflow-values.yaml")[0]
@@ -115,7 +115,7 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
     assert aws["extra"]["clickhouse_collection"] in collection
     grants = configuration["users"]["storeside/grants/query"]
     assert f"GRANT NAMED COLLECTION ON {collection[0]}" in grants
-    users = ElementTree.parse(CHECKOUT / "include" / "stack" / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
+    users = ElementTree.parse(CHECKOUT / "include" / "storeside" / "stack" / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
     assert [query.text for query in users.findall("users/storeside/grants/query")] == grants
     page = (CHECKOUT / "docs" / "configuration.md").read_text()
     for grant in grants:

@@ -1,4 +1,4 @@
-"""The faults of the link that stands between two parts in tests."""
+"""The faults of the link that tests put between two servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from include.stack.settings import HOST
+from storeside.stack.settings import HOST
 from tests.chaos.answers import AWS_ANSWERS, GATEWAY_ANSWERS, Answer
 from tests.link import Link, linked
 from tests.support import until
@@ -25,7 +25,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.flush_headers()
-        time.sleep(0.05)  # the head comes in two pieces
+        time.sleep(0.05)  # the head arrives in two pieces
         self.send_header("Content-Length", str(len(BODY)))
         self.end_headers()
         self.wfile.write(BODY)
@@ -73,7 +73,7 @@ def get(connection: http.client.HTTPConnection) -> tuple[int, bytes]:
 )
 def test_a_request_is_answered_in_the_servers_place(link: Link, answer: Answer, status: int, word: bytes) -> None:
     with client(link) as connection:
-        assert get(connection) == (200, BODY)  # the connection is there before the fault
+        assert get(connection) == (200, BODY)  # the connection exists before the fault
         link.answer = answer
         found, body = get(connection)
         assert (found, word in body, link.met) == (status, True, 1)

@@ -1,4 +1,4 @@
-"""The Makefile: what it deletes, and what it installs from, with stand-ins for Python and uv."""
+"""The Makefile: the files that it deletes, and its installation, with stand-ins for Python and uv."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from include.stack.settings import CHECKOUT
+from storeside.stack.settings import CHECKOUT
 
-# A python3 that is $VERSION, whose pip installs a uv that notes what it is asked.
+# A python3 of version $VERSION, whose pip installs a uv that records its arguments.
 PYTHON = """\
 #!/bin/bash
 case "$*" in
@@ -36,9 +36,9 @@ NEEDED = ("bash", "chmod", "ln", "mkdir", "rm", "rmdir", "touch")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout of which there is only what an installation reads, and a folder of programs for PATH."""
+    """A checkout with only the files that an installation reads, and a folder of programs for PATH."""
     folder = tmp_path / "checkout"
-    for name in ("Makefile", "requirements.lock", "include/transformers/native/pcm.c"):
+    for name in ("Makefile", "requirements.lock", "include/storeside/transformers/native/pcm.c"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(CHECKOUT / name)
     programs = tmp_path / "bin"
@@ -63,7 +63,7 @@ def put(*paths: Path) -> None:
         path.write_text("")
 
 
-# what is deleted
+# deletion
 
 
 def test_clean_leaves_what_is_not_ours(checkout: Path, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_home_with_spaces_is_refused_before_anything_is_deleted(checkout: Path
     assert (tmp_path / "my data" / "state" / "stack.json").exists()
 
 
-# what is installed from
+# installation
 
 
 @pytest.mark.parametrize(("version", "wanted"), [("3.12", "python3"), ("3.11", "python3"), ("3.13", "3.12")])

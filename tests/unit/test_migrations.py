@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from include import sql
-from include.sql import migrate as module
-from include.sql.migrate import Migration, migrate, migrations, tables
+from storeside import sql
+from storeside.sql import migrate as module
+from storeside.sql.migrate import Migration, migrate, migrations, tables
+from storeside.transfer.errors import FailureKind
 from tests.unit.test_sql import Engine
 
-# A released migration never changes: users' tables were made by it.
+# A released migration never changes: it made users' tables.
 RELEASED = {
     "0001_objects_and_runs": "10a683727eb7cb12c7271bf26f80a4426435851f30bf6f04a96f3d3f45132918",
     "0002_loads": "83a5d1f70bbb234390a863b6458ffb8c93b2777a0e78f48cb0480a3fa2223faa",
@@ -28,12 +29,12 @@ FIRST_EDITION = 5
 
 
 class Client:
-    """What migrations use of a clickhouse-connect client, on the engine in process."""
+    """The part of a clickhouse-connect client that migrations use, on the engine in process."""
 
     def __init__(self, engine: Engine, last: int | None = None) -> None:
         self.engine = engine
         self.commands: list[str] = []
-        self.last = last  # the number of statements after which the process is gone
+        self.last = last  # the number of statements after which the process is killed
 
     def query(self, text: str) -> Any:
         return SimpleNamespace(result_rows=self.engine.run(text))
@@ -59,7 +60,7 @@ def engine() -> Iterator[Engine]:
 
 
 def definitions(engine: Engine) -> dict[str, str]:
-    """Return how each table and view is defined, without what ClickHouse chose by chance."""
+    """Return the definition of each table and view, without values that ClickHouse chose at random."""
     rows = engine.run("SELECT name, create_table_query FROM system.tables WHERE database = 'storeside'")
     return {name: re.sub(r" UUID '[^']*'", "", text) for name, text in rows}
 
@@ -84,7 +85,7 @@ def test_a_new_database_gets_every_migration_once(engine: Engine) -> None:
 
 
 def filled(engine: Engine) -> dict[str, int]:
-    """Put a row into every table that is there; returns the tables."""
+    """Insert a row into every existing table; return the tables."""
     names = engine.run(
         "SELECT name FROM system.tables WHERE database = 'storeside' AND engine LIKE '%MergeTree' AND name !="
         " 'migrations'"
@@ -121,6 +122,53 @@ def test_tables_of_the_first_edition_keep_their_rows(engine: Engine) -> None:
     engine.run("DROP DATABASE storeside_staging")
     migrate(Client(engine))
     assert definitions(engine) == upgraded
+
+
+def test_failures_of_the_first_edition_are_tried_again_as_before(engine: Engine) -> None:
+    """Version 0.1.0 read from the start of a reason whether the next run tries an object again."""
+    expected = {
+        "loaded": ("loaded", "", "none"),
+        "publishing": ("publishing", "", "none"),
+        "bad": ("failed", "row 7, column 'id': Cannot parse input", "object"),
+        "gone": ("failed", "it was deleted after it was listed", "object"),
+        "denied": ("failed", "S3 denies the access to it (403): allow s3:GetObject on it", "access"),
+        "hint": (
+            "failed",
+            "S3 denies the access to it (403): allow s3:GetObject on it (the object is empty)",
+            "access",
+        ),
+        "busy": ("failed", "it cannot be read for now: 5 times: SlowDown", "transient"),
+        "quoted": ("failed", "column 'it cannot be read for now' is not in the table", "object"),
+    }
+
+    def record(key: str) -> None:
+        state, reason, _ = expected[key]
+        engine.run(
+            "INSERT INTO storeside.loads (destination, bucket, key, version, state, reason)"
+            " VALUES ('db.table', 'bucket', {k:String}, 'e', {s:String}, {r:String})",
+            {"k": key, "s": state, "r": reason},
+        )
+
+    for migration in migrations()[:FIRST_EDITION]:
+        for statement in migration.statements:
+            engine.run(statement)
+    for key in list(expected)[:-2]:
+        record(key)
+    migrate(Client(engine))
+    for key in list(expected)[-2:]:  # by a task of that version, while an upgrade is rolled out
+        record(key)
+    kinds = {key: kind for key, (_, _, kind) in expected.items()}
+    assert dict(engine.run("SELECT key, toString(kind) FROM storeside.loads FINAL")) == kinds
+    engine.run("OPTIMIZE TABLE storeside.loads FINAL")
+    assert dict(engine.run("SELECT key, toString(kind) FROM storeside.loads")) == kinds
+
+
+def test_the_kinds_of_failures_are_those_of_the_ledger(engine: Engine) -> None:
+    migrate(Client(engine))
+    rows = engine.run(
+        "SELECT type FROM system.columns WHERE database = 'storeside' AND table = 'loads' AND name = 'kind'"
+    )
+    assert re.findall(r"'(\w+)' =", rows[0][0]) == [kind.value for kind in FailureKind]
 
 
 def test_a_process_that_dies_after_any_statement_is_made_up_for(engine: Engine) -> None:

@@ -7,24 +7,24 @@ import pytest
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from operators.aistore import AISCopyBucketOperator
-from operators.clickhouse import S3ToClickHouseOperator
-from operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
-from operators.links import BenchmarksPageLink, QueuePageLink, RunPageLink
-from operators.movement import DESTINATION, Movement, MovementOperator, asset_of, dataset_of
-from operators.s3_events import (
+from storeside.operators.aistore import AISCopyBucketOperator
+from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
+from storeside.operators.links import BenchmarksPageLink, QueuePageLink, RunPageLink
+from storeside.operators.movement import DESTINATION, Movement, MovementOperator, asset_of, dataset_of
+from storeside.operators.s3_events import (
     S3EventsToClickHouseOperator,
     SqsLeaseS3EventsOperator,
     SqsRedriveDeadLettersOperator,
 )
-from operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
-from operators.storage import (
+from storeside.operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
+from storeside.operators.storage import (
     AISPrefetchBucketOperator,
     StorageBenchmarkOperator,
     StorageCopyBucketOperator,
     StorageTuneOperator,
 )
-from operators.throughput import AISMeasureThroughputOperator
+from storeside.operators.throughput import AISMeasureThroughputOperator
 
 
 def told(operator: MovementOperator, moved: Movement) -> OutletEventAccessors:

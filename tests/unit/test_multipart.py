@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.storage.errors import ChangedError, ObjectError, TransientError, UsageError
-from include.storage.mover import Mover, Outcome, Stopped
-from include.storage.multipart import MIB, OCI_LIMITS, S3_LIMITS, Limits, Profile, Settings
-from include.storage.samples import Samples
-from include.storage.store import Head
-from include.transform.ledger import Pending
+from storeside.copying.errors import ChangedError, CopyCancelled, CopyInputError, CopyObjectError, CopyTransientError
+from storeside.copying.mover import Mover, Outcome
+from storeside.copying.multipart import MIB, OCI_LIMITS, S3_LIMITS, Limits, Profile, Settings
+from storeside.copying.samples import Samples
+from storeside.copying.store import Head
+from storeside.ledger.objects import Pending
 
 # --- which parts
 
@@ -33,7 +33,7 @@ def test_parts_are_the_object(size: int, threshold: int, part_size: int, most_pa
     settings = Settings(threshold, part_size, 1)
     try:
         parts = settings.parts(size, limits)
-    except ObjectError:
+    except CopyObjectError:
         assert size > 40 * most_parts or part_size > 40
         return
     if not parts:
@@ -61,7 +61,7 @@ def test_what_one_put_does_not_take_goes_in_parts() -> None:
 
 
 def test_an_object_that_no_parts_hold_says_so() -> None:
-    with pytest.raises(ObjectError, match="10000 parts of 5368709120 bytes"):
+    with pytest.raises(CopyObjectError, match="10000 parts of 5368709120 bytes"):
         Settings().parts(60 << 40, S3_LIMITS)
 
 
@@ -77,7 +77,7 @@ def test_an_object_that_no_parts_hold_says_so() -> None:
     ],
 )
 def test_settings_that_are_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(CopyInputError, match=said):
         Settings.from_values(values)
 
 
@@ -90,10 +90,10 @@ def test_settings_from_a_connection() -> None:
 def test_parts_under_the_minimum_are_refused_before_anything_is_sent() -> None:
     Settings(part_size=MIB).check(OCI_LIMITS, "oci x")
     with pytest.raises(
-        UsageError, match="part size 1048576 is under the 5242880 bytes that s3 x takes: set part_size"
+        CopyInputError, match="part size 1048576 is under the 5242880 bytes that s3 x takes: set part_size"
     ):
         Settings(part_size=MIB).check(S3_LIMITS, "s3 x")
-    with pytest.raises(UsageError, match="under the 5242880"):
+    with pytest.raises(CopyInputError, match="under the 5242880"):
         Mover(Samples(), Samples(), Profile.of(Settings(part_size=MIB)))
 
 
@@ -103,7 +103,7 @@ def test_settings_go_by_size() -> None:
     assert [profile.for_size(size) for size in (0, 99, 100, 10**12)] == [small, small, large, large]
     assert profile.concurrency == 9
     for steps in ((), ((1, small),), ((0, small), (0, large)), ((0, small), (9, large), (5, large))):
-        with pytest.raises(UsageError, match="need to start at 0"):
+        with pytest.raises(CopyInputError, match="need to start at 0"):
             Profile(steps)
 
 
@@ -111,7 +111,7 @@ def test_settings_go_by_size() -> None:
 
 
 class Shelf(Samples):
-    """A store in memory that keeps objects, and knows how many bytes are between a read and a write."""
+    """A store in memory that keeps objects, and records the number of bytes between a read and a write."""
 
     def __init__(self, objects: dict[str, bytes] | None = None, limits: Limits = OCI_LIMITS) -> None:
         super().__init__(limits)
@@ -218,7 +218,7 @@ def test_a_bad_object_fails_alone_and_leaves_no_upload() -> None:
 
 
 def test_what_comes_and_goes_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.storage.mover.DELAY", 0.001)
+    monkeypatch.setattr("storeside.copying.mover.DELAY", 0.001)
     source, to = Shelf({"a": os.urandom(5000), "b": b"x"}), Shelf()
     left = {("a", 1500): 2, ("b", 0): 2}
     fetch_range = source.fetch_range
@@ -226,13 +226,13 @@ def test_what_comes_and_goes_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
     def flaky(key: str, head: Head, start: int, size: int) -> bytes:
         if left.get((key, start), 0):
             left[key, start] -= 1
-            raise TransientError("busy")
+            raise CopyTransientError("busy")
         return fetch_range(key, head, start, size)
 
     source.fetch_range = flaky  # type: ignore[method-assign]
     assert all(outcome.error is None for outcome in copied(source, to).values())
     left["b", 0] = 3
-    assert isinstance(copied(source, to)["b"].error, TransientError)
+    assert isinstance(copied(source, to)["b"].error, CopyTransientError)
 
 
 @pytest.mark.parametrize("size", [10, 5000])
@@ -249,14 +249,14 @@ def test_content_that_is_not_the_sources_is_not_kept(size: int, monkeypatch: pyt
 
 @pytest.mark.parametrize("size", [MIB - 1, 4 * MIB])
 def test_objects_that_failed_hold_no_content(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.storage.mover.DELAY", 0.001)
+    monkeypatch.setattr("storeside.copying.mover.DELAY", 0.001)
     to = Samples(OCI_LIMITS)
 
     def fail(*_: Any) -> str:
         try:
             raise OSError("the connection broke")
         except OSError as e:
-            raise TransientError("the server is down") from e
+            raise CopyTransientError("the server is down") from e
 
     to.put = to.put_part = fail  # type: ignore[method-assign]
     mover = Mover(Samples(OCI_LIMITS), to, Profile.of(Settings(MIB, MIB, 2)))
@@ -273,7 +273,7 @@ def test_objects_that_failed_hold_no_content(size: int, monkeypatch: pytest.Monk
 def test_a_copy_that_is_stopped_before_it_begins_says_so() -> None:
     stop = threading.Event()
     stop.set()
-    with pytest.raises(Stopped, match="the copy was stopped"):
+    with pytest.raises(CopyCancelled, match="the copy was stopped"):
         Mover(Samples(), Samples(), stop=stop).copy_one(Pending("1", "1", 1, ""))
 
 
@@ -281,10 +281,10 @@ def test_an_endpoint_that_refuses_everything_ends_the_copy() -> None:
     source, to = Shelf({f"{n}": os.urandom(5000) for n in range(50)}), Shelf()
 
     def refuse(key: str, upload: str, number: int, body: bytes) -> str:
-        raise UsageError("correct the keys")
+        raise CopyInputError("correct the keys")
 
     to.put_part = refuse  # type: ignore[method-assign]
-    with pytest.raises(UsageError, match="correct the keys"):
+    with pytest.raises(CopyInputError, match="correct the keys"):
         copied(source, to)
     assert to.begun == {}
     assert len({key for key, _ in source.reads}) < 20
@@ -309,7 +309,7 @@ def test_an_object_that_is_another_than_was_listed_is_left() -> None:
 
 
 def test_the_caller_hears_of_a_long_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.storage.mover.TICK_SECONDS", 0.002)
+    monkeypatch.setattr("storeside.copying.mover.TICK_SECONDS", 0.002)
     source, to = Shelf({"a": os.urandom(20_000)}), Shelf()
     fetch_range = source.fetch_range
 
@@ -326,7 +326,7 @@ def test_the_caller_hears_of_a_long_copy(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_caller_that_is_told_to_exit_leaves_no_upload(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.storage.mover.TICK_SECONDS", 0.001)
+    monkeypatch.setattr("storeside.copying.mover.TICK_SECONDS", 0.001)
     source, to = Shelf({f"{n}": os.urandom(50_000) for n in range(5)}), Shelf()
 
     def tick() -> None:
@@ -341,7 +341,7 @@ def test_a_caller_that_is_told_to_exit_leaves_no_upload(threads: int, monkeypatc
 
 
 def test_uploads_that_may_be_left_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.storage.mover.DELAY", 0.001)
+    monkeypatch.setattr("storeside.copying.mover.DELAY", 0.001)
     source, to = Shelf({"a": os.urandom(5000), "b": os.urandom(5000), "c": os.urandom(5000)}), Shelf()
     begin, put_part = to.begin, to.put_part
     lost = ["to/a"]
@@ -349,16 +349,16 @@ def test_uploads_that_may_be_left_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     def begin_and_lose(key: str, head: Head) -> str:
         if key in lost:
             lost.remove(key)
-            raise TransientError("the answer was lost")
+            raise CopyTransientError("the answer was lost")
         return begin(key, head)
 
     def refuse(key: str, upload: str, number: int, body: bytes) -> str:
         if key == "to/b":
-            raise ObjectError("no")
+            raise CopyObjectError("no")
         return put_part(key, upload, number, body)
 
     def fail(key: str, upload: str) -> None:
-        raise TransientError("no answer")
+        raise CopyTransientError("no answer")
 
     to.begin, to.put_part, to.abort = begin_and_lose, refuse, fail  # type: ignore[method-assign]
     mover = Mover(source, to, Profile.of(SETTINGS))

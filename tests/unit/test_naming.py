@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from include.speech.manifest import facts_naming, facts_url, run_prefix
-from include.stack.speech_corpus import HOSTILE_NAMES
-from include.storage.buckets import PROVIDERS, Bucket
-from include.storage.names import unfit
-from include.transform.naming import Naming
-from include.transformers.formats import CODECS, EXTENSIONS, AudioFormat
+from storeside.aistore.buckets import PROVIDERS, Bucket
+from storeside.aistore.names import unfit
+from storeside.speech.manifest import facts_naming, facts_url, run_prefix
+from storeside.stack.speech_corpus import HOSTILE_NAMES
+from storeside.transform.naming import Naming
+from storeside.transformers.formats import CODECS, EXTENSIONS, AudioFormat
 
 MP3 = {"flac": "wav", "mp3": ".wav", "odd": "..wav", "gone": "", "two.part": "never"}
 
@@ -108,7 +108,7 @@ def test_the_address_of_facts(bucket: str, prepend: str, expected: str) -> None:
     assert found == expected.format(run_prefix("run"))
 
 
-# --- names that AIStore cannot hold
+# --- names that AIStore cannot store
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_fit_names_stay_where_they_are(name: str) -> None:
 
 @given(st.lists(PARTS, min_size=1, max_size=6).map("/".join), st.sampled_from(["", "run/"]))
 def test_only_what_a_path_loses_is_refused(name: str, prepend: str) -> None:
-    """The reverse: nothing is refused that a file system would keep as it is."""
+    """The reverse: no name is refused that a file system would store unchanged."""
     kept = posixpath.normpath(name) == name and name not in (".", "..") and not name.startswith(("/", "../"))
     if kept and name.isprintable():
         assert unfit(prepend + name) is None

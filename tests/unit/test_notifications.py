@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.events.notifications import NotificationError, S3Event, newest, parse
+from storeside.events.errors import NotificationError
+from storeside.events.notifications import S3Event, newest, parse
 
 # The example of AWS, "Event message structure" (S3 user guide).
 SAMPLE: dict[str, Any] = {
@@ -110,7 +111,7 @@ TEST_EVENT = {
 
 
 def sample(**changes: Any) -> dict[str, Any]:
-    """The sample with one record changed; the object's fields and ``bucket`` are those below ``s3``."""
+    """The sample with changes to one record; the object's fields and ``bucket`` are those below ``s3``."""
     document = copy.deepcopy(SAMPLE)
     record = document["Records"][0]
     for name, value in changes.items():
@@ -210,7 +211,7 @@ def test_fields_that_aws_may_add_are_passed_over() -> None:
 
 
 def test_minio() -> None:
-    """As cmd/event-notification.go writes it."""
+    """In the form of cmd/event-notification.go."""
     document = {
         "EventName": "s3:ObjectCreated:Put",
         "Key": "anze/a b/hello.jpg",
@@ -257,7 +258,7 @@ def test_minio() -> None:
 
 
 def test_moto() -> None:
-    """As moto/s3/notifications.py writes it: no version, no sequencer, a time without zone."""
+    """In the form of moto/s3/notifications.py: no version, no sequencer, a time without zone."""
     record = {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",
@@ -281,7 +282,7 @@ def test_moto() -> None:
 
 
 def test_versitygw() -> None:
-    """As s3event/event.go writes it: keys are not encoded, the sequencer counts from 1 at each start."""
+    """In the form of s3event/event.go: keys are not encoded, the sequencer counts from 1 at each start."""
     document = sample(
         eventName="s3:ObjectCreated:Put", eventTime="2026-01-02T05:04:05+02:00", key="a+b %41.wav", versionId=None,
         sequencer="A", eTag=None, glacierEventData={"restoreEventData": {}},
@@ -311,7 +312,7 @@ def test_versitygw() -> None:
 )
 def test_keys_are_decoded(encoded: str, key: str) -> None:
     assert one(sample(key=encoded)).key == key
-    assert one(bridged(object={"key": encoded})).key == encoded  # EventBridge's are as they are
+    assert one(bridged(object={"key": encoded})).key == encoded  # EventBridge does not encode keys
 
 
 @given(st.text(min_size=1, max_size=60))
@@ -356,7 +357,7 @@ def test_times_are_instants(time: str, expected: datetime) -> None:
     assert one(sample(eventTime=time)).time == expected
 
 
-# What an event says of the content
+# An event's statements about the content
 
 
 @pytest.mark.parametrize(
@@ -547,7 +548,7 @@ def test_a_deep_value_where_text_belongs() -> None:
         parse(json.dumps(sample(key="DEEP")).replace('"DEEP"', deep))
 
 
-# Half of a surrogate pair and NUL are JSON, and so are numbers that nothing else can hold.
+# Half of a surrogate pair and NUL are JSON, and so are numbers that no other type can hold.
 SCALARS = (
     st.none()
     | st.booleans()
@@ -575,7 +576,7 @@ def paths(value: Any) -> list[tuple[Any, ...]]:
 
 
 def assert_events_or_refusal(body: str) -> None:
-    """What parse gives can be stored and compared, or the reason is short; any other exception fails the test."""
+    """The result of parse can be stored and compared, or the reason is short; other exceptions fail the test."""
     events: list[S3Event] = []
     why = "none"
     try:
@@ -704,7 +705,7 @@ def test_a_version_deleted_for_good_leaves_the_others() -> None:
 
 
 def history(steps: list[tuple[str, str, int]], versioned: bool) -> tuple[list[S3Event], dict[str, str]]:
-    """What happens in a bucket, as events, and the ETag that each key has in the end, "" if it is gone."""
+    """Return a bucket's history as events, and the final ETag of each key, "" if it is gone."""
     events: list[S3Event] = []
     stacks: dict[str, list[S3Event]] = {}
     for n, (step, key, which) in enumerate(steps, start=1):
@@ -725,7 +726,7 @@ def history(steps: list[tuple[str, str, int]], versioned: bool) -> tuple[list[S3
 @pytest.mark.parametrize("versioned", [False, True])
 @given(data=st.data())
 def test_the_newest_events_are_what_the_bucket_holds(versioned: bool, data: st.DataObject) -> None:
-    """With duplicates and in any order; purges of versions older than the messages are in the test above."""
+    """With duplicates and in any order; the test above covers purges of versions older than the messages."""
     step = st.tuples(st.sampled_from(["put", "put", "delete", "purge"]), st.sampled_from("xy"), st.integers(0, 9))
     events, held = history(data.draw(st.lists(step, max_size=12)), versioned)
     again = data.draw(st.lists(st.sampled_from(events), max_size=5)) if events else []

@@ -16,16 +16,11 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from aistore.sdk.errors import AISError
 
-from include.speech.manifest import run_prefix
-from include.stack.settings import CHECKOUT
-from include.storage.buckets import Bucket
-from include.transform.bucket_job import BucketJob, Options, State
-from include.transform.errors import TransformError, TransientTransformError
-from include.transform.etl import EtlSpec
-from include.transform.in_place import InPlaceJob
-from include.transformers.audio import AudioError
-from include.transformers.formats import CODECS, AudioFormat
-from operators.aistore import (
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.etl import EtlSpec
+from storeside.copying.errors import CopyObjectError
+from storeside.operators.aistore import (
     TRANSFORMER_IMAGE,
     AISCopyBucketOperator,
     AISTranscodeAudioOperator,
@@ -33,17 +28,24 @@ from operators.aistore import (
     AISTransformObjectsOperator,
     transformer_command,
 )
-from operators.aistore_etl import (
+from storeside.operators.aistore_etl import (
     AISDeleteEtlOperator,
     AISGetObjectOperator,
     AISInspectBucketOperator,
     AISStopEtlOperator,
     AISTransformObjectOperator,
 )
-from operators.hooks.aistore import AIStoreHook
-from operators.shared import airflow_errors, as_bool, as_number, run_columns, run_key
-from operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
-from operators.triggers.aistore import AISJobTrigger
+from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.shared import as_bool, as_number, run_columns, run_key
+from storeside.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
+from storeside.operators.triggers.aistore import AISJobTrigger
+from storeside.speech.manifest import run_prefix
+from storeside.stack.settings import CHECKOUT
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.in_place import InPlaceJob
+from storeside.transform.state import Options, State
+from storeside.transformers.formats import CODECS, AudioFormat
 
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="speech", run_id="manual__1"),
@@ -54,7 +56,7 @@ DEFAULTS = {"prefix": None, "on_failure": "report", "retry_failed": False, "comm
 
 
 def rendered(kind: type[Any], params: dict[str, Any], *audio: str, **arguments: Any) -> Any:
-    """Make the operator with templates as the DAG has them, and render them as a task does."""
+    """Make the operator with the DAG's templates, and render them as a task does."""
     with DAG("speech"):
         operator = kind(
             task_id="transcode",
@@ -83,12 +85,12 @@ def raised(error: BaseException) -> BaseException:
 
 
 def test_transient_errors_are_retried() -> None:
-    error = raised(TransientTransformError("the cluster rebalances: try later"))
+    error = raised(AIStoreTransientError("the cluster rebalances: try later"))
     assert type(error) is AirflowException
     assert str(error) == "the cluster rebalances: try later"
 
 
-@pytest.mark.parametrize("cause", [TransformError("no"), ValueError("no"), AudioError("no")])
+@pytest.mark.parametrize("cause", [AIStoreInputError("no"), OperatorInputError("no"), CopyObjectError("no")])
 def test_what_cannot_get_better_fails_at_once(cause: Exception) -> None:
     error = raised(cause)
     assert isinstance(error, AirflowFailException)
@@ -188,10 +190,10 @@ def test_each_instance_of_a_mapped_task_has_a_row_of_its_own() -> None:
 
 @pytest.mark.parametrize("transform", ["audio_transcode", "audio_probe"])
 def test_transformer_command_is_one_that_the_server_takes(transform: str) -> None:
-    from include.transformers import audio_transformers
+    from storeside.transformers import audio_transformers
 
     command = transformer_command(transform)
-    assert command[:3] == ("python", "-m", "include.transformers.serve")
+    assert command[:3] == ("python", "-m", "storeside.transformers.serve")
     assert callable(getattr(audio_transformers, transform))
     module_and_arguments = command[1:]
     done = subprocess.run(
@@ -307,12 +309,12 @@ def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPa
 
     connection = Connection(conn_id="aistore_default", conn_type="http", host="proxy", extra=json.dumps(extra))
     monkeypatch.setattr(AIStoreHook, "get_connection", lambda *_: connection)
-    monkeypatch.setattr("operators.aistore.ledger", lambda _: None)
+    monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: None)
 
     def job(**arguments: Any) -> BucketJob:
         operator = rendered(AISTranscodeAudioOperator, {}, processes=2, prepend="x/", **arguments)
         operator.job(CONTEXT)
-        return operator.job(CONTEXT)  # a task that goes on builds it again
+        return operator.job(CONTEXT)  # a task that continues builds it again
 
     plain, measured = job(), job(facts="ais://speech-{{ 'facts' }}")
     assert plain.spec
@@ -328,7 +330,7 @@ def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPa
 
 def test_an_in_place_transform_names_one_bucket_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps({"conn_type": "generic", "host": "127.0.0.1"}))
-    monkeypatch.setattr("operators.aistore.ledger", lambda _: None)
+    monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: None)
 
     def job(destination: str, in_place: bool | str) -> BucketJob | InPlaceJob:
         operator = AISTranscodeAudioOperator(
@@ -455,10 +457,10 @@ def test_deleting_etls_says_whether_they_are_gone(
 ) -> None:
     discarded: list[str] = []
     monkeypatch.setattr(AIStoreHook, "get_conn", lambda _: None)
-    monkeypatch.setattr("include.transform.etl.ours", lambda _: ["my-etl"])
-    monkeypatch.setattr("include.transform.jobs.running_transforms", lambda _: running)
-    monkeypatch.setattr("include.transform.jobs.alone", lambda *_, **__: nullcontext())
-    monkeypatch.setattr("include.transform.etl.discard", lambda _, name: discarded.append(name))
+    monkeypatch.setattr("storeside.aistore.etl.ours", lambda _: ["my-etl"])
+    monkeypatch.setattr("storeside.aistore.jobs.running_transforms", lambda _: running)
+    monkeypatch.setattr("storeside.aistore.etl.locked", lambda *_, **__: nullcontext())
+    monkeypatch.setattr("storeside.aistore.etl.discard", lambda _, name: discarded.append(name))
     assert AISDeleteEtlOperator(task_id="t", etl=etl).execute(CONTEXT) is not bool(running)
     assert discarded == ([] if running else ["my-etl"])
 

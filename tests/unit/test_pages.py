@@ -1,4 +1,4 @@
-"""The pages as the API server answers them, without ClickHouse, AIStore and SQS, or with ones that hang."""
+"""The pages as the API server returns them, without ClickHouse, AIStore and SQS, or with ones that hang."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from include import sql
-from include.pages.tables import UnavailableError
-from include.stack.settings import HOST
-from plugins.pages import access, connections, movement
-from plugins.pages.app import app
-from plugins.pages.instances import Instance, instance
-from plugins.storeside import StoresidePlugin
+from storeside import sql
+from storeside.pages.tables import UnavailableError
+from storeside.plugins.pages import access, connections, movement
+from storeside.plugins.pages.app import app
+from storeside.plugins.pages.instances import Instance, instance
+from storeside.plugins.storeside_plugin import StoresidePlugin
+from storeside.stack.settings import HOST
 
 QUEUE = "http://sqs/000000000000/events"
 
@@ -55,7 +55,7 @@ class Tables:
 
     def run(self, task: str, state: str = "running", kind: str = "transform", **detail: Any) -> None:
         row = {
-            "run_id": "d/r", "dag_id": "d", "task_id": task, "kind": kind, "source": "ais://a", "state": state,
+            "run_id": "d/r", "task_id": task, "kind": kind, "source": "ais://a", "state": state,
             "destination": "ais://b", "seconds": 1.0, "job_seconds": 0.0, "recorded_ms": 1000,
             "detail": json.dumps(detail),
         }  # fmt: skip
@@ -69,7 +69,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     for let_in in (access.require_read, access.require_same_origin, get_user):
         monkeypatch.setitem(app.dependency_overrides, let_in, lambda: None)
     for module in ("movement", "queues"):
-        monkeypatch.setattr(f"plugins.pages.{module}.may_run", lambda *_: True)
+        monkeypatch.setattr(f"storeside.plugins.pages.{module}.may_run", lambda *_: True)
     monkeypatch.setattr(movement, "may_stop", lambda *_: True)
     return found
 
@@ -123,18 +123,18 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Connection]:
 
 @pytest.fixture
 def hung() -> Iterator[int]:
-    """The port of a server that takes questions and never answers."""
+    """The port of a server that accepts requests and never answers."""
     with socket.create_server((HOST, 0), backlog=64) as server:
         yield server.getsockname()[1]
 
 
 def states(page: str) -> dict[str, str]:
-    """Return what the table of runs says of each task."""
+    """Return each task's state in the table of runs."""
     rows = re.findall(r'</a><br>(\S+) <span.*?<span class="state [^"]*">([^<]*)<', page, re.DOTALL)
     return dict(rows)
 
 
-# what moves
+# running tasks
 
 
 def test_a_movement_is_cut_off_when_airflow_says_so_however_many_move(
@@ -224,11 +224,11 @@ def test_airflow_is_asked_which_instance_its_tab_is_of() -> None:
     assert tab["href"].endswith("&task={TASK_ID}&map_index={MAP_INDEX}")
 
 
-# what failed
+# failures
 
 
 def actions(pages: TestClient) -> list[str]:
-    """Return what the page of a run offers for what failed: actions and links, and whether they are closed."""
+    """Return the actions and links that the page of a run offers for failures, and whether they are disabled."""
     page = pages.get("/run", params={"dag": "d", "run": "r"}).text
     form = page.partition('class="filter"')[2].partition("</form>")[0]
     found = re.findall(r'data-action="(\w+)"|class="button" href="([^"]*)"|<button type="button" (disabled)', form)
@@ -270,8 +270,8 @@ def test_a_task_names_its_queue_and_the_page_knows_its_url(
         def listed(self, _: int) -> list[Any]:
             return []
 
-    monkeypatch.setattr("plugins.pages.queues.sqs", lambda: None)
-    monkeypatch.setattr("include.events.dead_letters.DeadLetters", DeadLetters)
+    monkeypatch.setattr("storeside.plugins.pages.queues.sqs", lambda: None)
+    monkeypatch.setattr("storeside.events.dead_letters.DeadLetters", DeadLetters)
     for queue in ("events", QUEUE):
         assert "There are no dead letters" in pages.get("/dead-letters", params={"queue": queue}).text
         assert f"queue={quote(QUEUE, safe='')}" in pages.get("/dead-letters", params={"queue": queue}).text
@@ -282,7 +282,7 @@ def test_a_task_names_its_queue_and_the_page_knows_its_url(
 @pytest.mark.parametrize(
     ("readable", "runnable", "takes_messages", "status"),
     [
-        (None, {"d", "e"}, ["d"], 503),  # no SQS here: that far it got
+        (None, {"d", "e"}, ["d"], 503),  # no SQS here: the request reached it
         ({"d"}, {"d"}, ["c", "d"], 503),
         ({"d", "e"}, {"e"}, ["d"], 403),
         ({"d"}, {"d", "e"}, ["e"], 403),
@@ -297,12 +297,12 @@ def test_dead_letters_are_for_those_who_may_run_a_dag_of_their_queue(
     runnable: set[str | None], takes_messages: list[str], status: int,
 ) -> None:  # fmt: skip
     tables.dags, tables.queue_dags = (None if readable is None else frozenset(readable)), takes_messages
-    monkeypatch.setattr("plugins.pages.queues.may_run", lambda user, dag=None: dag in runnable)
+    monkeypatch.setattr("storeside.plugins.pages.queues.may_run", lambda user, dag=None: dag in runnable)
 
     def no_sqs() -> Any:
         raise UnavailableError("there is no SQS here")
 
-    monkeypatch.setattr("plugins.pages.queues.sqs", no_sqs)
+    monkeypatch.setattr("storeside.plugins.pages.queues.sqs", no_sqs)
     for answer in (
         pages.get("/dead-letters", params={"queue": "events"}),
         pages.post("/redrive", data={"queue": QUEUE, "message": "m"}),
@@ -310,7 +310,7 @@ def test_dead_letters_are_for_those_who_may_run_a_dag_of_their_queue(
         assert answer.status_code == status
 
 
-# connections that lead nowhere
+# connections without a server
 
 
 def test_progress_is_asked_of_the_cluster_that_the_task_asks(
@@ -328,7 +328,7 @@ def test_progress_is_asked_of_the_cluster_that_the_task_asks(
         asked[job] = client
         return []
 
-    monkeypatch.setattr("include.transform.jobs.newest_snapshots", snapshots)
+    monkeypatch.setattr("storeside.aistore.jobs.newest_snapshots", snapshots)
     assert pages.get("/live").status_code == 200
     assert asked == {"one": "aistore_other", "two": "aistore_other", "three": "aistore_default"}
     assert sorted(opened) == ["aistore_default", "aistore_other"]
@@ -380,7 +380,7 @@ def test_dead_letters_without_a_connection_that_works_say_so(
 def test_audio_without_a_connection_says_so(
     pages: TestClient, known: dict[str, Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plugins.pages.audio.is_known", lambda *_: True)
+    monkeypatch.setattr("storeside.plugins.pages.audio.is_known", lambda *_: True)
     answer = pages.get("/audio", params={"bucket": "ais://a", "object": "a.wav"})
     assert answer.status_code == 503
     assert "the connection aistore_default does not lead to AIStore" in answer.text

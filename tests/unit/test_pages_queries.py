@@ -1,4 +1,4 @@
-"""What the pages read, in ClickHouse's own engine: nothing there yet, cursors, and who may see what."""
+"""The pages' queries, in ClickHouse's own engine: empty tables, cursors, and permissions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from clickhouse_connect.driver.binding import bind_query
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from include.pages import benchmarks, movement, objects, quality, queues
-from include.pages.datapath import data_path
-from include.pages.movement import Filter, Movement
-from include.pages.objects import Place, Search
-from include.pages.tables import PAGE, Tables, UnavailableError, read_cursor, write_cursor
+from storeside.pages import benchmarks, movement, objects, quality, queues
+from storeside.pages.datapath import data_path
+from storeside.pages.movement import Filter, Movement
+from storeside.pages.objects import Place, Search
+from storeside.pages.tables import PAGE, Tables, UnavailableError, read_cursor, write_cursor
 from tests.unit.test_sql import every_statement
 
 HOSTILE = ['"><script>alert(1)</script>', "it's", "a\\b", "new\nline", "{text:String}", "% _", "\u202egnp.exe", "ü?*"]
@@ -29,7 +29,7 @@ class Rows:
 
 
 class Client:
-    """ClickHouse's engine in process, asked as clickhouse-connect asks a server."""
+    """ClickHouse's engine in process, with clickhouse-connect's interface."""
 
     def __init__(self) -> None:
         from chdb.session import Session
@@ -80,7 +80,7 @@ def client(empty: Client) -> Client:
 
 def stage(**other: Any) -> Movement:
     given = {
-        "run_id": "d/r", "dag_id": "d", "task_id": "t", "kind": "transform", "source": "ais://a",
+        "run_id": "d/r", "task_id": "t", "kind": "transform", "source": "ais://a",
         "destination": "ais://b", "state": "done", "listed": 0, "skipped": 0, "done": 1, "failed": 0, "bytes_in": 10,
         "bytes_out": 20, "seconds": 2.0, "job_seconds": 1.0, "recorded": 100.0,
     }  # fmt: skip
@@ -95,7 +95,7 @@ def run_row(client: Client, run: str, task: str = "t", at: str = "2026-01-01 00:
 
 
 def everything(tables: Tables) -> list[Any]:
-    """Call every function that reads; each gives what counts as nothing when there is nothing."""
+    """Call every function that reads; each returns an empty value if there is nothing."""
     load = stage(kind="load", source="s3://b/", destination="clickhouse://db.table", detail={"rejected": 1})
     found = objects.lineage(tables, Place("ais://a", "x"))
     return [
@@ -159,7 +159,7 @@ def test_the_end_of_a_task_takes_the_place_of_its_beginning(client: Client) -> N
 
 
 def fill_all(client: Client, dag: str, name: str = "x") -> None:
-    """Put one row of everything, all of one DAG."""
+    """Insert one row into every table, all of one DAG."""
     run = f"{dag}/r"
     run_row(client, run, kind="validate", detail=json.dumps({"expectations": []}), listed=1, done=1, seconds=1)
     run_row(client, run, "moved", source="ais://a", destination="ais://b", done=1, seconds=1, at="2100-01-01")
@@ -259,7 +259,7 @@ def test_lineage_goes_back_to_the_origin_and_on_to_everything_made_of_it(client:
     step(client, "ais://in", "ais://wav", "a.flac", "a.wav")
     step(client, "ais://in", "ais://mp3", "a.flac", "a.mp3", "failed")
     step(client, "ais://wav", "ais://facts", "a.wav", "r/a.wav.json")
-    step(client, "ais://wav", "s3://in", "a.wav", "a.flac")  # round and round
+    step(client, "ais://wav", "s3://in", "a.wav", "a.flac")  # a cycle
     client.fill(
         "loads", destination="db.t", bucket="in", key="a.flac", version="v", state="loaded", rows=3, run_id="d/r"
     )
@@ -267,7 +267,7 @@ def test_lineage_goes_back_to_the_origin_and_on_to_everything_made_of_it(client:
     for place in (Place("ais://wav", "a.wav"), Place("s3://in", "a.flac"), Place("ais://facts", "r/a.wav.json")):
         found = objects.lineage(Tables(client), place)
         assert {step.destination.bucket for step in found.steps} >= {"ais://in", "ais://wav", "ais://facts"}
-        assert [p.object for p in found.audio] == ["a.flac", "a.wav"]  # not the one that failed
+        assert [p.object for p in found.audio] == ["a.flac", "a.wav"]  # not the failed one
         assert found.manifest
         assert found.manifest["duration_seconds"] == 2
         assert {load["destination"] for load in found.loads} == {"db.t"}
@@ -291,7 +291,7 @@ def test_outcomes_are_those_of_the_run_and_in_pages(client: Client) -> None:
 
 
 def test_a_status_is_looked_for_among_the_last_ones(client: Client) -> None:
-    """Two tries of one run: what failed at first is done, and not merged yet."""
+    """Two attempts of one run: an object that failed at first is done, and the rows are not merged yet."""
     for n, (one, other) in enumerate([("failed", "done"), ("failed", "failed"), ("done", "failed")]):
         for at, status in enumerate((one, other)):
             when = f"2026-01-01 00:00:0{at}"

@@ -1,4 +1,4 @@
-"""Faults that pass, of S3, AIStore and HSDS: they are tried again, and are no failures for good."""
+"""Transient faults of S3, AIStore and HSDS: they are tried again, and are not permanent failures."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import pytest
 from aistore.sdk.errors import AISError
 from botocore.exceptions import ClientError, CredentialRetrievalError
 
-from include.hsds import errors as hsds
-from include.hsds.client import Client
-from include.hsds.export import s3_call
-from include.storage.errors import TransientError
-from include.storage.s3 import s3_errors
-from include.transform import single
-from include.transform.errors import TransformError, TransientTransformError
+from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError
+from storeside.copying.errors import CopyTransientError
+from storeside.copying.s3 import s3_errors
+from storeside.hsds import errors as hsds
+from storeside.hsds.client import Client
+from storeside.hsds.export import s3_call
+from storeside.transform import single
 
 
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
-        (400, "ExpiredToken", hsds.TransientError),
-        (400, "RequestTimeout", hsds.TransientError),
-        (403, "RequestTimeTooSkewed", hsds.TransientError),
-        (400, "Throttling", hsds.TransientError),
-        (503, "SlowDown", hsds.TransientError),
-        (403, "AccessDenied", hsds.RequestError),
-        (404, "NoSuchBucket", hsds.RequestError),
+        (400, "ExpiredToken", hsds.HsdsTransientError),
+        (400, "RequestTimeout", hsds.HsdsTransientError),
+        (403, "RequestTimeTooSkewed", hsds.HsdsTransientError),
+        (400, "Throttling", hsds.HsdsTransientError),
+        (503, "SlowDown", hsds.HsdsTransientError),
+        (403, "AccessDenied", hsds.HsdsInputError),
+        (404, "NoSuchBucket", hsds.HsdsInputError),
     ],
 )
 def test_s3_of_exports(status: int, code: str, kind: type[Exception]) -> None:
@@ -44,10 +44,10 @@ def test_s3_of_exports(status: int, code: str, kind: type[Exception]) -> None:
 @pytest.mark.parametrize(
     ("status", "message", "kind"),
     [
-        (503, "target is starting", TransientTransformError),
-        (403, "aws-error[ExpiredToken: The provided token has expired]", TransientTransformError),
-        (403, "access denied", TransformError),
-        (404, "no such object", TransformError),
+        (503, "target is starting", AIStoreTransientError),
+        (403, "aws-error[ExpiredToken: The provided token has expired]", AIStoreTransientError),
+        (403, "access denied", AIStoreInputError),
+        (404, "no such object", AIStoreInputError),
     ],
 )
 def test_one_object_through_an_etl(
@@ -62,22 +62,22 @@ def test_one_object_through_an_etl(
     bucket: Any = SimpleNamespace(
         handle=lambda _: SimpleNamespace(object=lambda _: SimpleNamespace(get_reader=refuse))
     )
-    with pytest.raises(TransformError, match="cannot be had") as caught:
+    with pytest.raises(AIStoreError, match="cannot be had") as caught:
         single.get_object(client, bucket, "a", tmp_path / "a")
     assert type(caught.value) is kind
 
 
 def test_keys_of_a_role_that_cannot_be_fetched_now() -> None:
     client: Any = SimpleNamespace(exceptions=SimpleNamespace(NoSuchUpload=KeyError))
-    with pytest.raises(TransientError), s3_errors(client, "s3://b", "b", "key"):
+    with pytest.raises(CopyTransientError), s3_errors(client, "s3://b", "b", "key"):
         raise CredentialRetrievalError(provider="iam-role", error_msg="timed out")
 
 
 @pytest.mark.parametrize(("status", "passes"), [(409, True), (403, False)])
 def test_a_domain_that_somebody_else_has_made_is_there(status: int, passes: bool) -> None:
     made = Client.__new__(Client)
-    refusal = hsds.RequestError("it says", status)
-    absent = hsds.RequestError("no domain", 404)
+    refusal = hsds.HsdsInputError("it says", status)
+    absent = hsds.HsdsInputError("no domain", 404)
 
     def patiently(call: Any) -> Any:
         raise refusal
@@ -89,5 +89,5 @@ def test_a_domain_that_somebody_else_has_made_is_there(status: int, passes: bool
     if passes:
         made.create("/home/d.h5", "/x", {})
         return
-    with pytest.raises(hsds.RequestError, match="it says"):
+    with pytest.raises(hsds.HsdsInputError, match="it says"):
         made.create("/home/d.h5", "/x", {})

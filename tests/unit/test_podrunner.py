@@ -18,12 +18,13 @@ import psutil
 import pytest
 import requests
 
-from include.stack.podrunner import component
-from include.stack.podrunner.kube_protobuf import MAGIC, MESSAGES, parse_body
-from include.stack.podrunner.pods import Image, Settings, _at_port, quantity
-from include.stack.settings import Stack
+from storeside.stack.podrunner import component
+from storeside.stack.podrunner.kube_protobuf import MAGIC, MESSAGES, parse_body
+from storeside.stack.podrunner.pods import _at_port, quantity
+from storeside.stack.podrunner.settings import Image, Settings
+from storeside.stack.settings import Stack
 
-# What a target of AIStore 5.0 (client-go 0.35.3) sent for etl.init(image, command=[...], MODE="x").
+# The request of a target of AIStore 5.0 (client-go 0.35.3) for etl.init(image, command=[...], MODE="x").
 CAPTURED = (
     "azhzAAoJCgJ2MRIDUG9kEpwGCvoBChRlY2hvLWR1bXAtYWlzdGFyZ2V0MBIAGgAiACoAMgA4AEIAWgoKA2FwcBIDYWlzWiUKG2FwcC5r"
     "dWJlcm5ldGVzLmlvL2NvbXBvbmVudBIGc2VydmVyWh0KFmFwcC5rdWJlcm5ldGVzLmlvL25hbWUSA2V0bFovChdudmlkaWEuY29tL2Fp"
@@ -54,7 +55,7 @@ names = (f"pod-{n}" for n in itertools.count())
 
 
 def encode(kind: str, **fields: Any) -> bytes:
-    """Write a body the way client-go does."""
+    """Encode a body in client-go's form."""
     raw = MESSAGES[kind](**fields).SerializeToString()
     meta = MESSAGES["TypeMeta"](apiVersion="v1", kind=kind)
     return MAGIC + MESSAGES["Unknown"](typeMeta=meta, raw=raw).SerializeToString()
@@ -212,7 +213,7 @@ class Runner:
         return int(self.session.get(f"{self.services}/{name}").json()["spec"]["ports"][0]["nodePort"])
 
     def end(self, name: str) -> dict[str, Any]:
-        """Wait for the end of a pod and return how it ended."""
+        """Wait for the end of a pod and return its state."""
         wait_for(lambda: "terminated" in self.state(name), 20)
         terminated: dict[str, Any] = self.state(name)["terminated"]
         return terminated
@@ -432,7 +433,7 @@ def test_pods_end_with_a_killed_runner_and_its_successor_cleans_up(tmp_path: Pat
         bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
         runner.stop(signal.SIGKILL)
         wait_for(lambda: not alive(leader))
-        # an id that has gone to somebody else meanwhile
+        # an id that another process got meanwhile
         running = component.folder(runner.stack) / "running"
         (running / str(bystander.pid)).write_text(json.dumps({"started": time.time(), "hostname": "pod"}))
         runner.start()

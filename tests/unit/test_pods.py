@@ -1,4 +1,4 @@
-"""What Kubernetes says of a pod that does not start, in a sentence."""
+"""Kubernetes' information on a pod that does not start, in one sentence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kubernetes import client as kube
 
-from include.stack.settings import CHECKOUT
-from include.transform.pods import PodWatch, is_final
+from storeside.aistore.pods import PodWatch, is_final
+from storeside.stack.settings import CHECKOUT
 
 
 def pod(*, name: str = "my-etl-t1", state: Any = None, last: Any = None, conditions: Any = None) -> Any:
@@ -113,5 +113,5 @@ def test_a_wrong_configuration_is_said_when_it_is_needed() -> None:
 
 
 def test_kubernetes_is_imported_when_an_etl_starts() -> None:
-    code = "import sys, include.transform.pods as p; p.PodWatch('k', 'ais'); assert 'kubernetes' not in sys.modules"
+    code = "import sys, storeside.aistore.pods as p; p.PodWatch('k', 'ais'); assert 'kubernetes' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)

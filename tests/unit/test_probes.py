@@ -15,20 +15,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.stack import airflow
-from include.stack.podrunner import component as podrunner
-from include.stack.podrunner.pods import Pod
-from include.stack.probes import Connection, answers, json_of, listens
-from include.stack.processes import listener
-from include.stack.settings import HOST, Stack, free_ports
-from include.stack.supervisor import Supervisor
+from storeside.stack import airflow
+from storeside.stack.podrunner import component as podrunner
+from storeside.stack.podrunner.pods import Pod
+from storeside.stack.probes import Connection, answers, json_of, listens
+from storeside.stack.processes import listener
+from storeside.stack.settings import HOST, Stack, free_ports
+from storeside.stack.supervisor import Supervisor
 
 create_connection = socket.create_connection
 
 
 @pytest.fixture
 def to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each outgoing connection the port that it goes to, as the kernel does by chance."""
+    """Give each outgoing connection its destination port as its own port, as the kernel does by chance."""
 
     def connect(address: tuple[str, int], *arguments: Any, **options: Any) -> socket.socket:
         options["source_address"] = address

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from include.stack import cli
-from include.stack.proxies import direct
-from include.stack.settings import Stack
+from storeside.stack import cli
+from storeside.stack.proxies import direct
+from storeside.stack.settings import Stack
 
 PROXY = "http://proxy.example:3128"
 

@@ -13,7 +13,7 @@ from great_expectations.expectations.row_conditions import Column
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.quality.suites import (
+from storeside.quality.suites import (
     MANIFEST_COLUMNS,
     NAME_COLUMNS,
     SUMMARY_COLUMNS,
@@ -21,7 +21,7 @@ from include.quality.suites import (
     speech_manifest_suite,
     summary_suite,
 )
-from include.quality.validation import Check, Verdict, combine, validate
+from storeside.quality.validation import Check, Verdict, combine, validate
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -75,7 +75,7 @@ def test_good_manifest_passes() -> None:
 
 SAMPLES_DIFFER = "samples equal duration times sample rate, within one"
 TOO_FEW_BYTES = "uncompressed audio has more bytes than samples in all channels"
-# column, value, descriptions of the expectations that the row must not meet, and of no other
+# column, value, descriptions of the only expectations that the row must violate
 VIOLATIONS: list[tuple[str, Any, set[str]]] = [
     *((column, None, {f"{column} is present"}) for column in MANIFEST_COLUMNS),
     *((column, "", {f"{column} is not empty"}) for column in (*NAME_COLUMNS, "codec")),
@@ -100,7 +100,7 @@ VIOLATIONS: list[tuple[str, Any, set[str]]] = [
 
 @pytest.fixture(scope="module")
 def found() -> dict[int, set[str]]:
-    """Which expectations row n does not meet, where VIOLATIONS[n] is all that is wrong with row n."""
+    """The expectations that row n violates; VIOLATIONS[n] is the only fault of row n."""
     frame = manifest(len(VIOLATIONS)).astype(object)
     frame[["duration_seconds", "samples", "bytes"]] = [5.0, 80_000, 160_044]
     for row, (column, value, _) in enumerate(VIOLATIONS):
@@ -390,7 +390,7 @@ def test_counts_are_those_of_a_plain_loop(values: list[int | None], size: int, m
 
 def test_importing_the_modules_does_not_load_the_engine() -> None:
     code = (
-        "import sys, include.quality.suites, include.quality.validation, include.stack.speech_corpus\n"
+        "import sys, storeside.quality.suites, storeside.quality.validation, storeside.stack.speech_corpus\n"
         "assert not {'great_expectations', 'pandas', 'numpy', 'av'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
@@ -399,12 +399,12 @@ def test_importing_the_modules_does_not_load_the_engine() -> None:
 def test_nothing_is_written_or_printed(tmp_path: Path) -> None:
     code = (
         "import pandas as pd\n"
-        "from include.quality.suites import summary_suite\n"
-        "from include.quality.validation import validate\n"
+        "from storeside.quality.suites import summary_suite\n"
+        "from storeside.quality.validation import validate\n"
         "row = dict(rows=1, expected_rows=1, distinct_objects=1, distinct_buckets=1, seconds=1.0)\n"
         "assert validate([pd.DataFrame([row])], summary_suite(), key_column='rows').success"
     )
-    environment = {"PYTHONPATH": str(CHECKOUT), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    environment = {"PYTHONPATH": str(CHECKOUT / "include"), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-B", "-c", code],
         cwd=tmp_path,

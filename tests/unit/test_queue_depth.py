@@ -1,4 +1,4 @@
-"""The depth of a queue as it is noted, and the age of its oldest message, which SQS does not tell."""
+"""The recorded depth of a queue, and the age of its oldest message, which SQS does not report."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from include.events import ledger
-from include.events.deliveries import Delivery, Outcome
-from include.events.ledger import EventLedger
-from include.events.load import Limits
-from include.events.queue import Message, Queue
-from include.events.watch import Watch, Window
-from include.transfer.errors import UsageError
+from storeside.events import ledger
+from storeside.events.deliveries import Delivery, Outcome
+from storeside.events.errors import EventInputError
+from storeside.events.ledger import EventLedger
+from storeside.events.load import Limits
+from storeside.events.queue import Message, Queue
+from storeside.events.watch import Watch, Window
 
 URL, DEAD = "http://sqs/1/events", "http://sqs/1/dead"
 
 
 class Sqs:
-    """Queues by their URLs, with so many messages that are visible, in flight and delayed."""
+    """Queues by their URLs, with numbers of messages that are visible, in flight and delayed."""
 
     def __init__(self, *depth: int, dead: int | None = 0) -> None:
         self.depths = {URL: depth, DEAD: (dead or 0, 0, 0)}
@@ -39,7 +39,7 @@ class Sqs:
 
 
 class Client:
-    """ClickHouse with the age that was noted last, grown since."""
+    """ClickHouse with the age that was recorded last, plus the time since."""
 
     def __init__(self, last: float = 0.0) -> None:
         self.last = last
@@ -67,7 +67,7 @@ def noted(depth: tuple[int, ...], *messages: Message, last: float = 0.0, dead: i
 @pytest.mark.parametrize("depth", [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
 def test_a_queue_that_is_not_empty_has_an_age(depth: tuple[int, int, int]) -> None:
     assert noted(depth, sent(5), sent(60), dead=2) == [*depth, 2, pytest.approx(60, abs=1)]
-    assert noted(depth, last=70.0) == [*depth, 0, 70.0]  # nobody has a message: it goes on
+    assert noted(depth, last=70.0) == [*depth, 0, 70.0]  # no consumer has a message: the age grows
 
 
 def test_an_empty_queue_has_none() -> None:
@@ -98,7 +98,7 @@ def test_a_queue_without_dead_letters_has_a_depth_too() -> None:
 
 
 class Idle(Watch):
-    """A watcher of a queue in which nothing comes."""
+    """A watcher of a queue that receives no messages."""
 
     def _step(self) -> None:
         pass
@@ -117,7 +117,7 @@ def test_a_watcher_notes_the_depth_now_and_then_and_does_not_end_when_it_cannot(
         assert client.noted == [[URL, 3, 0, 0, 0, 7.0]] * rows
 
     def refuse() -> None:
-        raise UsageError("refused")
+        raise EventInputError("refused")
 
     client.noted.clear()
     queue.depth = refuse  # type: ignore[method-assign, assignment]
@@ -128,5 +128,5 @@ def test_a_watcher_notes_the_depth_now_and_then_and_does_not_end_when_it_cannot(
 @pytest.mark.parametrize("wrong", [{"bytes": -1}, {"messages": 0}])
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(UsageError, match=f"{name} {value}: needs to be 1 or more"):
+    with pytest.raises(EventInputError, match=f"{name} {value}: needs to be 1 or more"):
         Limits(**wrong)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""The queue that the benchmark of a burst drains, as our client of SQS sees it."""
+"""The queue of the burst benchmark, as our SQS client sees it."""
 
 from __future__ import annotations
 
-from include.events.queue import Queue
-from include.stack import s3
+from storeside.events.queue import Queue
+from storeside.stack import s3
 from tests.benchmarks import queue_server
 from tests.benchmarks.queue_server import ACCOUNT, DEAD, NAME, serve
 

@@ -1,4 +1,4 @@
-"""The arrows of the design: which folder may import which."""
+"""The import rules of the design: which folder may import which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.stack.settings import CHECKOUT
+from storeside.stack.settings import CHECKOUT
 
 ROOMS = ("dags", "operators", "plugins", "include", "tests")
 FILES = [path for room in ROOMS for path in sorted((CHECKOUT / room).rglob("*.py"))]
@@ -43,8 +43,15 @@ def imports(source: str, package: str) -> Iterator[Import]:
     yield from walk(ast.parse(source), True)
 
 
+def package(path: Path) -> str:
+    parts = path.relative_to(CHECKOUT).parent.parts
+    if parts[0] == "include":
+        parts = parts[1:]
+    return ".".join(("storeside", *parts) if parts[0] in ("operators", "plugins") else parts)
+
+
 def of(path: Path) -> list[Import]:
-    return list(imports(path.read_text(), ".".join(path.relative_to(CHECKOUT).parent.parts)))
+    return list(imports(path.read_text(), package(path)))
 
 
 def below(module: str, *packages: str) -> bool:
@@ -79,15 +86,15 @@ def test_there_is_something_to_look_at() -> None:
 
 
 def test_the_engine_works_without_airflow() -> None:
-    assert wrong("include", "airflow", "operators", "dags", "plugins", "tests") == []
+    assert wrong("include", "airflow", "storeside.operators", "dags", "storeside.plugins", "tests") == []
 
 
 def test_transformers_stand_alone() -> None:
     foreign = [
         f"{path.name}:{found.line} imports {found.module}"
-        for path in (CHECKOUT / "include" / "transformers").rglob("*.py")
+        for path in (CHECKOUT / "include" / "storeside" / "transformers").rglob("*.py")
         for found in of(path)
-        if below(found.module, *ROOMS) and not below(found.module, "include.transformers")
+        if below(found.module, "storeside", *ROOMS) and not below(found.module, "storeside.transformers")
     ]
     assert foreign == []
 
@@ -98,22 +105,22 @@ def test_nothing_imports_dags(room: str) -> None:
 
 
 def test_operators_import_the_engine_and_airflow() -> None:
-    assert wrong("operators", "plugins", "tests") == []
+    assert wrong("operators", "storeside.plugins", "tests") == []
     foreign = [
         f"{path.relative_to(CHECKOUT)}:{found.line} imports {found.module}"
         for path in (CHECKOUT / "operators").rglob("*.py")
         for found in of(path)
         if found.at_once
-        and not below(found.module, "airflow", "include", "operators")
+        and not below(found.module, "airflow", "storeside")
         and found.module.split(".")[0] not in sys.stdlib_module_names
     ]
     assert foreign == [], "libraries are imported where they are used: a DAG file is parsed again and again"
 
 
 def test_operators_leave_the_stack_alone() -> None:
-    """Nothing that runs in production knows that there is an embedded stack (contract 8)."""
-    assert wrong("operators", "include.stack") == []
-    assert wrong("dags", "include.stack") == []
+    """Code that runs in production does not know the embedded stack (contract 8)."""
+    assert wrong("operators", "storeside.stack") == []
+    assert wrong("dags", "storeside.stack") == []
 
 
 def test_dags_import_operators_and_airflow_only() -> None:
@@ -121,7 +128,7 @@ def test_dags_import_operators_and_airflow_only() -> None:
         f"{path.name}:{found.line} imports {found.module}"
         for path in (CHECKOUT / "dags").rglob("*.py")
         for found in of(path)
-        if not below(found.module, "operators", "airflow.sdk")
+        if not below(found.module, "storeside.operators", "airflow.sdk")
         and found.module.split(".")[0] not in sys.stdlib_module_names
     ]
     assert foreign == []
@@ -133,6 +140,6 @@ def test_the_engine_leaves_the_stack_alone() -> None:
         for path in (CHECKOUT / "include").rglob("*.py")
         if "stack" not in path.parts
         for found in of(path)
-        if below(found.module, "include.stack")
+        if below(found.module, "storeside.stack")
     ]
     assert outside == []

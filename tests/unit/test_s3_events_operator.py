@@ -1,4 +1,4 @@
-"""The operator that drains a queue: what reaches the engine, and what its run says to the pages."""
+"""The operator that drains a queue: the options that reach the engine, and its run's record for the pages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from include.events.dead_letters import DeadLetter
-from include.events.load import Drained, Limits
-from include.events.queue import Queue
-from operators import s3_events
-from operators.s3_events import QueueOperator, S3EventsToClickHouseOperator, SqsRedriveDeadLettersOperator
+from storeside.events.dead_letters import DeadLetter
+from storeside.events.load import Drained, Limits
+from storeside.events.queue import Queue
+from storeside.operators import s3_events
+from storeside.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator, SqsRedriveDeadLettersOperator
 
 URL = "http://sqs/1/events"
 
@@ -28,12 +28,12 @@ def operator(**arguments: Any) -> S3EventsToClickHouseOperator:
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the limits that a task of these arguments gives to its trigger."""
+    """Return the limits that a task with these arguments passes to its trigger."""
     monkeypatch.setattr(BaseHook, "get_connection", lambda conn_id: Connection(conn_id=conn_id, conn_type="aws"))
     monkeypatch.setattr(Queue, "find", Queue)
     monkeypatch.setattr(s3_events, "sqs_client", lambda conn: None)
     monkeypatch.setattr(s3_events, "clients", lambda *_: (None, None))
-    monkeypatch.setattr("include.events.load.EventLoad.pulls", True)
+    monkeypatch.setattr("storeside.events.load.EventLoad.pulls", True)
     monkeypatch.setattr(s3_events, "run_key", lambda context: "d/r")
     monkeypatch.setattr(S3EventsToClickHouseOperator, "_record_running", lambda *_: None)
 
@@ -64,9 +64,7 @@ def test_limits_that_make_no_sense_fail_the_task_at_once(limits: Any, wrong: dic
         limits(**wrong)
 
 
-@pytest.mark.parametrize(
-    "name", ["max_messages", "max_bytes", "max_seconds", "idle_seconds", "batch_messages", "retry_failed"]
-)
+@pytest.mark.parametrize("name", ["max_messages", "max_bytes", "max_seconds", "idle_seconds", "batch_messages"])
 def test_an_argument_that_is_none_is_named(limits: Any, name: str) -> None:
     with pytest.raises(AirflowFailException, match=f"^{name} 'some' is n"):
         limits(**{name: "some"})
@@ -87,7 +85,7 @@ def test_the_run_says_whose_dead_letters_it_made(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def redrive(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what a task sends back of three dead letters, of which only two are listed: there may be too many."""
+    """Return how many of three dead letters a task redrives; only two are listed, as when there are too many."""
     asked: list[Any] = []
 
     class Letters:
@@ -101,7 +99,7 @@ def redrive(monkeypatch: pytest.MonkeyPatch) -> Any:
             asked.append(message_ids)
             return len(self.there if message_ids is None else self.there & message_ids)
 
-    monkeypatch.setattr("include.events.dead_letters.DeadLetters", Letters)
+    monkeypatch.setattr("storeside.events.dead_letters.DeadLetters", Letters)
     monkeypatch.setattr(QueueOperator, "conn", lambda self: (SimpleNamespace(name="events"), None))
 
     def run(message_ids: Any, redrive: Any = "True") -> tuple[int, Any]:

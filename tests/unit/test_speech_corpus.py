@@ -7,8 +7,8 @@ import av
 import numpy as np
 import pytest
 
-from include.stack.settings import StackError
-from include.stack.speech_corpus import (
+from storeside.stack.settings import StackError
+from storeside.stack.speech_corpus import (
     HOSTILE_NAMES,
     LONGEST_SECONDS,
     SHORTEST_SECONDS,

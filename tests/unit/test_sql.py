@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.binding import bind_query
 
-from include import sql
-from include.events.ledger import EventLedger
-from include.events.load import Drained
-from include.quality.suites import MANIFEST_COLUMNS
-from include.speech.manifest import FACTS, facts_naming
-from include.sql.migrate import migrations
-from include.stack.settings import CHECKOUT
-from include.transfer.errors import BUSY, DENIED, PASSING, UsageError
-from include.transfer.loads import Loads
-from include.transfer.source import WILD, Source, pattern
-from include.transform.ledger import Ledger, Scope
-from include.transformers.audio import AudioFacts
+from storeside import sql
+from storeside.events.ledger import EventLedger
+from storeside.events.load import Drained
+from storeside.ledger.objects import Ledger, Scope
+from storeside.quality.suites import MANIFEST_COLUMNS
+from storeside.speech.manifest import FACTS, facts_naming
+from storeside.sql.migrate import migrations
+from storeside.stack.settings import CHECKOUT
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.loads import Loads
+from storeside.transfer.source import WILD, Source, pattern
+from storeside.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
@@ -39,7 +39,6 @@ PARAMETERS: dict[str, Any] = {
     "times": [1.5, 2.5],
     "retry_failed": False,
     "trusts_failures": True,
-    "passing": list(PASSING),
     "keeps_result": True,
     "record_done": True,
     "remote": False,
@@ -74,7 +73,7 @@ PARAMETERS: dict[str, Any] = {
     "last": 5,
     "limit": 20,
 }
-# What queries answer about nothing that do not answer with no rows.
+# Results, over empty tables, of queries that do not return zero rows then.
 NOTHING: dict[str, Any] = {
     "events_so_far": [[0] * 8],
     "start_after": [[""]],
@@ -193,7 +192,7 @@ OBJECTS = ["a.wav", "in/b.flac", "c.mp3", "d.ogg", "take1", "song.m4b", "E.Flac"
 
 
 def facts(name: str) -> str:
-    """Name the facts of an object as `AISProbeAudioOperator` has AIStore do it."""
+    """Return the name of an object's facts under the mapping that `AISProbeAudioOperator` gives AIStore."""
     return facts_naming(SCOPE.run_id).destination(name)
 
 
@@ -206,7 +205,7 @@ def list_(engine: Engine, side: str, name: str, result: str, size: int = 10, ver
 
 
 def find(engine: Engine, name: str) -> None:
-    """Have facts of an object pulled, and the probe know that they are there."""
+    """Record that facts of an object were pulled, and that the probe knows of them."""
     for side in ("pending", "after"):
         list_(engine, side, name, facts(name))
     engine.run(
@@ -304,7 +303,7 @@ def test_what_another_storage_kept_back_is_tried_again(engine: Engine, remote: b
         ("3/77f", "1/77f", 10, True),  # of a bucket within the cluster
         ("3/77f", "1/77f", 11, False),
         ("3/77f", "1/077f", 10, False),
-        ("1/10", "1/10", 10, False),  # without a checksum the size stands there
+        ("1/10", "1/10", 10, False),  # without a checksum it contains the size
         ("", "1/77f", 10, False),
     ],
 )
@@ -335,7 +334,7 @@ def test_facts_of_what_the_probe_does_not_have_are_no_rows(engine: Engine) -> No
     ("status", "run", "made", "trusted"),
     [
         ("done", SCOPE.run_id, 10, True),
-        ("done", SCOPE.run_id, 11, False),  # overwritten since
+        ("done", SCOPE.run_id, 11, False),  # overwritten since then
         ("done", "dag/earlier", 10, False),
         ("failed", SCOPE.run_id, 10, False),
     ],
@@ -358,7 +357,7 @@ def test_facts_count_when_their_object_was_made_with_them(
     assert found == [*([] if trusted else [[facts("a.wav"), "1/facts"]]), [facts("lost.wav"), "2/facts"]]
 
 
-# --- what is done, and still there
+# --- done objects that still exist
 
 
 # checksums of two contents
@@ -366,14 +365,14 @@ SUMS = {"one": "a0a52a32203c85ac", "other": "9a1f469ba1f200ed"}
 
 
 def is_there(recorded: tuple[int, str], listed: tuple[int, str] | None, effect: str) -> bool:
-    """Tell whether a destination still holds a result: the rule that the plan is held against."""
+    """Whether a destination still holds a result: the rule that the plan is compared with."""
     if listed is None or listed[0] != recorded[0] or (effect and not listed[0]):
         return False
     old, new = recorded[1], listed[1]
     if not old or old == new:
         return True
     (*old_counter, old_sum), (*new_counter, new_sum) = old.split("/"), new.split("/")
-    if str(listed[0]) in (old_sum, new_sum):  # no checksum on one side: the counter has to do
+    if str(listed[0]) in (old_sum, new_sum):  # no checksum on one side: the counter decides
         return old_counter == new_counter
     return old_sum == new_sum
 
@@ -415,8 +414,8 @@ def test_an_object_is_done_as_long_as_its_result_is_there(engine: Engine, effect
 @pytest.mark.parametrize(
     ("now", "changed"),
     [
-        ("1/before", False),  # as it was planned
-        ("2/result", False),  # replaced by an earlier try
+        ("1/before", False),  # as planned
+        ("2/result", False),  # replaced by an earlier attempt
         ("2/before", True),
         ("2/other", True),
         (None, True),  # deleted
@@ -471,10 +470,10 @@ def plan(engine: Engine, objects: list[tuple[str, str, int]], **parameters: Any)
 
 def remember(engine: Engine, key: str, version: str, state: str, **other: str) -> None:
     engine.run(
-        "INSERT INTO storeside.loads (destination, bucket, key, version, state, reason)"
-        " VALUES ({d:String}, {b:String}, {k:String}, {v:String}, {s:String}, {r:String})",
+        "INSERT INTO storeside.loads (destination, bucket, key, version, state, kind)"
+        " VALUES ({d:String}, {b:String}, {k:String}, {v:String}, {s:String}, {kind:String})",
         {"d": other.get("destination", "db.table"), "b": other.get("bucket", PARAMETERS["bucket"]), "k": key,
-         "v": version, "s": state, "r": other.get("reason", "")},
+         "v": version, "s": state, "kind": other.get("kind", "object" if state == "failed" else "none")},
     )  # fmt: skip
 
 
@@ -485,8 +484,8 @@ def test_what_is_loaded_or_has_failed_is_not_planned_again(engine: Engine) -> No
     ]
     for state in ("loaded", "failed", "publishing"):
         remember(engine, f"in/{state}", "e2", state)
-    remember(engine, "in/denied", "e2", "failed", reason=f"{DENIED} (403)")
-    remember(engine, "in/busy", "e2", "failed", reason=f"{BUSY}: 5 times: SlowDown")
+    remember(engine, "in/denied", "e2", "failed", kind="access")
+    remember(engine, "in/busy", "e2", "failed", kind="transient")
     remember(engine, "in/overwritten", "e1", "loaded")
     remember(engine, "in/else", "e2", "loaded", destination="db.other")
     remember(engine, "in/else", "e2", "loaded", bucket="other")
@@ -511,14 +510,14 @@ def test_listings_begin_before_what_was_planned_and_not_loaded(engine: Engine) -
     assert after() == "in/2"
     load(engine, "in/3")
     assert after() == "in/5"
-    load(engine, "in/3", "failed", "the object is empty")
+    load(engine, "in/3", "failed", "object")
     assert after() == "in/5"
-    load(engine, "in/3", "failed", f"{BUSY}: 5 times: SlowDown")
+    load(engine, "in/3", "failed", "transient")
     assert after() == "in/2"
 
 
 def test_listings_begin_after_what_was_loaded_of_their_own_keys(engine: Engine) -> None:
-    """Tasks with keys of their own may share a table and a bucket."""
+    """Tasks with different keys may share a table and a bucket."""
 
     def after(keys: str) -> str:
         source = Source("bucket", keys)
@@ -532,17 +531,17 @@ def test_listings_begin_after_what_was_loaded_of_their_own_keys(engine: Engine) 
     ]  # fmt: skip
     load(engine, "b/2.csv")
     plan(engine, [("a/2.csv", "e", 1)], regex=pattern(""))
-    load(engine, "b/0.json", "failed", BUSY)  # not to be listed again for "*.csv", nor for "a/"
+    load(engine, "b/0.json", "failed", "transient")  # not to be listed again for "*.csv", nor for "a/"
     assert [after(keys) for keys in ("a/", "b/", "b/*.csv")] == ["a/1.csv", "", "b/2.csv"]
 
 
-def load(engine: Engine, key: str, state: str = "loaded", reason: str = "") -> None:
+def load(engine: Engine, key: str, state: str = "loaded", kind: str = "none") -> None:
     """Record the outcome of an object of `plan`."""
     engine.run(
-        "INSERT INTO storeside.loads (destination, bucket, key, version, load_id, state, reason)"
+        "INSERT INTO storeside.loads (destination, bucket, key, version, load_id, state, kind)"
         " VALUES ({d:String}, {b:String}, {k:String}, 'e', sipHash64({d:String}, {b:String}, {k:String}, 'e'),"
-        " {s:String}, {r:String})",
-        {"d": "db.table", "b": PARAMETERS["bucket"], "k": key, "s": state, "r": reason},
+        " {s:String}, {kind:String})",
+        {"d": "db.table", "b": PARAMETERS["bucket"], "k": key, "s": state, "kind": kind},
     )
 
 
@@ -572,7 +571,7 @@ def test_what_a_run_of_events_has_done_is_known_to_its_next_try(engine: Engine) 
     for key in ("a", "b"):
         publish(key, "publishing", "dag/run/0123")
         publish(key, "loaded", "dag/run/0123")
-    publish("a", "loaded", "dag/run/4567")  # as a crash in between leaves it
+    publish("a", "loaded", "dag/run/4567")  # the state that a crash in between leaves
     publish("c", "loaded", "dag/run2/0123")
     publish("d", "failed", "dag/run/0123")
     client = SimpleNamespace(
@@ -614,7 +613,7 @@ def test_what_clickhouse_cannot_address_has_batches_of_its_own(engine: Engine) -
 
 
 def test_objects_without_an_etag_are_refused(engine: Engine) -> None:
-    """AIStore gives the time of the last access for that of the last change: nothing else tells versions apart."""
+    """AIStore reports the time of the last access as that of the last change: nothing else distinguishes versions."""
 
     class Client:
         def command(self, text: str, parameters: Any = None) -> None:
@@ -631,7 +630,7 @@ def test_objects_without_an_etag_are_refused(engine: Engine) -> None:
     assert loads.plan(**limits) == (2, 1, 12)
     plan(engine, [("in/a", "e", 12), ("in/b", "", 1)])
     engine.run("TRUNCATE TABLE storeside.load_plan")
-    with pytest.raises(UsageError, match=r"s3://bucket/in/b .* ETag.* ais://bucket checksum.type=md5"):
+    with pytest.raises(TransferInputError, match=r"s3://bucket/in/b .* ETag.* ais://bucket checksum.type=md5"):
         loads.plan(**limits)
 
 

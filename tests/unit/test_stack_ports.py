@@ -1,4 +1,4 @@
-"""Ports that strangers took while the stack was down."""
+"""Ports that other processes took while the stack was down."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from include.stack import aistore, cli
-from include.stack.ports import renew
-from include.stack.processes import MARK, mark
-from include.stack.settings import Stack, StackError
+from storeside.stack import aistore, cli
+from storeside.stack.ports import renew
+from storeside.stack.processes import MARK, mark
+from storeside.stack.settings import Stack, StackError
 
 
 @pytest.fixture

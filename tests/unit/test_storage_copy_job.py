@@ -1,4 +1,4 @@
-"""What a copy through the worker makes of its objects' outcomes, without servers."""
+"""The summary that a copy through the worker makes of its objects' outcomes, without servers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from include.storage.buckets import StoredObject
-from include.storage.copy_job import CopyJob
-from include.storage.errors import DeniedError, StorageError, TransientError, UsageError
-from include.storage.multipart import Profile, Settings
-from include.storage.samples import Samples
-from include.storage.store import Head
-from include.transform.ledger import Pending, Plan, Totals
+from storeside.aistore.buckets import StoredObject
+from storeside.copying.errors import CopyError, CopyInputError, CopyTransientError, DeniedError
+from storeside.copying.job import CopyJob
+from storeside.copying.multipart import Profile, Settings
+from storeside.copying.samples import Samples
+from storeside.copying.store import Head
+from storeside.ledger.objects import Pending, Plan, Totals
 
 
 class Full(Samples):
@@ -26,7 +26,7 @@ class Full(Samples):
     def __init__(self, count: int) -> None:
         super().__init__()
         self.names = [f"{n:05}" for n in range(count)]
-        self.errors: dict[str, StorageError] = {}
+        self.errors: dict[str, CopyError] = {}
         self.reads = 0
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
@@ -40,7 +40,7 @@ class Full(Samples):
 
 
 class Book:
-    """A ledger in memory: everything that is listed is pending."""
+    """A ledger in memory: every listed object is pending."""
 
     def __init__(self) -> None:
         answer = SimpleNamespace(result_rows=[])
@@ -82,7 +82,7 @@ class Book:
         return self.back
 
     def totals(self, scope: Any) -> Totals:
-        return Totals(1000, len(self.reasons), 0, 0)  # of all tries of the run
+        return Totals(1000, len(self.reasons), 0, 0)  # of all attempts of the run
 
     def failures(self, scope: Any, limit: int) -> list[tuple[str, str]]:
         return []
@@ -101,11 +101,13 @@ def test_each_try_tells_of_its_own_objects() -> None:
 
 
 def test_what_may_pass_is_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.storage.mover.DELAY", 0.0001)
+    monkeypatch.setattr("storeside.copying.mover.DELAY", 0.0001)
     source = Full(50)
-    source.errors = {name: TransientError(f"no answer for {name}") for name in source.names[:40]}
+    source.errors = {name: CopyTransientError(f"no answer for {name}") for name in source.names[:40]}
     copy = job(source, Book())
-    with pytest.raises(TransientError, match=r"40 objects could not be copied this time, such as '000\d\d': no an"):
+    with pytest.raises(
+        CopyTransientError, match=r"40 objects could not be copied this time, such as '000\d\d': no an"
+    ):
         copy.run()
     assert not [value for value in vars(copy).values() if isinstance(value, list) and value]
 
@@ -120,7 +122,9 @@ def test_failures_of_earlier_runs_are_tried_again() -> None:
 def test_a_copy_of_which_everything_is_denied_ends_early(count: int, least: int) -> None:
     source, book = Full(count), Book()
     source.errors = {name: DeniedError(f"s3://b/{name}: give it s3:GetObject") for name in source.names}
-    with pytest.raises(UsageError, match=rf"give it s3:GetObject. All {least} objects that were tried are denied"):
+    with pytest.raises(
+        CopyInputError, match=rf"give it s3:GetObject. All {least} objects that were tried are denied"
+    ):
         job(source, book).run()
     assert source.reads < 150
     assert len(book.reasons) >= least

@@ -15,17 +15,24 @@ from typing import Any
 import boto3
 import pytest
 
-from include.stack.settings import CHECKOUT, HOST, free_ports
-from include.storage.benchmark import Benchmark
-from include.storage.cluster import Cluster
-from include.storage.errors import ChangedError, DeniedError, ObjectError, TransientError, UsageError
-from include.storage.mover import Mover, Stopped
-from include.storage.multipart import MIB, S3_LIMITS, Profile, Settings
-from include.storage.oci import OCIStore, oci_client
-from include.storage.s3 import AIStoreStore, S3Store, client_config
-from include.storage.store import Head
-from include.storage.tuner import Measurement, Recommendations, Tuner, recommend, scratch
-from include.transform.ledger import Pending
+from storeside.aistore.cluster import Cluster
+from storeside.copying.errors import (
+    ChangedError,
+    CopyCancelled,
+    CopyInputError,
+    CopyObjectError,
+    CopyTransientError,
+    DeniedError,
+)
+from storeside.copying.mover import Mover
+from storeside.copying.multipart import MIB, S3_LIMITS, Profile, Settings
+from storeside.copying.oci import OCIStore, oci_client
+from storeside.copying.s3 import AIStoreStore, S3Store, client_config
+from storeside.copying.store import Head
+from storeside.ledger.objects import Pending
+from storeside.measure.backends import Benchmark
+from storeside.measure.tuner import Measurement, Recommendations, Tuner, recommend, scratch
+from storeside.stack.settings import CHECKOUT, HOST, free_ports
 from tests.link import linked
 from tests.oci_double import NAMESPACE, Double, config, new_key, served
 
@@ -121,7 +128,7 @@ def test_oci_object_that_is_overwritten_while_it_is_read(oci: Any, double: Doubl
 def test_oci_upload_that_somebody_aborts_fails_alone(
     oci: Any, double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("include.storage.mover.DELAY", 0.001)
+    monkeypatch.setattr("storeside.copying.mover.DELAY", 0.001)
     a, b = bucket(oci, "a"), bucket(oci, "b")
     a.put("o", os.urandom(500_000), NOTHING)
     double.before = lambda request: double.begun.clear() if request.query.get("uploadPartNum") == "3" else None
@@ -129,7 +136,7 @@ def test_oci_upload_that_somebody_aborts_fails_alone(
         (outcome,) = Mover(a, b, PARTS).copy(everything(a))
     finally:
         double.before = lambda request: None
-    assert isinstance(outcome.error, TransientError)
+    assert isinstance(outcome.error, CopyTransientError)
     assert "aborted by somebody else" in str(outcome.error)
 
 
@@ -138,13 +145,15 @@ def test_oci_upload_that_somebody_aborts_fails_alone(
     [("none", NAMESPACE, "has no bucket none"), ("a", "elsewhere", "namespace elsewhere has no bucket a")],
 )
 def test_oci_bucket_that_is_missing(oci: Any, name: str, namespace: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(CopyInputError, match=said):
         OCIStore(bucket(oci, "a").client, namespace, name).check()
 
 
 def test_oci_refuses_another_key(oci: Any) -> None:
     client = oci_client(config(new_key()[1]), 2, f"http://{HOST}:{oci[1]}")
-    with pytest.raises(UsageError, match=r"the signature does not fit .*: correct user, tenancy, fingerprint, key"):
+    with pytest.raises(
+        CopyInputError, match=r"the signature does not fit .*: correct user, tenancy, fingerprint, key"
+    ):
         OCIStore(client, NAMESPACE, "a").check()
 
 
@@ -159,18 +168,18 @@ def test_oci_refuses_another_key(oci: Any) -> None:
     ],
 )
 def test_oci_connection_that_is_not_complete(oci: Any, change: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(CopyInputError, match=said):
         oci_client({**oci[2], **change}, 2)
 
 
 def test_without_the_sdk_the_error_has_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "oci", None)
-    with pytest.raises(UsageError, match="pip install oci; or use OCI's S3 API"):
+    with pytest.raises(CopyInputError, match="pip install oci; or use OCI's S3 API"):
         oci_client({}, 1)
 
 
 def test_modules_of_storage_import_without_the_sdk() -> None:
-    script = "import sys; sys.modules['oci'] = None; import include.storage.oci, include.storage.copy_job"
+    script = "import sys; sys.modules['oci'] = None; import storeside.copying.oci, storeside.copying.job"
     subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, check=True)
 
 
@@ -178,7 +187,7 @@ def test_modules_of_storage_import_without_the_sdk() -> None:
 
 
 def test_a_connection_that_breaks_is_made_again(oci: Any, double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.storage.mover.DELAY", 0.01)
+    monkeypatch.setattr("storeside.copying.mover.DELAY", 0.01)
     with linked(oci[1], rtt=0.002) as link:
         a, b = bucket(oci, "a"), bucket(oci, "b", link.port)
         for n in range(4):
@@ -197,11 +206,11 @@ def test_a_server_that_is_gone_says_so(oci: Any) -> None:
         "s3", endpoint_url=f"http://{HOST}:{port}", region_name="x", aws_access_key_id="a", aws_secret_access_key="b",
         config=client_config(1, {"retries": {"total_max_attempts": 1}}),
     )  # fmt: skip
-    with pytest.raises(TransientError, match=f"no server answers at http://{HOST}:{port}"):
+    with pytest.raises(CopyTransientError, match=f"no server answers at http://{HOST}:{port}"):
         S3Store(client, "b").check()
 
 
-# --- S3's refusals, as AWS words them; its own servers are not within reach of a test
+# --- S3's refusals, in AWS' words; its own servers are not available to tests
 
 
 class Refusing:
@@ -260,21 +269,21 @@ def s3(endpoint: str, **given: Any) -> S3Store:
 @pytest.mark.parametrize(
     ("status", "code", "kind", "said"),
     [
-        (301, "PermanentRedirect", UsageError, "set the connection's region_name to eu-west-3"),
-        (400, "AuthorizationHeaderMalformed", UsageError, "set the connection's region_name to eu-west-3"),
-        (403, "SignatureDoesNotMatch", UsageError, "correct the connection's keys"),
-        (400, "ExpiredToken", TransientError, "ExpiredToken"),
-        (403, "RequestTimeTooSkewed", TransientError, "RequestTimeTooSkewed"),
-        (403, "InvalidAccessKeyId", UsageError, "correct the connection's keys"),
-        (404, "NoSuchBucket", UsageError, "create it at http"),
-        (400, "EntityTooSmall", UsageError, "raise part_size"),
-        (307, "", UsageError, "S3-Reverse-Proxy"),
+        (301, "PermanentRedirect", CopyInputError, "set the connection's region_name to eu-west-3"),
+        (400, "AuthorizationHeaderMalformed", CopyInputError, "set the connection's region_name to eu-west-3"),
+        (403, "SignatureDoesNotMatch", CopyInputError, "correct the connection's keys"),
+        (400, "ExpiredToken", CopyTransientError, "ExpiredToken"),
+        (403, "RequestTimeTooSkewed", CopyTransientError, "RequestTimeTooSkewed"),
+        (403, "InvalidAccessKeyId", CopyInputError, "correct the connection's keys"),
+        (404, "NoSuchBucket", CopyInputError, "create it at http"),
+        (400, "EntityTooSmall", CopyInputError, "raise part_size"),
+        (307, "", CopyInputError, "S3-Reverse-Proxy"),
         (403, "AccessDenied", DeniedError, "give the connection's keys the permission s3:PutObject"),
         (412, "PreconditionFailed", ChangedError, "was overwritten"),
         (404, "NoSuchKey", ChangedError, "was overwritten or deleted"),
-        (400, "BadDigest", TransientError, "BadDigest"),
-        (404, "NoSuchUpload", TransientError, "aborted by somebody else"),
-        (400, "MetadataTooLarge", ObjectError, "MetadataTooLarge"),
+        (400, "BadDigest", CopyTransientError, "BadDigest"),
+        (404, "NoSuchUpload", CopyTransientError, "aborted by somebody else"),
+        (400, "MetadataTooLarge", CopyObjectError, "MetadataTooLarge"),
     ],
 )
 def test_refusals_of_s3_say_what_to_do(
@@ -292,10 +301,10 @@ def test_refusals_of_s3_say_what_to_do(
     ("head", "status", "code", "kind", "said"),
     [
         (403, 403, "AccessDenied", DeniedError, r"why \(AccessDenied\): .* permission s3:GetObject"),
-        (403, 403, "RequestTimeTooSkewed", TransientError, "RequestTimeTooSkewed"),
-        (400, 400, "ExpiredToken", TransientError, "ExpiredToken"),
-        (403, 200, "", TransientError, "Forbidden"),
-        (400, 200, "", TransientError, "Bad Request"),
+        (403, 403, "RequestTimeTooSkewed", CopyTransientError, "RequestTimeTooSkewed"),
+        (400, 400, "ExpiredToken", CopyTransientError, "ExpiredToken"),
+        (403, 200, "", CopyTransientError, "Forbidden"),
+        (400, 200, "", CopyTransientError, "Bad Request"),
         (404, 200, "", ChangedError, "was overwritten or deleted"),
     ],
 )
@@ -310,16 +319,16 @@ def test_a_head_that_is_refused_says_what_a_get_says(
 
 def test_a_bucket_that_is_denied_says_which_permission_lists_it(refusing: Refusing, refused: S3Store) -> None:
     refusing.status, refusing.code = 403, "AccessDenied"
-    with pytest.raises(UsageError, match="permission s3:ListBucket"):
+    with pytest.raises(CopyInputError, match="permission s3:ListBucket"):
         refused.check()
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "said"),
     [
-        (401, UsageError, r"give the connection a token"),
-        (403, UsageError, "a token"),
-        (503, TransientError, "make it"),
+        (401, CopyInputError, r"give the connection a token"),
+        (403, CopyInputError, "a token"),
+        (503, CopyTransientError, "make it"),
     ],
 )
 def test_a_cluster_that_does_not_let_in_says_so(
@@ -352,12 +361,14 @@ def test_a_clusters_s3_api_is_entered_with_its_certificate(given: dict[str, str]
 
 def test_virtual_host_style_where_only_path_style_works() -> None:
     store = s3("http://storage.invalid", s3={"addressing_style": "virtual"}, retries={"total_max_attempts": 1})
-    with pytest.raises(UsageError, match=r"no server at bucket\.storage\.invalid.*set addressing_style to 'path'"):
+    with pytest.raises(
+        CopyInputError, match=r"no server at bucket\.storage\.invalid.*set addressing_style to 'path'"
+    ):
         store.check()
 
 
 def test_a_style_that_does_not_exist() -> None:
-    with pytest.raises(UsageError, match=r"config_kwargs of the connection: .*style host is invalid"):
+    with pytest.raises(CopyInputError, match=r"config_kwargs of the connection: .*style host is invalid"):
         client_config(1, {"s3": {"addressing_style": "host"}})
 
 
@@ -386,7 +397,7 @@ def test_the_tuner_keeps_to_its_bounds(oci: Any, double: Double) -> None:
     assert [one.object_size for one in found] == [MIB]
     assert Tuner(store, seconds=0.001, sizes=(MIB, 8 * MIB)).sweep("put")[0].object_size == MIB
     assert time.monotonic() - started < 20
-    with pytest.raises(UsageError, match="too little to measure"):
+    with pytest.raises(CopyInputError, match="too little to measure"):
         Tuner(store, seconds=0)
 
 
@@ -419,7 +430,7 @@ WHOLE = Settings(1 << 62, MIB, 1)
 @pytest.mark.parametrize(
     ("measured", "whole_to"),
     [
-        ([(MIB, False)], 16 * MIB - 1),  # nothing was left for larger ones
+        ([(MIB, False)], 16 * MIB - 1),  # no time was left for larger ones
         ([(MIB, False), (64 * MIB, False)], 64 * MIB),
         ([(MIB, True), (64 * MIB, False)], 64 * MIB),
     ],
@@ -445,7 +456,7 @@ def test_recommendations_of_earlier_versions_are_bounded_as_well() -> None:
     assert len(profile.for_size(5 << 30).parts(5 << 30, S3_LIMITS)) == 640
 
 
-# --- a tuner and a benchmark that are ended
+# --- a tuner and a benchmark that are stopped
 
 
 def test_a_killed_try_is_cleaned_up_by_the_next(oci: Any, double: Double) -> None:
@@ -493,7 +504,7 @@ def test_a_stopped_measurement_leaves_nothing(oci: Any, double: Double, kind: st
 
     double.before = watch
     try:
-        with pytest.raises(Stopped):
+        with pytest.raises(CopyCancelled):
             measure()
     finally:
         double.before = lambda request: None

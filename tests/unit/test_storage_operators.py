@@ -10,21 +10,21 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from include.storage import tuner
-from include.storage.errors import ObjectError, TransientError, UsageError
-from include.storage.mover import Stopped
-from include.storage.multipart import MIB, Profile, Settings
-from include.storage.prefetch import Missing
-from operators import storage
-from operators.hooks import storage as hooks
-from operators.shared import airflow_errors, only_when
-from operators.storage import (
+from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectError, CopyTransientError
+from storeside.copying.multipart import MIB, Profile, Settings
+from storeside.copying.prefetch import Missing
+from storeside.measure import tuner
+from storeside.operators import storage
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks import storage as hooks
+from storeside.operators.shared import only_when
+from storeside.operators.storage import (
     AISPrefetchBucketOperator,
     StorageBenchmarkOperator,
     StorageCopyBucketOperator,
     StorageTuneOperator,
 )
-from operators.triggers.aistore import AISJobTrigger
+from storeside.operators.triggers.aistore import AISJobTrigger
 from tests.oci_double import config, new_key
 
 OPERATORS = (
@@ -91,7 +91,7 @@ def test_an_oci_store_has_the_connections_user_and_region() -> None:
     store: Any = hooks.store("oci://data", connection("generic", login=given["user"], extra=extra))
     assert store.name == "oci://ns/data"
     assert store.endpoint == "oci https://objectstorage.eu-frankfurt-1.oraclecloud.com"
-    with pytest.raises(UsageError, match="OCI connection: fingerprint missing"):
+    with pytest.raises(CopyInputError, match="OCI connection: fingerprint missing"):
         hooks.store("oci://data", connection("generic", login="u", extra={**extra, "fingerprint": ""}))
     with pytest.raises(ValueError, match="namespace in its extra 'namespace'"):
         hooks.store("oci://data", connection("generic", login="u"))
@@ -110,7 +110,7 @@ def test_what_a_worker_does_not_reach_is_aistores(uri: str) -> None:
 
 
 class Tables:
-    """ClickHouse without a server: it knows one sweep, or none."""
+    """ClickHouse without a server: it has one sweep, or none."""
 
     def __init__(self, rows: list[tuple[Any, ...]]) -> None:
         self.rows = rows
@@ -133,19 +133,19 @@ def test_settings_are_given_or_the_connections_or_tuned_or_usual(monkeypatch: py
     assert found.for_size(9 * MIB) == Settings(5 * MIB, 5 * MIB, 4)
     assert found.for_size(MIB).parts(MIB, store.limits) == []
     assert hooks.profile(Tables([]), store, plain, None) == Profile()
-    with pytest.raises(UsageError, match="ignores endpoint_url"):
+    with pytest.raises(CopyInputError, match="ignores endpoint_url"):
         hooks.profile(tuned, store, plain, {"preferred_transfer_client": "crt"})
 
 
-# --- errors, and ways that are skipped
+# --- errors, and skipped routes
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (UsageError("why"), AirflowFailException),
-        (ObjectError("why"), AirflowFailException),
-        (TransientError("why"), AirflowException),
+        (CopyInputError("why"), AirflowFailException),
+        (CopyObjectError("why"), AirflowFailException),
+        (CopyTransientError("why"), AirflowException),
     ],
 )
 def test_only_what_may_pass_is_tried_again(error: Exception, kind: type[Exception]) -> None:
@@ -165,7 +165,7 @@ def test_a_task_of_another_way_is_skipped() -> None:
 
 
 class Fetching:
-    """What the engine's prefetch answers, one after the other."""
+    """The answers of the engine's prefetch, one after the other."""
 
     def __init__(self, *answers: Missing) -> None:
         self.answers = list(answers)
@@ -261,7 +261,7 @@ def test_prefetch_submits_again_what_may_come_yet(
 @pytest.mark.parametrize(
     ("error", "left", "given"),
     [
-        ("", LATE, {"before": 1, "rounds": 1}),  # it was no use
+        ("", LATE, {"before": 1, "rounds": 1}),  # without success
         ("", LATE, {"before": 5, "rounds": 3}),  # often enough
         ("aborted", MANY, {"before": 500, "rounds": 1}),
         ("aborted", LATE, {}),  # deferred by an earlier version
@@ -300,7 +300,7 @@ def test_prefetch_that_was_aborted_may_not_have_compared_everything(
 
 
 @pytest.mark.parametrize(
-    ("operator", "engine"), [(StorageTuneOperator, "tuner.Tuner"), (StorageBenchmarkOperator, "benchmark.Benchmark")]
+    ("operator", "engine"), [(StorageTuneOperator, "tuner.Tuner"), (StorageBenchmarkOperator, "backends.Benchmark")]
 )
 def test_a_killed_measurement_is_stopped(monkeypatch: pytest.MonkeyPatch, operator: Any, engine: str) -> None:
     given: dict[str, Any] = {}
@@ -311,12 +311,12 @@ def test_a_killed_measurement_is_stopped(monkeypatch: pytest.MonkeyPatch, operat
 
         def sweep(self, direction: str) -> None:
             task.on_kill()
-            raise Stopped("the copy was stopped")
+            raise CopyCancelled("the copy was stopped")
 
         def run(self) -> None:
             self.sweep("")
 
-    monkeypatch.setattr(f"include.storage.{engine}", Engine)
+    monkeypatch.setattr(f"storeside.measure.{engine}", Engine)
     monkeypatch.setattr(storage, "backend", lambda text: SimpleNamespace())
     monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace())
     monkeypatch.setattr(tuner, "migrate", lambda client: [])

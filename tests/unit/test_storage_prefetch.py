@@ -1,4 +1,4 @@
-"""Why objects are not in the cluster after a prefetch, and which of the reasons may pass."""
+"""Reasons why objects are not in the cluster after a prefetch, and which of them are transient."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import requests
 from aistore.sdk.errors import AISError
 
-from include.storage.buckets import Bucket
-from include.storage.prefetch import NO_REASON, Missing, Prefetch
+from storeside.aistore.buckets import Bucket
+from storeside.copying.prefetch import NO_REASON, Missing, Prefetch
 
 
 class Cluster:
-    """A client of a cluster that lacks some objects and answers HEADs of them as it is told."""
+    """A client of a cluster that lacks some objects and answers HEADs of them as the test specifies."""
 
     def __init__(self, answers: dict[str, Exception | None]) -> None:
         self.answers = answers

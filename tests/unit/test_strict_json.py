@@ -1,4 +1,4 @@
-"""What the check of JSON Lines accepts, beside Python's json module."""
+"""The check of JSON Lines compared with Python's json module."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.transfer.errors import ObjectError
-from include.transfer.strict_json import checked, fault
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.strict_json import checked, fault
 
 VALUES = st.recursive(
     st.none()
@@ -63,7 +63,7 @@ def accepts(text: str, size: int) -> bool:
     pieces = [content[n : n + size] for n in range(0, len(content), size)]
     try:
         assert b"".join(checked(pieces)) == content
-    except ObjectError:
+    except LoadObjectError:
         return False
     return True
 
@@ -104,5 +104,5 @@ def test_faults(document: bytes, reason: str) -> None:
 
 
 def test_a_document_that_does_not_end() -> None:
-    with pytest.raises(ObjectError, match=r"row 1 is not JSON \(RFC 8259\): "):
+    with pytest.raises(LoadObjectError, match=r"row 1 is not JSON \(RFC 8259\): "):
         list(checked([b'{"n": 1}\n', b'{"n": [\n', b"1,\n"]))

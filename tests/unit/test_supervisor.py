@@ -14,12 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
-from include.stack import cli
-from include.stack.component import Component
-from include.stack.probes import answers, listens
-from include.stack.processes import marked
-from include.stack.settings import Stack, StackError, free_ports
-from include.stack.supervisor import Supervisor
+from storeside.stack import cli
+from storeside.stack.component import Component
+from storeside.stack.probes import answers, listens
+from storeside.stack.processes import marked
+from storeside.stack.settings import Stack, StackError, free_ports
+from storeside.stack.supervisor import Supervisor
 
 SERVER = """
 import http.server, os, subprocess, sys

@@ -18,19 +18,19 @@ from airflow.sdk.io import attach
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from include.stack.settings import CHECKOUT
-from include.storage.buckets import Bucket
-from include.storage.cluster import Cluster
-from include.storage.throughput import tables
-from include.storage.throughput.chart import draw
-from include.storage.throughput.load import Load, Loader, Outcome, environment, find, size
-from include.storage.throughput.measure import Comparison, Measurement, Report
-from include.storage.throughput.model import Model, disk_limit, node_bound
-from include.storage.throughput.nodes import Counters, Differences
-from include.storage.throughput.tables import Figures, Verdict, judge
-from include.transform.errors import TransientTransformError
-from operators import throughput
-from operators.throughput import AISMeasureThroughputOperator
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster
+from storeside.measure.errors import MeasureTransientError
+from storeside.measure.throughput import tables
+from storeside.measure.throughput.chart import draw
+from storeside.measure.throughput.cluster import Comparison, Measurement, Report
+from storeside.measure.throughput.load import Load, Loader, Outcome, environment, find, size
+from storeside.measure.throughput.model import Model, disk_limit, node_bound
+from storeside.measure.throughput.nodes import Counters, Differences
+from storeside.measure.throughput.tables import Figures, Verdict, judge
+from storeside.operators import throughput
+from storeside.operators.throughput import AISMeasureThroughputOperator
+from storeside.stack.settings import CHECKOUT
 from tests.support import until
 
 BUCKET = Bucket("ais", "bench")
@@ -76,7 +76,7 @@ def test_loads_that_are_refused(change: dict[str, Any], message: str) -> None:
 
 
 def test_the_bucket_is_never_cleaned_up_by_the_loader() -> None:
-    """With -cleanup=true it destroys the bucket, whatever else is in it."""
+    """With -cleanup=true the loader destroys the bucket, including foreign objects."""
     for workload in ("read", "write", "mixed"):
         load = replace(READ, workload=workload)
         for arguments in (load.arguments("own"), load.fill_arguments("own")):
@@ -127,7 +127,7 @@ def test_totals_are_of_reads_and_writes_together() -> None:
 
 
 def script(folder: Path, *lines: str) -> str:
-    """Write a loader that does what a test wants; `$out` is where the totals go."""
+    """Write a loader with a test's script; `$out` is the file for the totals."""
     path = folder / "aisloader"
     head = ["#!/bin/sh", 'for a; do case "$a" in -stats-output=*) out="${a#*=}";; esac; done']
     path.write_text("\n".join([*head, *lines]) + "\n")
@@ -155,7 +155,7 @@ def test_a_loader_that_ends_well(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_loader_that_does_not(tmp_path: Path, lines: list[str], message: str) -> None:
-    with pytest.raises(TransientTransformError, match=message):
+    with pytest.raises(MeasureTransientError, match=message):
         end(script(tmp_path, *lines))
 
 
@@ -168,7 +168,7 @@ def test_a_loader_ends_with_its_block(tmp_path: Path) -> None:
 
 def test_a_loader_does_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import os, time; from include.storage.throughput.load import Loader;"
+        "import os, time; from storeside.measure.throughput.load import Loader;"
         f"print(Loader({script(tmp_path, 'exec sleep 60')!r}, [], dict(os.environ)).pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as parent:
@@ -267,7 +267,7 @@ def test_chart_is_xml_with_a_line_per_target_whatever_they_are_called() -> None:
 
 
 class Measured:
-    """A measurement that is over."""
+    """A measurement that has ended."""
 
     name = "dag/run/measure/-1/1"
     load = READ
@@ -337,12 +337,13 @@ def test_lines_say_what_was_measured() -> None:
         ({"bucket": "bench"}, "write it as one of"),
         ({"workload": "append"}, "use one of read"),
         ({"on_regression": "ignore"}, "use 'fail' or 'report'"),
-        ({"loader": "/absent/aisloader", "dataset_size": "1GiB"}, "aisloader_build"),
+        ({"dataset_size": "1GiB"}, "aisloader_build"),
     ],
 )
 def test_bad_input_fails_at_once(monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str) -> None:
     monkeypatch.setattr(throughput, "clickhouse", lambda conn_id: None)
-    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", "http://127.0.0.1:9")
+    connection = {"conn_type": "aistore", "host": "127.0.0.1", "port": 9, "extra": {"aisloader": "/absent/aisloader"}}
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(connection))
     operator = AISMeasureThroughputOperator(task_id="measure", **{"bucket": "ais://bench", **arguments})
     with pytest.raises(AirflowFailException, match=message):
         operator.execute(CONTEXT)
@@ -351,10 +352,10 @@ def test_bad_input_fails_at_once(monkeypatch: pytest.MonkeyPatch, arguments: dic
 def test_a_cluster_that_does_not_answer_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(throughput, "clickhouse", lambda conn_id: SimpleNamespace())
     monkeypatch.setattr(tables, "migrate", lambda client: [])
-    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", "http://127.0.0.1:9")
-    operator = AISMeasureThroughputOperator(
-        task_id="measure", bucket="ais://bench", dataset_size="1GiB", loader=script(tmp_path, "exit 0")
-    )
+    connection = {"conn_type": "aistore", "host": "127.0.0.1", "port": 9}
+    extra = {"aisloader": str(script(tmp_path, "exit 0"))}
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps({**connection, "extra": extra}))
+    operator = AISMeasureThroughputOperator(task_id="measure", bucket="ais://bench", dataset_size="1GiB")
     with pytest.raises(
         AirflowException, match=r"AIStore at http://127\.0\.0\.1:9 does not answer.*is it up"
     ) as caught:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from include import sql
+from storeside import sql
 from tests.unit.test_sql import PARAMETERS, Engine, every_statement
 
 START = 1_767_225_600  # `since` of the parameters

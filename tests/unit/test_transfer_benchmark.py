@@ -1,4 +1,4 @@
-"""What the benchmark of transfers says of figures that miss their aims."""
+"""The benchmark of transfers' report on figures that miss their targets."""
 
 from __future__ import annotations
 

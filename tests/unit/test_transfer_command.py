@@ -1,13 +1,13 @@
-"""What ``python -m include.transfer`` makes of its arguments."""
+"""The arguments of ``python -m storeside.transfer``."""
 
 from __future__ import annotations
 
 import pytest
 
-from include.transfer.__main__ import request, transfer_arguments
-from include.transfer.errors import UsageError
-from include.transfer.request import Request
-from include.transfer.source import Source
+from storeside.transfer.__main__ import request, transfer_arguments
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def _region(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(*arguments: str) -> Request:
-    return request(transfer_arguments("include.transfer", "").parse_args(["s3://trips/2026/", "d.t", *arguments]))
+    return request(transfer_arguments("storeside.transfer", "").parse_args(["s3://trips/2026/", "d.t", *arguments]))
 
 
 def test_defaults_are_the_engines() -> None:
@@ -27,6 +27,6 @@ def test_defaults_are_the_engines() -> None:
 
 def test_the_sample_is_chosen() -> None:
     found = made("--sample-objects", "50", "--sample-bytes", "4096")
-    assert (found.sample_objects, found.sample_bytes) == (50, 4096)
-    with pytest.raises(UsageError, match="sample_bytes 0: needs to be 1 or more"):
+    assert (found.read.sample_objects, found.read.sample_bytes) == (50, 4096)
+    with pytest.raises(TransferInputError, match="sample_bytes 0: needs to be 1 or more"):
         made("--sample-bytes", "0")

@@ -1,4 +1,4 @@
-"""Formats and compressions, told by their content; samples; and records of text that is not as it should be."""
+"""Formats and compressions, detected by content; samples; and malformed records of text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import gzip
 import io
 import lzma
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,14 +19,14 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.transfer.content import Content, opened
-from include.transfer.errors import ObjectError, TransientError, UsageError
-from include.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
-from include.transfer.loads import Planned
-from include.transfer.records import records as _records
-from include.transfer.salvage import _blocks, salvage
-from include.transfer.schema import Column
-from include.transfer.statement import Reading
+from storeside.transfer.content import Content, opened
+from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError
+from storeside.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
+from storeside.transfer.loads import Planned
+from storeside.transfer.records import records as _records
+from storeside.transfer.salvage import _blocks, salvage
+from storeside.transfer.schema import Column
+from storeside.transfer.statement import Reading
 
 
 def by_arrow(kind: str) -> Callable[[bytes], bytes]:
@@ -49,7 +49,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 
 
 class Body:
-    """A body of an answer that comes in small pieces."""
+    """A body of an answer that arrives in small pieces."""
 
     closed = False
 
@@ -70,7 +70,7 @@ def all_of(file: Any) -> bytes:
 @pytest.mark.parametrize("kind", COMPRESS)
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=3))
 def test_compressed_content_is_opened_whole(kind: str, members: list[bytes]) -> None:
-    """Also of several members, as `cat a.gz b.gz` makes them."""
+    """Also content of several members, as `cat a.gz b.gz` makes them."""
     content = b"".join(COMPRESS[kind](m) for m in members)
     assert compression_of(content[:10]) == kind
     assert all_of(opened(io.BytesIO(content), kind)) == b"".join(members)
@@ -93,7 +93,7 @@ def test_any_bytes_are_content_or_an_error(kind: str, content: bytes) -> None:
 
 
 class Stored:
-    """A store of one object, for as much of boto3's client as content needs. It does not look at conditions."""
+    """A store of one object: the part of boto3's client that content needs. It ignores conditions."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -121,9 +121,9 @@ def stored(content: bytes, etag: str = "") -> Content:
     ids=["range", "file", "stream", "plain"],
 )
 def test_content_is_of_the_version_that_was_listed(read: Callable[[Content], bytes]) -> None:
-    """AIStore does not look at If-Match."""
+    """AIStore ignores If-Match."""
     assert read(stored(b"abc")) == read(stored(b"abc", "e2")) == b"abc"
-    with pytest.raises(ObjectError, match="overwritten after it was listed"):
+    with pytest.raises(LoadObjectError, match="overwritten after it was listed"):
         read(stored(b"abc", "e1"))
 
 
@@ -131,7 +131,7 @@ def test_a_stream_of_another_version_than_its_beginning_is_refused() -> None:
     content = stored(b"abc", "e2")
     assert content.compression == ""
     content.etag = "e1"
-    with pytest.raises(ObjectError, match="overwritten after it was listed"):
+    with pytest.raises(LoadObjectError, match="overwritten after it was listed"):
         content.plain()
 
 
@@ -155,7 +155,7 @@ def test_a_small_object_is_its_own_sample(kind: str, text: bytes) -> None:
 
 
 def test_a_sample_of_broken_content_is_an_error() -> None:
-    with pytest.raises(ObjectError, match="its gzip content is broken"):
+    with pytest.raises(LoadObjectError, match="its gzip content is broken"):
         stored(b"\x1f\x8b" + b"\xff" * 100).sample(1000)
 
 
@@ -191,7 +191,7 @@ def test_formats_are_told_by_content_and_then_by_name(key: str, head: bytes, fou
     [("x", b""), ("x", b"\0,\0"), ("x", b"one word\na,b"), ("x.tsv", b"tabs\tneed\ta delimiter\n")],
 )
 def test_a_format_is_not_guessed(key: str, head: bytes) -> None:
-    with pytest.raises(UsageError, match="give `format`"):
+    with pytest.raises(TransferInputError, match="give `format`"):
         format_of(key, head)
 
 
@@ -210,8 +210,8 @@ def test_compression_by_name(key: str, found: str) -> None:
     ],
 )  # fmt: skip
 def test_dialects_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        Csv(**wrong)
+    with pytest.raises(TransferInputError, match=next(iter(wrong))):
+        Csv(**wrong).check()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_which_dialects_clickhouse_reads(options: dict[str, Any], native: bool) 
 
 @given(st.binary(max_size=400))
 def test_records_lose_nothing(content: bytes) -> None:
-    """But blank lines, and what ends lines."""
+    """Except blank lines, and line ends."""
     for form in (Format("jsonl"), Format("csv", Csv(names=("a", "b")))):
         records = list(_records(Body(content), form))
         assert [n for n, _ in records] == list(range(len(records)))
@@ -240,7 +240,7 @@ def test_records_lose_nothing(content: bytes) -> None:
 
 
 def kept(content: bytes, form: Format) -> list[bytes]:
-    """Return the lines that are not blank, without what ends them."""
+    """Return the lines that are not blank, without line ends."""
     lines = [line.removesuffix(b"\r") for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
     return [line for line in lines if line.strip(b"\r" if form.name == "csv" else b" \t\r")]
 
@@ -274,8 +274,10 @@ def test_a_quote_within_a_field_is_a_letter() -> None:
 class Resetting:
     """ClickHouse whose connection breaks once after the rows have arrived, behind clickhouse-connect.
 
-    That sends a body again that it still has.
+    clickhouse-connect sends a body again if it still has it.
     """
+
+    server_settings: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.arrived: list[bytes] = []
@@ -293,7 +295,7 @@ def test_rows_that_may_have_arrived_are_not_sent_again_into_the_same_table() -> 
     content = stored(b"n\n1\n2\n")
     planned = Planned("k", "e", content.size, 0.0, 7)
     reading = Reading(Format("csv"), (Column("n", "Int64"),), (("n", "n"),))
-    with pytest.raises(TransientError, match="Connection reset"):
+    with pytest.raises(TransferTransientError, match="Connection reset"):
         salvage(client, content, reading, planned, "staging", (), "id", rejected.append)
     assert client.arrived == [b"n\n1\n2\n"]
     assert rejected == []

@@ -1,4 +1,4 @@
-"""Which errors of ClickHouse and S3 a retry may help."""
+"""Errors of ClickHouse and S3, and which of them a retry may fix."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import pytest
 from botocore.exceptions import ClientError
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from include.events.current import look_at
-from include.transfer.content import s3_error
-from include.transfer.errors import (
+from storeside.events.current import look_at
+from storeside.transfer.content import s3_error
+from storeside.transfer.errors import (
     DriftError,
-    ObjectError,
+    LoadObjectError,
+    NoAccessError,
     TransferError,
-    TransientError,
-    UsageError,
+    TransferInputError,
+    TransferTransientError,
     by_size,
     classify,
-    may_pass,
+    kind_of,
     named_file,
 )
-from include.transfer.source import Source
+from storeside.transfer.source import Source
 
 S3_ERROR = 499
 MEMORY = 241
@@ -31,20 +32,23 @@ MEMORY = 241
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (OperationalError("connection refused"), TransientError),
-        (DatabaseError("HTTP driver received HTTP status 502, server response: Bad Gateway"), TransientError),
-        (DatabaseError("HTTP driver received HTTP status 404"), ObjectError),
-        (DatabaseError("The provided token has expired. (S3_ERROR)", code=S3_ERROR), TransientError),
-        (DatabaseError("RequestTimeTooSkewed (S3_ERROR)", code=S3_ERROR), TransientError),
-        (DatabaseError("HTTP response code: 503 (S3_ERROR)", code=S3_ERROR), TransientError),
-        (DatabaseError("HTTP response code: 403 (S3_ERROR)", code=S3_ERROR), ObjectError),
-        (DatabaseError("Not found address of host: s3 (DNS_ERROR),. (S3_ERROR)", code=S3_ERROR), TransientError),
-        (DatabaseError("Not found address of host: s3 (DNS_ERROR)", code=198), TransientError),
-        (DatabaseError("Table is shut down (ABORTED)", code=236), TransientError),
-        (DatabaseError("No space left (NOT_ENOUGH_SPACE)", code=243), TransientError),
-        (DatabaseError("errno: 28 (CANNOT_WRITE_TO_FILE_DESCRIPTOR)", code=75), TransientError),
-        (DatabaseError("not allowed (ACCESS_DENIED)", code=497), UsageError),
-        (DatabaseError("cannot parse (CANNOT_PARSE_TEXT)", code=6), ObjectError),
+        (OperationalError("connection refused"), TransferTransientError),
+        (DatabaseError("HTTP driver received HTTP status 502, server response: Bad Gateway"), TransferTransientError),
+        (DatabaseError("HTTP driver received HTTP status 404"), LoadObjectError),
+        (DatabaseError("The provided token has expired. (S3_ERROR)", code=S3_ERROR), TransferTransientError),
+        (DatabaseError("RequestTimeTooSkewed (S3_ERROR)", code=S3_ERROR), TransferTransientError),
+        (DatabaseError("HTTP response code: 503 (S3_ERROR)", code=S3_ERROR), TransferTransientError),
+        (DatabaseError("HTTP response code: 403 (S3_ERROR)", code=S3_ERROR), NoAccessError),
+        (
+            DatabaseError("Not found address of host: s3 (DNS_ERROR),. (S3_ERROR)", code=S3_ERROR),
+            TransferTransientError,
+        ),
+        (DatabaseError("Not found address of host: s3 (DNS_ERROR)", code=198), TransferTransientError),
+        (DatabaseError("Table is shut down (ABORTED)", code=236), TransferTransientError),
+        (DatabaseError("No space left (NOT_ENOUGH_SPACE)", code=243), TransferTransientError),
+        (DatabaseError("errno: 28 (CANNOT_WRITE_TO_FILE_DESCRIPTOR)", code=75), TransferTransientError),
+        (DatabaseError("not allowed (ACCESS_DENIED)", code=497), TransferInputError),
+        (DatabaseError("cannot parse (CANNOT_PARSE_TEXT)", code=6), LoadObjectError),
     ],
 )
 def test_errors_of_clickhouse(error: Exception, kind: type[TransferError]) -> None:
@@ -54,22 +58,22 @@ def test_errors_of_clickhouse(error: Exception, kind: type[TransferError]) -> No
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
-        (400, "ExpiredToken", TransientError),
-        (403, "RequestTimeTooSkewed", TransientError),
-        (400, "RequestTimeout", TransientError),
-        (503, "SlowDown", TransientError),
-        (503, "SlowDownRead", TransientError),  # MinIO's
-        (429, "TooManyRequests", TransientError),
-        (502, "502", TransientError),  # of what stands before S3
-        (403, "AccessDenied", ObjectError),
-        (404, "NoSuchKey", ObjectError),
-        (404, "NoSuchBucket", UsageError),
+        (400, "ExpiredToken", TransferTransientError),
+        (403, "RequestTimeTooSkewed", TransferTransientError),
+        (400, "RequestTimeout", TransferTransientError),
+        (503, "SlowDown", TransferTransientError),
+        (503, "SlowDownRead", TransferTransientError),  # MinIO's
+        (429, "TooManyRequests", TransferTransientError),
+        (502, "502", TransferTransientError),  # from a proxy in front of S3
+        (403, "AccessDenied", NoAccessError),
+        (404, "NoSuchKey", LoadObjectError),
+        (404, "NoSuchBucket", TransferInputError),
     ],
 )
 def test_errors_of_s3(status: int, code: str, kind: type[TransferError]) -> None:
     error = s3_error(refusal(status, code), "bucket", "key")
     assert type(error) is kind
-    assert may_pass(str(error)) == (code == "AccessDenied")
+    assert (not kind_of(error).is_final) == (code == "AccessDenied")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,7 @@ def test_errors_of_s3(status: int, code: str, kind: type[TransferError]) -> None
 )
 def test_refused_listings_name_the_bucket(status: int, code: str, says: str) -> None:
     error = s3_error(refusal(status, code, "ListObjectsV2"), "bucket", "some/prefix")
-    assert type(error) is UsageError
+    assert type(error) is TransferInputError
     assert re.match(says, str(error))
 
 
@@ -92,7 +96,7 @@ def refusal(status: int, code: str, operation: str = "GetObject") -> ClientError
 
 
 class Refusing:
-    """S3 that answers HEAD with a status alone, and GET with the reason."""
+    """S3 that answers HEAD with only a status, and GET with the reason."""
 
     def __init__(self, status: int, code: str) -> None:
         self.status, self.code = status, code
@@ -122,10 +126,10 @@ def test_what_s3_refuses_to_say_of_an_events_object(status: int, code: str, pass
         return look_at(Source("bucket"), ["key"], None, s3, pull=False)["key"]
 
     if passes:
-        with pytest.raises(TransientError, match=str(status) if status in (429, 503) else code):
+        with pytest.raises(TransferTransientError, match=str(status) if status in (429, 503) else code):
             look()
     else:
-        assert type(look()) is ObjectError
+        assert type(look()) is (NoAccessError if code == "AccessDenied" else LoadObjectError)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_what_s3_refuses_to_say_of_an_events_object(status: int, code: str, pass
 )
 def test_what_one_object_may_be_to_blame_for(error: Exception, by_itself: bool) -> None:
     assert by_size(error) == by_itself
-    pushed = TransientError("as a pushed object has it")
+    pushed = TransferTransientError("as a pushed object has it")
     pushed.__cause__ = error
     assert by_size(pushed) == by_itself
 

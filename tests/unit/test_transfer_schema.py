@@ -14,10 +14,10 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.transfer.arrow_types import arrow_columns, arrow_type
-from include.transfer.errors import UsageError
-from include.transfer.formats import Csv, Format
-from include.transfer.schema import (
+from storeside.transfer.arrow_types import arrow_columns, arrow_type
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.formats import Csv, Format
+from storeside.transfer.schema import (
     Column,
     bare,
     conversion,
@@ -30,11 +30,11 @@ from include.transfer.schema import (
     wider,
     with_overrides,
 )
-from include.transfer.source import literal
+from storeside.transfer.source import literal
 
 
 class Engine:
-    """chdb, with as much of clickhouse-connect's client as the schema needs."""
+    """chdb, with the part of clickhouse-connect's client that the schema needs."""
 
     def __init__(self) -> None:
         from chdb.session import Session
@@ -65,7 +65,8 @@ def engine() -> Iterator[Engine]:
     found.session.close()
 
 
-# At least what https://double.cloud/blog/posts/2023/10/native-s3-connector-vs-airbyte-s3-connector/ has in its table.
+# At least the types in the table of
+# https://double.cloud/blog/posts/2023/10/native-s3-connector-vs-airbyte-s3-connector/.
 ARROW = {
     pa.int64(): "Int64", pa.int32(): "Int32", pa.int16(): "Int16", pa.int8(): "Int8", pa.uint64(): "UInt64",
     pa.uint32(): "UInt32", pa.uint16(): "UInt16", pa.uint8(): "UInt8", pa.float32(): "Float32",
@@ -99,12 +100,12 @@ def test_arrow_types(engine: Engine, kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("kind", [pa.month_day_nano_interval(), pa.dense_union([])], ids=str)
 def test_arrow_types_without_a_counterpart_are_named(kind: pa.DataType) -> None:
-    with pytest.raises(UsageError, match="column 'c': ClickHouse has no type"):
+    with pytest.raises(TransferInputError, match="column 'c': ClickHouse has no type"):
         arrow_type(kind, "c")
 
 
 def test_names_that_are_there_twice_are_refused() -> None:
-    with pytest.raises(UsageError, match="column 'a' is there 2 times"):
+    with pytest.raises(TransferInputError, match="column 'a' is there 2 times"):
         arrow_columns(pa.schema([("a", pa.int8()), ("b", pa.int8()), ("a", pa.string())]))
 
 
@@ -131,7 +132,7 @@ def test_a_wider_type_takes_the_values_of_both(engine: Engine, one: str, other: 
 
 
 def test_tuples_have_no_wider_type(engine: Engine) -> None:
-    with pytest.raises(UsageError, match="as JSON or as strings"):
+    with pytest.raises(TransferInputError, match="as JSON or as strings"):
         wider(engine, "Tuple(a Int8)", "Tuple(a Int8, b Int8)")
 
 
@@ -160,11 +161,11 @@ def test_deduced_types(kind: str, nested: Any, found: str) -> None:
 def test_overrides_are_of_columns_that_are_there() -> None:
     columns = [Column("a", "Int8"), Column("b", "Int8")]
     assert with_overrides(columns, {"b": "String"}) == [Column("a", "Int8"), Column("b", "String")]
-    with pytest.raises(UsageError, match="'c' has a type but is in no sample: there are a, b"):
+    with pytest.raises(TransferInputError, match="'c' has a type but is in no sample: there are a, b"):
         with_overrides(columns, {"c": "String"})
 
 
-# A value is taken whole or refused
+# A value is taken completely or refused
 
 INTEGERS = {
     "Int8": 8,
@@ -180,7 +181,7 @@ FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChec
 
 
 def load(engine: Engine, form: Format, target: str, content: str) -> list[list[Any]]:
-    """Load a column `c` as a transfer does; returns the values as text. Raises DatabaseError."""
+    """Load a column `c` as a transfer does; return the values as text. Raises DatabaseError."""
     source = reading(form, target)
     options = (
         "date_time_input_format = 'best_effort', date_time_overflow_behavior = 'throw', session_timezone = 'UTC'"
@@ -200,7 +201,7 @@ def test_integers_are_taken_whole_or_refused(engine: Engine, target: str, value:
     low, high = (0, 2**bits - 1) if target.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     form = Format("jsonl") if as_json else Format("csv", Csv(names=("c",)))
     content = f'{{"c": {value}}}\n' if as_json else f"{value}\n"
-    if abs(value) >= 2**127 and bits <= 64:  # beyond what they are read as; see `reading`
+    if abs(value) >= 2**127 and bits <= 64:  # outside the type that they are read as; see `reading`
         value %= 2**64
         content = content[:0] + (f'{{"c": {value}}}\n' if as_json else f"{value}\n")
     if low <= value <= high:

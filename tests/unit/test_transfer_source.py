@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.transfer.errors import UsageError
-from include.transfer.source import Source, pattern, wild
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.source import Source, pattern, wild
 
 NAMES = st.text(st.sampled_from("ab01/.{},*?[]()|^$+\\ \nü"), max_size=8)
 
 
 def expand(keys: str) -> list[str]:
-    """Return a pattern without its braces: all that they stand for."""
+    """Return all keys that a pattern's braces expand to."""
     found = re.search(r"\{([^{}]*)\}", keys)
     if not found:
         return [keys]
@@ -30,12 +30,12 @@ def expand(keys: str) -> list[str]:
         else:
             choices.append(choice)
     before, after = keys[: found.start()], keys[found.end() :]
-    # What a choice holds is literal.
+    # The alternatives in braces are literal.
     return [before + "".join(f"\0{c}" for c in choice) + rest for choice in choices for rest in expand(after)]
 
 
 def matches(keys: str, key: str) -> bool:
-    """Tell whether a key fits a pattern: the reference, which tries everything. A NUL makes what follows literal."""
+    """Whether a key fits a pattern: the reference, which tries everything. A NUL makes the next character literal."""
 
     @cache
     def fits(i: int, j: int) -> bool:
@@ -62,7 +62,7 @@ def matches(keys: str, key: str) -> bool:
 )
 def test_patterns_choose_what_they_say(before: str, braces: str, after: str, key: str) -> None:
     keys = before + braces + after
-    # To RE2 "$" is the end; to Python also what comes before a last line feed.
+    # To RE2 "$" is the end; to Python also the position before a last line feed.
     found = re.search(re.sub(r"\$$", r"\\Z", pattern(keys)), key) is not None
     if any(c in keys for c in "*?{"):
         assert found == any(matches(one, key) for one in expand(keys))
@@ -72,11 +72,11 @@ def test_patterns_choose_what_they_say(before: str, braces: str, after: str, key
 
 @given(NAMES, NAMES)
 def test_a_hostile_key_chooses_itself(name: str, other: str) -> None:
-    """A name without the signs of a pattern is a prefix, whatever else is in it."""
+    """A name without the special characters of patterns is a prefix, whatever else is in it."""
     plain = re.sub(r"[*?{}]", "", name)
     assert re.search(pattern(plain), plain + other)
     assert bool(re.search(pattern(plain), other)) == other.startswith(plain)
-    # As a choice between braces, everything but a comma is literal.
+    # As an alternative in braces, everything but a comma is literal.
     choice = name.replace(",", "").replace("{", "").replace("}", "")
     if not re.fullmatch(r"\d+\.\.\d+", choice):
         assert bool(re.search(pattern(f"{{{choice},x}}"), other)) == (other in (choice, "x"))
@@ -84,18 +84,18 @@ def test_a_hostile_key_chooses_itself(name: str, other: str) -> None:
 
 @pytest.mark.parametrize("keys", ["{", "a}", "{a", "{a{b}}", "{3..1}", "{0..10000}", "a{b}}"])
 def test_patterns_that_are_none_are_refused(keys: str) -> None:
-    with pytest.raises(UsageError, match="keys"):
+    with pytest.raises(TransferInputError, match="keys"):
         pattern(keys)
 
 
 @pytest.mark.parametrize("bucket", ["", "ab", "a/b", "-ab", "a b", "b" * 64, "a{b}c", "bucket?"])
 def test_buckets_that_are_none_are_refused(bucket: str) -> None:
-    with pytest.raises(UsageError, match="bucket"):
+    with pytest.raises(TransferInputError, match="bucket"):
         Source(bucket)
 
 
 def test_a_collection_is_a_name() -> None:
-    with pytest.raises(UsageError, match="named collection"):
+    with pytest.raises(TransferInputError, match="named collection"):
         Source("bucket", collection="s3, url = 'http://x'")
 
 

@@ -1,4 +1,4 @@
-"""How rows become visible in a table: by which statement, and what of an earlier try is waited for."""
+"""How rows become visible in a table: the statement, and the wait for statements of an earlier attempt."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from include.transfer import table
-from include.transfer.loads import Loaded, Planned
-from include.transfer.table import LOAD_ID, Destination, look_up, publish
+from storeside.transfer import table
+from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.table import LOAD_ID, Destination, look_up, publish
 
 STAGING = "load_0_1_token_1"
 
 
 class Client:
-    """ClickHouse with one table, where statements of an earlier try are still at work when it is first asked."""
+    """ClickHouse with one table, where statements of an earlier attempt still run at the first query."""
 
     def __init__(self, engine: str = "MergeTree", *, has_views: bool = False, at_work: Sequence[str] = ()) -> None:
         self.table = (
@@ -44,7 +44,7 @@ class Client:
 
 
 class Ledger:
-    """Records states, and when it was asked for them."""
+    """Records states, and the times at which they were requested."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -76,7 +76,7 @@ def destination(client: Client) -> Destination:
     ],
 )
 def test_parts_are_attached_where_none_is_left_out(engine: str, has_views: bool, attaches: bool) -> None:
-    """A replicated table leaves out a part with the content of an earlier one: rows of a load that were removed."""
+    """A replicated table drops a part with the content of an earlier one: rows of a load that were removed."""
     client = Client(engine, has_views=has_views)
     destination(client).take(STAGING)
     ((statement, settings),) = client.done
@@ -85,7 +85,7 @@ def test_parts_are_attached_where_none_is_left_out(engine: str, has_views: bool,
 
 
 def test_what_an_earlier_try_still_publishes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer may have been lost: who does not wait finds no rows, publishes again, and has them twice."""
+    """Its answer may have been lost: without the wait an attempt finds no rows and publishes them a second time."""
     monkeypatch.setattr(table, "_POLL_SECONDS", 0.0)
     client = Client(at_work=[f"storeside-{STAGING}-1"] * 3)
     ledger: Any = Ledger(client)

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from include.stack.settings import CHECKOUT
-from include.transformers.failures import parse
+from storeside.stack.settings import CHECKOUT
+from storeside.transformers.failures import parse
 
 TOLD = "tests.unit.transforms_for_tests:Told"
-TABULAR = "include.transformers.examples.tabular:ParquetToJsonLines"
+TABULAR = "storeside.transformers.examples.tabular:ParquetToJsonLines"
 
 
 def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "include.transformers.local", *map(str, arguments)]
-    environment = {"PATH": os.environ["PATH"], **variables}
+    command = [sys.executable, "-m", "storeside.transformers.local", *map(str, arguments)]
+    environment = {**{name: os.environ[name] for name in ("PATH", "PYTHONPATH")}, **variables}
     return subprocess.run(
         command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )

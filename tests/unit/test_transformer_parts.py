@@ -1,4 +1,4 @@
-"""What the ETL server is made of, where no process is needed."""
+"""The parts of the ETL server that need no process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import pytest
 
-from include.transformers import failures, settings
-from include.transformers.failures import Failure
-from include.transformers.job import BadRequestError, Job, from_control_message, from_pull, from_push
-from include.transformers.journal import Journal
-from include.transformers.settings import Settings
-from include.transformers.wire import LARGEST_KEPT, Channel
+from storeside.transformers import failures, settings
+from storeside.transformers.failures import Failure
+from storeside.transformers.job import BadRequestError, Job, from_control_message, from_pull, from_push
+from storeside.transformers.journal import Journal
+from storeside.transformers.settings import Settings
+from storeside.transformers.wire import LARGEST_KEPT, Channel
 
 
 def test_settings_have_defaults() -> None:

@@ -1,4 +1,4 @@
-"""The ETL server, as AIStore sees it: real processes and sockets, with a target that is made up."""
+"""The ETL server as AIStore sees it: real processes and sockets, with a simulated target."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ import requests
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from include.stack.settings import CHECKOUT
-from include.transformers import server_asgi
-from include.transformers.failures import Failure, parse
-from include.transformers.journal import Journal
-from include.transformers.settings import Settings
+from storeside.stack.settings import CHECKOUT
+from storeside.transformers import server_asgi
+from storeside.transformers.failures import Failure, parse
+from storeside.transformers.journal import Journal
+from storeside.transformers.settings import Settings
 from tests.support import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -42,12 +42,12 @@ CONTENT = b"what is stored"
 
 @dataclass
 class Target:
-    """A target, and the next hop of anything else: keeps what is put, hands out what is there."""
+    """A target, and the next hop of every other kind: stores what is put, returns what it has."""
 
     url: str
     stored: dict[str, bytes] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
-    # path -> what happens to the next requests for it: a status with a body, or None for a dropped connection
+    # path -> outcomes of the next requests for it: a status with a body, or None for a dropped connection
     script: dict[str, list[tuple[int, bytes] | None]] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
 
@@ -114,7 +114,7 @@ def target() -> Iterator[Target]:
 
 @dataclass
 class Mountpath:
-    """Where a target keeps the files of one bucket."""
+    """The folder of a target's files of one bucket."""
 
     folder: Path
 
@@ -169,7 +169,7 @@ def start(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = folder / f"server-{port}.log"
-    command = [sys.executable, "-m", "include.transformers.serve", "--transform", transform]
+    command = [sys.executable, "-m", "storeside.transformers.serve", "--transform", transform]
     command += ["--host", "127.0.0.1", "--port", str(port), *flags]
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
     environment |= {"NUM_WORKERS": "2", "ETL_DIRECT_FQN": "true", "AIS_DIRECT_PUT_RETRIES": "1"}
@@ -200,7 +200,7 @@ def stop(server: Server) -> None:
 
 @pytest.fixture(scope="module")
 def server(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with two workers that hands paths over, for tests that leave it as it was."""
+    """A server with two workers that passes paths, for tests that do not change its state."""
     started = start(tmp_path_factory.mktemp("server"), TOLD, target)
     yield started
     stop(started)
@@ -226,7 +226,7 @@ def control(name: str, fqn: str = "", pipeline: str = "", arguments: str = "") -
 
 
 def ask(ws: ClientConnection, name: str, content: bytes | None = CONTENT, **options: str) -> str | bytes:
-    """Send an object by its content, or by what `options` say, and return the answer."""
+    """Send an object by its content, or as `options` say, and return the answer."""
     ws.send(control(name, **options))
     if content is not None and "fqn" not in options:
         ws.send(content)
@@ -345,13 +345,14 @@ def test_a_worker_that_died_unnoticed_costs_no_object(server: Server) -> None:
 
 
 def test_the_process_that_workers_come_from_may_die(launch: Start) -> None:
-    server = launch(NUM_WORKERS="1")  # a second one might still be in the making, which is not what this is about
+    server = launch(NUM_WORKERS="1")  # a second one might still be starting, which is not the subject of this test
     with server.connect() as ws:
         worker = int(ask(ws, "0/pid"))
     for child in psutil.Process(server.process.pid).children():
         if "forkserver" in " ".join(child.cmdline()):
             child.kill()
-    # How it ended would not be known: the worker is ended, and with it an object that it may have got by then.
+    # Its exit status could no longer be learned, so the worker is ended, with any object that it may have got by
+    # then.
     until(lambda: not is_alive(worker), 10, "the end of the worker", 0.001)
     with server.connect() as ws:
         assert [ask(ws, f"{n}/echo") for n in range(4)] == [CONTENT] * 4
@@ -385,7 +386,7 @@ def test_memory_is_limited(launch: Start) -> None:
     with server.connect() as ws:
         assert ask(ws, "memory") == "failed"
         assert ask(ws, "after/echo") == CONTENT
-        # neither are larger objects taken in, and the connection lives on
+        # larger objects are not accepted either, and the connection stays open
         assert ask(ws, "large/echo", bytes(257 << 20)) == "failed"
         assert ask(ws, "after/echo") == CONTENT
     assert server.failure("memory").reason == "more memory is needed than WORKER_MEMORY_LIMIT allows, 256 MiB"
@@ -425,7 +426,7 @@ def test_what_is_no_message_of_aistore_closes_the_connection(server: Server, mes
 
 
 def test_a_connection_that_is_lost_takes_its_waiting_objects_along(server: Server, target: Target) -> None:
-    """The server sees the loss when it has room for another object: when the first is made."""
+    """The server notices the loss when it has room for another object: when the first is done."""
     with server.connect() as ws:
         for n, seconds in enumerate((1, 3, 1, 1)):
             ws.send(control(f"lost-{n}/sleep-{seconds}", pipeline=target.of(f"lost-{n}")))
@@ -434,7 +435,7 @@ def test_a_connection_that_is_lost_takes_its_waiting_objects_along(server: Serve
         ws.socket.shutdown(socket.SHUT_RDWR)
     with server.connect() as ws:
         assert ask(ws, "found/echo") == CONTENT
-    time.sleep(3.5)  # until the last would be made as well
+    time.sleep(3.5)  # by then the last would be done as well
     made = [n for n in range(4) if target.result(f"lost-{n}")]
     assert made[:2] == [0, 1], "those that were being worked on are finished"
     assert 3 not in made
@@ -442,7 +443,7 @@ def test_a_connection_that_is_lost_takes_its_waiting_objects_along(server: Serve
 
 
 def test_a_fault_of_the_server_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AIStore waits forever for what a connection owes it, but aborts at once when the pod is gone."""
+    """AIStore waits forever for the outstanding answers of a connection, but aborts at once when the pod is gone."""
 
     class Faulty:
         async def submit(self, *_: object) -> None:
@@ -489,7 +490,8 @@ def test_an_object_has_the_same_name_in_all_channels(server: Server, mountpath: 
     fqn = mountpath.fqn(name)
     with server.connect() as ws:
         assert ask(ws, name, fqn=fqn) == "failed"
-    # AIStore does not escape the path of a push: Go does that for what cannot stand in a URL, and ? and % can
+    # AIStore does not escape the path of a push: Go does that for characters that a URL cannot contain; ? and % it
+    # can
     unescaped = quote(f"/in/{name}", safe="/?%")
     query = f"etl_fqn={quote(fqn, safe='')}"
     for method, path in (("PUT", f"{unescaped}?{query}"), ("GET", f"/{uname(name)}?{query}")):
@@ -591,7 +593,7 @@ def test_an_object_that_is_replaced_meanwhile_fails_for_now(server: Server, moun
 
 
 def test_an_object_in_chunks_is_fetched_whole(server: Server, target: Target, mountpath: Mountpath) -> None:
-    """AIStore passes the file of the first chunk for all of the object."""
+    """AIStore passes the file of the first chunk for the whole object."""
     path = mountpath.put("chunks/upper", b"the first chunk")
     manifest = Path(str(path).replace("%ob", "%ut"))
     manifest.parent.mkdir(parents=True)
@@ -683,7 +685,7 @@ def test_a_pipeline_of_two_etls(server: Server, launch: Start, target: Target, m
         assert target.result("two") is None, "arguments become part of the address"
         (found,) = [body for path, body in target.stored.items() if "etl_args=a+b" in path]
         assert found == CONTENT.upper() + b"!"
-        # inline: the result comes back from the last one
+        # inline: the result returns from the last one
         assert ask(ws, "inline/upper", pipeline=second.url) == CONTENT.upper() + b"!"
     pushed = server.push("pushed/upper", **{"Ais-Node-Url": second.url})
     assert (pushed.status_code, pushed.content) == (200, CONTENT.upper() + b"!")

@@ -16,17 +16,18 @@ from airflow.sdk._shared.module_loading import import_string
 from airflow.triggers.base import BaseTrigger
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from include.stack.settings import free_ports
-from include.storage.buckets import Bucket
-from include.transfer.errors import TransientError, TriedOutError, UsageError
-from include.transform import jobs
-from include.transform.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
-from operators.hooks.aistore import AIStoreHook
-from operators.triggers import aistore as triggers
-from operators.triggers import engine
-from operators.triggers.aistore import AISJobTrigger, describe
-from operators.triggers.clickhouse import S3ToClickHouseTrigger
-from operators.triggers.s3_events import S3EventsToClickHouseTrigger, S3EventsTrigger
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
+from storeside.events.errors import TriedOutError
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.triggers import aistore as triggers
+from storeside.operators.triggers import engine
+from storeside.operators.triggers.aistore import AISJobTrigger, describe
+from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
+from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger, S3EventsTrigger
+from storeside.stack.settings import free_ports
+from storeside.transfer.errors import TransferInputError, TransferTransientError
 
 STARTED = "2026-01-02T03:04:05.123456789Z"
 ENDED = "2026-01-02T03:04:07.623456789Z"
@@ -63,7 +64,7 @@ def snap(
 
 
 class Cluster:
-    """The endpoints of an AIStore proxy that following a job asks."""
+    """The endpoints of an AIStore proxy that are used to follow a job."""
 
     def __init__(self, port: int = 0) -> None:
         cluster = self
@@ -196,7 +197,7 @@ def test_bucket_job_is_not_over_when_idle(cluster: Cluster, follower: Follower) 
 
 @dataclass
 class Clock:
-    """The time as a follower sees it."""
+    """The follower's clock."""
 
     now: float = 1000.0
 
@@ -286,7 +287,7 @@ def test_newest_snapshot_of_a_target_counts(cluster: Cluster, follower: Follower
 @pytest.mark.parametrize(
     ("older", "newer"),
     [
-        # Go leaves out zeros at the end of a fraction, and writes the node's own zone.
+        # Go omits zeros at the end of a fraction, and writes the node's own zone.
         ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.5Z"),
         ("2026-01-02T03:04:05.1Z", "2026-01-02T03:04:05.12Z"),
         ("2026-10-25T02:59:00+02:00", "2026-10-25T02:01:00+01:00"),
@@ -360,18 +361,18 @@ def test_idle_jobs_are_ended(cluster: Cluster) -> None:
 def test_idle_job_that_stays_is_transient(cluster: Cluster) -> None:
     cluster.targets = {"t1": [snap("etl-listrange", job="idle", is_idle=True)]}
     cluster.running = ["etl-listrange[idle]"]
-    with pytest.raises(jobs.TransientTransformError, match="idle job idle does not end"):
+    with pytest.raises(jobs.AIStoreTransientError, match="idle job idle does not end"):
         end_idle(impatient(cluster.url), *PAIR, seconds=0.3)
 
 
 def test_rebalance_is_waited_for(cluster: Cluster) -> None:
     cluster.running = ["rebalance[g1]"]
-    with pytest.raises(jobs.TransientTransformError, match="still rebalances after 0 s"):
+    with pytest.raises(jobs.AIStoreTransientError, match="still rebalances after 0 s"):
         jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
     cluster.running = ["etl-bck[x]"]
     jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
     cluster.failure = (502, "t1 is down")
-    with pytest.raises(jobs.TransientTransformError, match="does not answer as a whole"):
+    with pytest.raises(jobs.AIStoreTransientError, match="does not answer as a whole"):
         jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
 
 
@@ -490,10 +491,10 @@ def test_killed_trigger_ends_the_etls_when_its_job_is_gone(cluster: Cluster, mon
 
     def release(_: Any, names: list[str]) -> bool:
         asked.append((cluster.aborted(), names))
-        return len(asked) == 2  # the aborted job is there for a moment
+        return len(asked) == 2  # the aborted job exists for a moment
 
-    monkeypatch.setattr("operators.triggers.aistore.release", release)
-    monkeypatch.setattr("operators.triggers.aistore.time.sleep", lambda _: None)
+    monkeypatch.setattr("storeside.operators.triggers.aistore.release", release)
+    monkeypatch.setattr("storeside.operators.triggers.aistore.time.sleep", lambda _: None)
     asyncio.run(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0, etl_names=["e"]).on_kill())
     assert asked == [(["etl-1"], ["e"])] * 2
 
@@ -531,8 +532,8 @@ def test_describe(progress: Progress, total: int, seconds: float, line: str) -> 
 @pytest.mark.parametrize(
     ("error", "again"),
     [
-        (UsageError("the table is a view"), False),
-        (TransientError("the queue does not answer"), True),
+        (TransferInputError("the table is a view"), False),
+        (TransferTransientError("the queue does not answer"), True),
         (OperationalError("connection refused"), True),
         (DatabaseError("HTTP driver received HTTP status 502"), True),
         (ConnectionResetError(), True),
@@ -564,7 +565,9 @@ def test_only_what_no_retry_helps_fails_for_good(
 def test_an_engine_whose_servers_come_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "SETTLE_SECONDS", 0)
     monkeypatch.setattr(engine, "DELAYS", (0, 0))
-    down = iter([OperationalError("the client cannot be made"), None, TransientError("lost on the way"), None, None])
+    down = iter(
+        [OperationalError("the client cannot be made"), None, TransferTransientError("lost on the way"), None, None]
+    )
 
     def fail_or_not() -> None:
         if (error := next(down)) is not None:

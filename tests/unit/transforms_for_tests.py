@@ -1,4 +1,4 @@
-"""Transformers that the tests of the ETL server have it run; the last part of an object's name says what happens."""
+"""Transformers for the tests of the ETL server; the last part of an object's name says what happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from include.transformers.transformer import ObjectError, Result, Source
+from storeside.transformers.transformer import ObjectError, Result, Source
 
 
 def read(source: Source) -> bytes:
@@ -71,14 +71,14 @@ class Told:
         return bytes(1 << 30)
 
     def hang(self, *_: object) -> bytes:
-        """Write the ids of this process and of one it starts where HANGING says, and do nothing from then on."""
+        """Write the ids of this process and of a child to the file HANGING, and then do nothing."""
         child = subprocess.Popen(["sleep", "1000"])
         Path(os.environ["HANGING"]).write_text(f"{os.getpid()} {child.pid}")
         time.sleep(1000)
         return b""
 
     def replaced(self, source: Source, *_: str) -> bytes:
-        """Have the object's file replaced, as AIStore does when the object is put again."""
+        """Replace the object's file, as AIStore does when the object is put again."""
         assert isinstance(source, str)
         content = read(source)
         Path(source + ".new").write_bytes(b"another version")

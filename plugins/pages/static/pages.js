@@ -1,4 +1,4 @@
-// What the pages do by themselves: live progress, actions through Airflow's REST API, waveforms.
+// What the pages do in the browser: live progress, actions through Airflow's REST API, waveforms.
 "use strict";
 
 const airflow = document.body.dataset.airflow;
@@ -12,8 +12,8 @@ function say(text, bad = false) {
   said.className = bad ? "notice bad" : "notice";
 }
 
-// Links to Airflow leave the frame that Airflow shows us in. The frame may not navigate the page around it, but that
-// page is Airflow's own, from where we are: the click is made there.
+// Links to Airflow leave the frame that shows our pages. The frame may not navigate the page around it, but that
+// page is Airflow's and has the same origin: the script clicks a link there.
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-top]");
   if (!link || parent === window || event.ctrlKey || event.metaKey) return;
@@ -25,7 +25,7 @@ document.addEventListener("click", (event) => {
   outside.remove();
 });
 
-// Choosing all
+// Select all
 
 document.querySelectorAll("input[data-all]").forEach((all) => {
   all.addEventListener("change", () => {
@@ -54,7 +54,7 @@ function sample(article) {
 let asking = false;
 
 async function refresh(section) {
-  if (asking) return; // a server that hangs has one question of this page, not one more every two seconds
+  if (asking) return; // while a server hangs, this page sends one request, not another every two seconds
   asking = true;
   try {
     await update(section);
@@ -74,7 +74,7 @@ async function update(section) {
   articles.forEach(sample);
   if (focused) articles.find((one) => one.dataset.key === focused)?.querySelector("button")?.focus();
   if (articles.length) section.hidden = false;
-  if (articles.length < before) location.reload(); // something has ended: its row is in the tables now
+  if (articles.length < before) location.reload(); // a movement has ended: its row is in the tables now
 }
 
 const live = document.getElementById("live");
@@ -83,7 +83,7 @@ if (live) {
   setInterval(() => { if (!document.hidden) refresh(live).catch(() => {}); }, LIVE_MS);
 }
 
-// Actions: Airflow's own REST API does them, so its permissions hold and its audit log has them.
+// Actions: Airflow's own REST API does them, so its permissions apply and its audit log records them.
 
 async function ask(method, path, body) {
   const answer = await fetch(`${airflow}/api/v2/${path}`, {
@@ -99,11 +99,11 @@ async function ask(method, path, body) {
 
 const runPath = ({ dag, run }) => `dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`;
 
-// Airflow's key of a task instance in its run: of a mapped task it is the one, and not its siblings.
+// Airflow's key of a task instance in its run: for a mapped task, that instance and not its siblings.
 const instance = ({ task, mapIndex }) => (mapIndex === undefined ? [task] : [task, Number(mapIndex)]);
 
 const actions = {
-  // A DAG that has the parameter is run again with it; the task of any other is cleared with what comes after it.
+  // A DAG that has the parameter is run again with it; in any other DAG the task and its downstream tasks are cleared.
   async retry(what) {
     const { params } = await ask("GET", `dags/${encodeURIComponent(what.dag)}/details`);
     if (params && "retry_failed" in params) {
@@ -131,7 +131,7 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-action]");
   if (!button || button.disabled) return;
   const text = button.textContent;
-  if (button.dataset.sure === undefined) { // the second click does it
+  if (button.dataset.sure === undefined) { // only the second click starts the action
     button.dataset.sure = "";
     button.textContent = `${text}: sure?`;
     setTimeout(() => { delete button.dataset.sure; button.textContent = text; }, 5000);
@@ -146,7 +146,7 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// Waveforms: the browser decodes what it plays.
+// Waveforms: the browser decodes the audio that it plays.
 
 function envelope(channel, columns) {
   const step = Math.max(Math.floor(channel.length / columns), 1);
@@ -160,7 +160,7 @@ function envelope(channel, columns) {
   });
 }
 
-// As high as the canvas: quiet speech would be a line.
+// Scaled to the height of the canvas: quiet speech would otherwise be a line.
 function scaled(peaks) {
   const top = Math.max(...peaks.map(([low, high]) => Math.max(-low, high)), 1e-4);
   return peaks.map(([low, high]) => [low / top, high / top]);

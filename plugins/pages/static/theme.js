@@ -1,4 +1,4 @@
-// Dark or light as Airflow's own pages are: theirs is a class of the page around us, and a setting in the browser.
+// Dark or light like Airflow's own pages: Airflow sets a class on the page around ours, and a setting in the browser.
 "use strict";
 (() => {
   const system = matchMedia("(prefers-color-scheme: dark)");

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from include.stack.settings import Stack
-from include.transfer.formats import Csv
+from storeside.stack.settings import Stack
+from storeside.transfer.formats import Csv
+from tests.fuzz.differential.delimited_rules import SPACE, section
 from tests.fuzz.differential.outcome import Outcome
 from tests.fuzz.differential.text import TOGETHER, Group, Refused, Rows, compare_groups, damaged, server
 
@@ -29,15 +30,8 @@ _TEXTS = (
     "''", '"', "0x10", "#", "[1,2]", '{"a": 1}', "nan", "\u00a0", "\u2028",
 )  # fmt: skip
 _LETTERS = [bytes([c]) for c in b"\",;\n\r \t'\\x0|-+."] + [b"\n\n", b"\r\n", b'""']
-_SPACE = " \t"
-
-AFTER_QUOTES = "Spaces after a closing quote"
-CARRIAGE_RETURN = "Carriage returns within CSV values"
-LAST_DELIMITER = "A delimiter at the end of a CSV row"
-QUOTED_NUMBERS = "Numbers in single quotes"
-OPEN_QUOTE = "A quote that is never closed"
-OTHER_NOTATIONS = "Other notations of numbers and dates"
-INTENDED = (AFTER_QUOTES, CARRIAGE_RETURN, LAST_DELIMITER, QUOTED_NUMBERS, OPEN_QUOTE, OTHER_NOTATIONS)
+# The share of files with faults.
+FAULTY = 0.08
 
 
 def compare(files: int, seed: int) -> Outcome:
@@ -48,7 +42,7 @@ def compare(files: int, seed: int) -> Outcome:
 
 def compare_with(stack: Stack, client: Any, store: Any, files: int, seed: int) -> Outcome:
     """Compare with servers that run."""
-    return compare_groups(Outcome("delimited"), groups(files, seed), stack, client, store)
+    return compare_groups(Outcome("delimited"), groups(files, seed), client, store)
 
 
 def groups(files: int, seed: int) -> Iterator[Group]:
@@ -63,7 +57,7 @@ def groups(files: int, seed: int) -> Iterator[Group]:
         for n in range(begin, min(begin + TOGETHER, files)):
             one = random.Random(f"delimited/{seed}/{n}/file")  # noqa: S311
             content = _file(one, dialect, kinds)
-            contents[f"{n:06}.csv"] = damaged(one, content, _LETTERS) if one.random() < 0.08 else content
+            contents[f"{n:06}.csv"] = damaged(one, content, _LETTERS) if one.random() < FAULTY else content
         yield _group(dialect, columns, contents, f"seed {seed}, {dialect}, {kinds}")
 
 
@@ -72,8 +66,8 @@ def _group(dialect: Csv, columns: dict[str, str], contents: dict[str, bytes], no
         columns, {"format": "csv", "csv": dialect}, contents,
         lambda content: expected(content, dialect, columns),
         lambda a, b, kind: _same(a, b, dialect),
-        lambda content, wanted, rows: _intended(content, wanted, rows, dialect),
-        notes,
+        lambda content, rows: section(content, rows, dialect, columns),
+        notes, dialect.is_native,
     )  # fmt: skip
 
 
@@ -145,9 +139,9 @@ def expected(content: bytes, dialect: Csv, columns: dict[str, str]) -> Rows:
 def _parsed(text: str, kind: str, dialect: Csv) -> Any:
     """Return a value; one that is empty or stands for NULL stays as it is."""
     kind = kind.removeprefix("Nullable(").removesuffix(")" if "(" in kind else "")
-    if kind == "String" or text in dialect.null_values or not text.strip(_SPACE):
+    if kind == "String" or text in dialect.null_values or not text.strip(SPACE):
         return text if kind == "String" else None
-    text = text.strip(_SPACE)
+    text = text.strip(SPACE)
     try:
         if kind.startswith("Int"):
             if not re.fullmatch(r"[+-]?[0-9]+", text) or not -(2 ** (int(kind[3:]) - 1)) <= int(text) < 2 ** (
@@ -180,17 +174,3 @@ def _same(a: Any, b: Any, dialect: Csv) -> bool:
     if isinstance(b, float) and isinstance(a, float):
         return a == b or (math.isnan(a) and math.isnan(b))
     return a == b
-
-
-def _intended(content: bytes, wanted: Rows | None, rows: Rows, dialect: Csv) -> str:
-    text = content.decode("utf-8-sig" if dialect.encoding == "utf-8" else dialect.encoding, "replace")
-    quote, delimiter = re.escape(dialect.quote), re.escape(dialect.delimiter)
-    if re.search(r"\r(?!\n)", text):
-        return CARRIAGE_RETURN
-    if wanted is None and text.count(dialect.quote) % 2:
-        return OPEN_QUOTE
-    if wanted is None and re.search(rf"{delimiter}(?:\r?\n|$)", text):
-        return LAST_DELIMITER
-    if re.search(rf"{quote}[ \t]+(?:{delimiter}|\r?\n|$)", text):
-        return AFTER_QUOTES
-    return ""

@@ -8,7 +8,8 @@ import random
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from include.stack.settings import Stack
+from storeside.stack.settings import Stack
+from tests.fuzz.differential.jsonlines_rules import section
 from tests.fuzz.differential.outcome import Outcome
 from tests.fuzz.differential.text import TOGETHER, Group, Refused, Rows, compare_groups, damaged, server
 
@@ -24,10 +25,8 @@ _TEXTS = (
 _LETTERS = [bytes([c]) for c in b'{}[]",:\\+-.0eEntaux \t\n\r\x00\x01\x0b\x1f\x7f\xff/;']
 _LETTERS += [b"\\a", b"\\u12", b"NaN", b"null", b"01", b",,", b"\n\n", b"\\ud800", b"1e400", b"\xc2\xa0"]
 
-SPANNING = "JSON documents that span lines"
-OTHER_TYPE = "JSON values of another type than the column"
-MISSING = "Missing fields"
-INTENDED = (SPANNING, OTHER_TYPE, MISSING)
+# The share of files with faults.
+FAULTY = 0.08
 
 
 def compare(files: int, seed: int) -> Outcome:
@@ -38,7 +37,7 @@ def compare(files: int, seed: int) -> Outcome:
 
 def compare_with(stack: Stack, client: Any, store: Any, files: int, seed: int) -> Outcome:
     """Compare with servers that run."""
-    return compare_groups(Outcome("jsonlines"), groups(files, seed), stack, client, store)
+    return compare_groups(Outcome("jsonlines"), groups(files, seed), client, store)
 
 
 def groups(files: int, seed: int) -> Iterator[Group]:
@@ -48,8 +47,12 @@ def groups(files: int, seed: int) -> Iterator[Group]:
         for n in range(begin, min(begin + TOGETHER, files)):
             one = random.Random(f"jsonlines/{seed}/{n}")  # noqa: S311
             content = _file(one)
-            contents[f"{n:06}.jsonl"] = damaged(one, content, _LETTERS) if one.random() < 0.08 else content
-        yield Group(COLUMNS, {"format": "jsonl"}, contents, expected, _same, _intended, f"seed {seed}")
+            contents[f"{n:06}.jsonl"] = damaged(one, content, _LETTERS) if one.random() < FAULTY else content
+        yield Group(COLUMNS, {"format": "jsonl"}, contents, expected, _same, _section, f"seed {seed}")
+
+
+def _section(content: bytes, rows: Rows) -> str:
+    return section(content, rows, COLUMNS)
 
 
 def _file(rng: random.Random) -> bytes:
@@ -76,10 +79,6 @@ def _value(rng: random.Random, name: str) -> Any:
         "o": {"x": rng.choice((number, None)), "y": text},
     }  # fmt: skip
     return values[name]
-
-
-class _Other(Exception):
-    """A value has another JSON type than its column."""
 
 
 def _constant(name: str) -> NoReturn:
@@ -155,37 +154,3 @@ def _same(a: Any, b: Any, kind: str) -> bool:
     if kind == "Nullable(Float64)" and a is not None:
         return float(a) == b
     return type(a) is type(b) and a == b
-
-
-def _intended(content: bytes, wanted: Rows | None, rows: Rows) -> str:
-    """Return the section about what Python refuses and is loaded; two lists of other values are never intended."""
-    if wanted is not None:
-        return ""
-    text = content.decode("utf-8-sig", "replace")
-    try:
-        documents = list(_documents(text))
-    except ValueError:
-        return ""
-    lines = [line for line in text.split("\n") if line.strip(" \t\r")]
-    if len(documents) != len(lines):
-        return SPANNING
-    flat = [row for one in documents for row in (one if isinstance(one, list) else [one])]
-    if any(isinstance(one, list) for one in documents):
-        return SPANNING
-    return OTHER_TYPE if all(isinstance(row, dict) and set(row) <= set(COLUMNS) for row in flat) else ""
-
-
-def _documents(text: str) -> Iterator[Any]:
-    """Yield the documents of a text, with white space between them. Raises ValueError, of which Refused is none."""
-    decoder = json.JSONDecoder(object_pairs_hook=_pairs_of)
-    at = 0
-    while rest := text[at:].lstrip(" \t\r\n"):
-        document, length = decoder.raw_decode(rest)
-        yield document
-        at = len(text) - len(rest) + length
-
-
-def _pairs_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name comes twice")
-    return dict(pairs)

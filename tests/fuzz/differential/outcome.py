@@ -29,6 +29,15 @@ class Outcome:
     # Files that the product refuses and the other reader accepts, by the product's reason: for people to judge.
     stricter: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: Outcome) -> None:
+        """Add what other files of the family have shown."""
+        self.files += other.files
+        self.equal += other.equal
+        self.refused += other.refused
+        self.intended += other.intended
+        self.silent += other.silent
+        self.stricter += other.stricter
+
     def lines(self) -> list[str]:
         """Return the report, a line each."""
         found = [f"{self.family}: {self.files} files, {self.equal} equal, {self.refused} refused"]

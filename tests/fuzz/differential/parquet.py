@@ -1,48 +1,42 @@
 """Parquet: files through the product's loaders into ClickHouse, and through pyarrow.
 
-Files of one schema share a table, which the product makes of the first one. Whole files are staged together, damaged
-ones alone, each by every loader: ClickHouse pulls, the worker sends the object, and the worker reads it and sends
-Arrow, as it does with large objects. What is staged is compared value by value.
+Files of one schema share a table, which the product makes of the first one. ClickHouse pulls each file. Besides, a
+worker sends it: whole, or, every other file, read and sent as Arrow, as it does with large objects. Files that
+pyarrow reads are staged together, the others alone. What is staged is compared value by value.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import math
 import random
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as of
 
-from include.stack.settings import Stack
-from include.transfer import push
-from include.transfer.batch import BatchLoad, Staged
-from include.transfer.engine import Transfer
-from include.transfer.errors import ObjectError, TransferError, TransientError
-from include.transfer.formats import Format
-from include.transfer.loads import Batch, Planned
-from include.transfer.lock import STAGING
-from include.transfer.parquet import UNNAMED
-from include.transfer.reader import Work
-from include.transfer.request import Request
-from include.transfer.schema import arguments, bare
-from include.transfer.source import Source, identifier
-from include.transfer.table import LOAD_ID
+from storeside.stack.settings import Stack
+from storeside.transfer.errors import LoadObjectError, TransferError
+from storeside.transfer.lock import STAGING
+from storeside.transfer.parquet import UNNAMED
+from storeside.transfer.schema import arguments, bare
+from storeside.transfer.source import identifier
+from storeside.transfer.table import LOAD_ID
+from tests.fuzz.differential.loading import ARROW, PULL, PUSH, Load, Loading
 from tests.fuzz.differential.outcome import Outcome
 from tests.fuzz.differential.parquet_files import FAULTS, SAFE_CODECS, Family
 from tests.fuzz.differential.text import server
 
-LOADERS = ("pull", "push", "arrow")
 # Files that share a table.
 TOGETHER = 100
+# Tables that are compared at a time.
+_AT_ONCE = 2
 _FAULTY = 0.5
 # Numbers as they are, so that nothing is rounded on the way into Python.
 _AS_STORED = {
@@ -74,40 +68,48 @@ def compare(files: int, seed: int) -> Outcome:
 def compare_with(stack: Stack, client: Any, store: Any, files: int, seed: int) -> Outcome:
     """Compare with servers that are there."""
     outcome = Outcome("parquet")
-    for number in itertools.count():
-        left = files - outcome.files
-        if left <= 0:
-            return outcome
-        _Comparison(client, store, outcome, seed, number).run(min(left, TOGETHER))
+    counts = [min(TOGETHER, files - begin) for begin in range(0, files, TOGETHER)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for one in pool.map(lambda n: _Comparison(client, store, seed, n).run(counts[n]), range(len(counts))):
+            outcome.add(one)
     return outcome
 
 
 class _Comparison:
     """The comparison of files that share their columns."""
 
-    def __init__(self, client: Any, store: Any, outcome: Outcome, seed: int, number: int) -> None:
-        self.client, self.store, self.outcome = client, store, outcome
+    def __init__(self, client: Any, store: Any, seed: int, number: int) -> None:
+        self.client, self.store, self.outcome = client, store, Outcome("parquet")
         self.random = random.Random(f"{seed}/{number}")  # noqa: S311
         self.label = f"seed {seed}, table {number}"
-        self.name = f"fuzz_{uuid.uuid4().hex[:12]}"
-        self.bucket = self.name.replace("_", "-")
         self.empty = self.random.random() < 0.5
 
-    def run(self, count: int) -> None:
+    def run(self, count: int) -> Outcome:
+        """Compare so many files."""
         family = Family(self.random)
         first = File("0000", family.file(random.Random(f"{self.label}/0")))  # noqa: S311
         files = [first, *(self._file(family, n) for n in range(1, count))]
         expected = {file.name: read_by_pyarrow(file.content) for file in files}
-        self.store.create_bucket(Bucket=self.bucket)
-        for file in files:
-            self.store.put_object(Bucket=self.bucket, Key=file.name, Body=file.content)
+        readable = {name for name, rows in expected.items() if rows is not REFUSED}
+        # Columns that can hold NULL keep the difference; the other half of the tables has the types that are deduced.
+        try:
+            loading = Loading(
+                self.client, self.store, {file.name: file.content for file in files},
+                f"storeside.fuzz_{uuid.uuid4().hex[:12]}", format="parquet", loader=PULL, sample_objects=1,
+                on_null_nested="empty" if self.empty else "refuse", system_columns=("_row_number",),
+            )  # fmt: skip
+        except TransferError as e:
+            for file in files:
+                self._judge(file, expected[file.name], {PULL: f"no table: {e}"})
+            return self.outcome
         found: dict[str, dict[str, Any]] = {file.name: {} for file in files}
-        for loader in LOADERS:
-            for name, rows in self._read(files, loader).items():
+        for loader, some in ((PULL, files), (PUSH, files[::2]), (ARROW, files[1::2])):
+            for name, rows in _read(loading, [file.name for file in some], readable, loader).items():
                 found[name][loader] = rows
+        loading.close()
         for file in files:
             self._judge(file, expected[file.name], found[file.name])
-        self.client.command(f"DROP TABLE IF EXISTS storeside.{self.name} SYNC")
+        return self.outcome
 
     def _file(self, family: Family, n: int) -> File:
         r = random.Random(f"{self.label}/{n}")  # noqa: S311
@@ -117,63 +119,6 @@ class _Comparison:
         original = family.file(r, SAFE_CODECS)
         return File(f"{n:04}", fault(original, r), fault.__name__, original)
 
-    def _read(self, files: Sequence[File], loader: str) -> dict[str, Any]:
-        """Return what a loader makes of each file: its rows, or the reason why it refuses it."""
-        # Columns that can hold NULL keep the difference; the other half of the tables has the types that are deduced.
-        request = Request(
-            Source(self.bucket, "", collection="storeside_s3"), f"storeside.{self.name}", format="parquet",
-            loader="pull" if loader == "pull" else "push", on_null_nested="empty" if self.empty else "refuse",
-            system_columns=("_row_number",), sample_objects=1,
-        )  # fmt: skip
-        transfer = Transfer(request, self.client, self.store, uuid.uuid4().hex)
-        try:
-            prepared = transfer.prepare()
-        except TransferError as e:
-            return {file.name: f"no table: {e}" for file in files}
-        work = Work(
-            request, Format("parquet"), transfer.id, uuid.uuid4().hex[:8], transfer.run_id, self.client, self.store,
-            prepared.push,
-        )  # fmt: skip
-        load = BatchLoad(work, Batch(0, prepared.push, 0, 0))
-        load.destination = load._destination()
-        planned = {o.key: o for number in transfer.loads.batches() for o in transfer.loads.objects(number.number)}
-        whole = [planned[file.name] for file in files if not file.fault]
-        damaged = [planned[file.name] for file in files if file.fault and file.name in planned]
-        found: dict[str, Any] = {file.name: "the object is empty" for file in files if file.name not in planned}
-        with mock.patch.object(push, "WHOLE_PARQUET", 0 if loader == "arrow" else push.WHOLE_PARQUET):
-            found |= self._stage(load, whole)
-            for o in damaged:
-                found |= self._stage(load, [o])
-        transfer.loads.forget("load_plan")
-        transfer.loads.forget("load_listings")
-        return found
-
-    def _stage(self, load: BatchLoad, objects: Sequence[Planned]) -> dict[str, Any]:
-        try:
-            staged = load._with_retries(objects)
-        except TransientError:
-            raise
-        except ObjectError as e:
-            if len(objects) == 1:
-                return {objects[0].key: str(e)}
-            return {key: rows for o in objects for key, rows in self._stage(load, [o]).items()}
-        rows = self._rows(load, staged)
-        load.drop(staged.table)
-        return {o.key: rows.get(o.load_id, []) for o in objects}
-
-    def _rows(self, load: BatchLoad, staged: Staged) -> dict[int, list[Any]]:
-        names = [c.name for c in load.destination.columns if not c.name.startswith("_row")]
-        kinds = [load.destination.type_of(name) or "" for name in names]
-        columns = ", ".join(identifier(name) for name in names)
-        found: dict[int, list[Any]] = {}
-        for load_id, *values in self.client.query(
-            f"SELECT {LOAD_ID}, {columns} FROM {STAGING}.{identifier(staged.table)} ORDER BY {LOAD_ID}, _row_number",
-            query_formats=_AS_STORED,
-        ).result_rows:
-            made = {n: canonical(value, kind) for n, value, kind in zip(names, values, kinds, strict=True)}
-            found.setdefault(load_id, []).append(made)
-        return found
-
     def _judge(self, file: File, expected: Any, found: Mapping[str, Any]) -> None:
         outcome = self.outcome
         outcome.files += 1
@@ -182,16 +127,17 @@ class _Comparison:
         for loader, rows in found.items():
             if isinstance(rows, str):
                 continue
-            if expected is REFUSED:
-                undamaged = read_by_pyarrow(file.original)
-                if equal(rows, emptied(undamaged) if self.empty else undamaged):
-                    outcome.intended[HARMLESS] += 1
-                else:
-                    outcome.silent.append(f"{again}: {loader} loads other values than the undamaged file has")
-                return
-            if rows != (wanted := emptied(expected) if self.empty else expected) and not equal(rows, wanted):
+            wanted = expected if expected is REFUSED or not self.empty else emptied(expected)
+            if equal(rows, wanted):
+                continue
+            undamaged = read_by_pyarrow(file.original) if file.fault else wanted
+            if file.fault and equal(rows, emptied(undamaged) if self.empty else undamaged):
+                outcome.intended[HARMLESS] += 1
+            elif expected is REFUSED:
+                outcome.silent.append(f"{again}: {loader} loads other values than the undamaged file has")
+            else:
                 outcome.silent.append(f"{again}: {loader} loads other values: {_difference(rows, wanted)}")
-                return
+            return
         if refusals:
             outcome.refused += 1
             if expected is not REFUSED:
@@ -199,6 +145,38 @@ class _Comparison:
                 outcome.stricter[f"{file.fault or 'whole'}: {loaders}: {_plain(refusals[0])}"] += 1
         else:
             outcome.equal += 1
+
+
+def _read(loading: Loading, names: Sequence[str], readable: Collection[str], loader: str) -> dict[str, Any]:
+    """Return what a loader makes of each file: its rows, or the reason why it refuses it."""
+    load = loading.load(loader)
+    found: dict[str, Any] = {name: "the object is empty" for name in names if name not in loading.planned}
+    together, alone = [], []
+    for o in (loading.planned[name] for name in names if name in loading.planned):
+        try:
+            load.reader.groups([o], load.destination)
+        except LoadObjectError:
+            alone.append(o)
+        else:
+            (together if o.key in readable else alone).append(o)
+    for objects in (together, *([o] for o in alone)):
+        found |= load.read(objects, lambda table: _rows(load, table))
+    load.close()
+    return found | load.noted.reasons
+
+
+def _rows(load: Load, table: str) -> dict[int, list[Any]]:
+    names = [c.name for c in load.destination.columns if not c.name.startswith("_row")]
+    kinds = [load.destination.type_of(name) or "" for name in names]
+    columns = ", ".join(identifier(name) for name in names)
+    found: dict[int, list[Any]] = {}
+    for load_id, *values in load.client.query(
+        f"SELECT {LOAD_ID}, {columns} FROM {STAGING}.{identifier(table)} ORDER BY {LOAD_ID}, _row_number",
+        query_formats=_AS_STORED,
+    ).result_rows:
+        made = {n: canonical(value, kind) for n, value, kind in zip(names, values, kinds, strict=True)}
+        found.setdefault(load_id, []).append(made)
+    return found
 
 
 def _plain(reason: str) -> str:

@@ -1,4 +1,7 @@
-"""What the families of text share: files through the product's loaders into ClickHouse, many in one load."""
+"""What the families of text share: files through the product's loaders into ClickHouse, many in one load.
+
+Files that Python accepts are loaded together, the others alone.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,31 @@ import contextlib
 import logging
 import random
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from include.stack import cli, demo, s3
-from include.stack.settings import Stack, default_folder
-from include.stack.supervisor import Supervisor
-from include.transfer.engine import MOST_FAILURES
-from include.transfer.source import identifier
-from include.transform.ledger import Ledger
+from storeside.ledger.objects import Ledger
+from storeside.stack import cli, demo, s3
+from storeside.stack.settings import Stack, default_folder
+from storeside.stack.supervisor import Supervisor
+from storeside.transfer.lock import STAGING
+from storeside.transfer.source import identifier
+from storeside.transfer.table import LOAD_ID
+from tests.fuzz.differential.loading import PULL, PUSH, Load, Loading
 from tests.fuzz.differential.outcome import Outcome
-from tests.transfers import Loading
 
 Rows = list[tuple[Any, ...]]
 # Files that share a table and a load.
 TOGETHER = 200
 # The worker sends each object in a statement of its own, which takes ten times as long:
-# one of so many files goes there.
+# one of so many files goes there, besides those that only a worker can read.
 _PUSHED = 4
+# Groups that are compared at a time.
+_AT_ONCE = 2
 
 
 class Refused(Exception):
@@ -41,23 +49,17 @@ class Group:
     files: Mapping[str, bytes]
     expected: Callable[[bytes], Rows]
     same: Callable[[Any, Any, str], bool]
-    # Returns the title of the section of docs/differences.md that explains a difference; empty where none does.
-    intended: Callable[[bytes, Rows | None, Rows], str]
+    # Returns the title of the section of docs/differences.md by which these rows come of a file; empty where none is.
+    intended: Callable[[bytes, Rows], str]
     notes: str = ""
-
-
-@dataclass
-class Found:
-    """What the product has made of the files of a group."""
-
-    rows: dict[str, Rows] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    # Whether ClickHouse itself can read them.
+    pulls: bool = True
 
 
 @contextlib.contextmanager
 def server() -> Iterator[tuple[Stack, Any, Any]]:
     """Run ClickHouse and S3 for a comparison."""
-    logging.getLogger("include").setLevel(logging.ERROR)
+    logging.getLogger("storeside").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=default_folder()) as name:
         folder = Path(name)
         (folder / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
@@ -71,55 +73,81 @@ def server() -> Iterator[tuple[Stack, Any, Any]]:
 
 
 def compare_groups(
-    outcome: Outcome, groups: Iterator[Group], stack: Stack, client: Any, store: Any, *, pushed: int = _PUSHED
+    outcome: Outcome, groups: Iterator[Group], client: Any, store: Any, *, pushed: int = _PUSHED
 ) -> Outcome:
-    """Load each group with both loaders, and add to the outcome how that compares with what Python reads."""
-    for group in groups:
-        some = dict(list(group.files.items())[::pushed])
-        for loader, files in (("pull", group.files), ("push", some)):
-            found = _loaded(group, files, loader, Loading(stack, client, store))
-            for key, content in files.items():
-                _judge(outcome, group, loader, key, content, found)
-        outcome.files += len(group.files)
+    """Load each group with its loaders, and add to the outcome how that compares with what Python reads."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for one in pool.map(lambda group: _compared(outcome.family, group, client, store, pushed), groups):
+            outcome.add(one)
     return outcome
 
 
-def _loaded(group: Group, files: Mapping[str, bytes], loader: str, loading: Loading) -> Found:
-    loading.create(", ".join(f"{identifier(name)} {kind}" for name, kind in group.columns.items()))
-    loading.put(files)
-    transfer = loading.transfer(loader=loader, system_columns=("_object", "_row_number"), **group.request)
-    report = transfer.run(transfer.prepare())
-    assert len(report.failures) <= MOST_FAILURES
-    found = Found(refused=loading.reasons())
-    names = ", ".join(map(identifier, group.columns))
-    for key, _, *values in loading.rows(f"_object, _row_number, {names}", "_object, _row_number"):
-        found.rows.setdefault(key, []).append(tuple(values))
-    loading.clickhouse.command(f"DROP TABLE {loading.table} SYNC")
-    return found
+def _compared(family: str, group: Group, client: Any, store: Any, pushed: int) -> Outcome:
+    outcome = Outcome(family, len(group.files))
+    expected = {key: _expected(group, content) for key, content in group.files.items()}
+    table = f"storeside.fuzz_{uuid.uuid4().hex[:12]}"
+    columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in group.columns.items())
+    client.command(f"CREATE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY tuple()")
+    first = PULL if group.pulls else PUSH
+    loading = Loading(
+        client, store, group.files, table, loader=first, system_columns=("_row_number",), **group.request
+    )
+    for loader in (PULL, PUSH) if group.pulls else (PUSH,):
+        some = list(group.files)[::pushed] if group.pulls and loader == PUSH else list(group.files)
+        load = loading.load(loader)
+        rows = _loaded(group, load, loading, [key for key in some if isinstance(expected[key], list)])
+        for key in some:
+            if key not in rows and key not in load.noted.reasons:
+                rows |= _loaded(group, load, loading, [key])
+        load.close()
+        for key in some:
+            _judge(outcome, group, f"{key} by {loader}", group.files[key], expected[key], rows.get(key), load)
+    loading.close()
+    return outcome
 
 
-def _judge(outcome: Outcome, group: Group, loader: str, key: str, content: bytes, found: Found) -> None:
-    expected, why = None, ""
+def _expected(group: Group, content: bytes) -> Rows | Refused:
     try:
-        expected = group.expected(content)
+        return group.expected(content)
     except Refused as e:
-        why = str(e)
-    if key in found.refused:
+        return e
+
+
+def _loaded(group: Group, load: Load, loading: Loading, keys: Sequence[str]) -> dict[str, Rows]:
+    names = ", ".join(map(identifier, group.columns))
+
+    def rows(table: str) -> dict[int, Rows]:
+        found: dict[int, Rows] = {}
+        for load_id, _, *values in load.client.query(
+            f"SELECT {LOAD_ID}, _row_number, {names} FROM {STAGING}.{identifier(table)} ORDER BY 1, 2"
+        ).result_rows:
+            found.setdefault(load_id, []).append(tuple(values))
+        return found
+
+    planned = [loading.planned[key] for key in keys if key in loading.planned]
+    empty: dict[str, Rows] = {key: [] for key in keys if key not in loading.planned}
+    return empty | load.read(planned, rows)
+
+
+def _judge(
+    outcome: Outcome, group: Group, what: str, content: bytes, expected: Rows | Refused, rows: Rows | None, load: Load
+) -> None:
+    wanted = None if isinstance(expected, Refused) else expected
+    key = what.partition(" ")[0]
+    if rows is None:
         outcome.refused += 1
-        if expected is not None:
-            outcome.stricter[found.refused[key][:100]] += 1
-        return
-    rows = found.rows.get(key, [])
-    if expected is not None and _are_same(group, expected, rows):
+        if wanted is not None:
+            outcome.stricter[load.noted.reasons[key][:100]] += 1
+    elif wanted is not None and are_same(group, wanted, rows):
         outcome.equal += 1
-    elif title := group.intended(content, expected, rows):
+    elif title := group.intended(content, rows):
         outcome.intended[title] += 1
     else:
-        what = f"Python refuses it: {why}" if expected is None else f"Python has {expected!r}"
-        outcome.silent.append(f"{key} by {loader} ({group.notes}): {content!r}: {what}; loaded as {rows!r}")
+        python = f"Python refuses it: {expected}" if wanted is None else f"Python has {wanted!r}"
+        outcome.silent.append(f"{what} ({group.notes}): {content!r}: {python}; loaded as {rows!r}")
 
 
-def _are_same(group: Group, expected: Sequence[tuple[Any, ...]], rows: Sequence[tuple[Any, ...]]) -> bool:
+def are_same(group: Group, expected: Sequence[tuple[Any, ...]], rows: Sequence[tuple[Any, ...]]) -> bool:
     return len(expected) == len(rows) and all(
         len(one) == len(other)
         and all(group.same(a, b, kind) for a, b, kind in zip(one, other, group.columns.values(), strict=True))

@@ -1,1 +1,0 @@
-"""Datasets of HSDS to Parquet and back, in slabs of bounded size."""

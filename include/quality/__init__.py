@@ -1,1 +1,0 @@
-"""Great Expectations over manifests and ClickHouse tables."""

@@ -1,9 +1,0 @@
--- What a transfer that runs has done so far, and when.
-SELECT
-    countIf(state = 'loaded') AS loaded,
-    countIf(state = 'failed') AS failed,
-    sumIf(bytes, state = 'loaded') AS bytes,
-    sumIf(rows, state = 'loaded') AS rows
-FROM storeside.loads
-WHERE destination = {destination:String} AND bucket = {bucket:String} AND (run_id = {run:String} OR startsWith(run_id, concat({run:String}, '/')))
-HAVING loaded + failed > 0

@@ -1,8 +1,0 @@
--- Facts of a run, one JSON object per audio object, pulled by ClickHouse from AIStore's S3 API.
--- Keys with these characters are left to whoever can name an object literally: ClickHouse takes `?versionId=` out of a
--- key and reads another object. Facts are never compressed, whatever ClickHouse would take from a name such as `x.gz`.
--- AIStore quotes ETags differently in listings and answers, so their comparison is off.
-INSERT INTO storeside_staging.{facts:Identifier}
-SELECT _path, * FROM s3({url:String}, NOSIGN, 'JSONEachRow', {structure:String}, 'none')
-WHERE NOT match(_path, '[?*{}]')
-SETTINGS s3_validate_etag_on_read = 0, async_insert = 0

@@ -1,9 +1,0 @@
--- Objects that are refused for their names are failures with that reason.
-INSERT INTO storeside.objects
-    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
-SELECT
-    {source:String}, {destination:String}, object, version, {effect:String}, destination_object, 'failed', reason,
-    size, 0, {run_id:String}
-FROM storeside.listings
-WHERE job = {job:String} AND side = 'refused'
-SETTINGS async_insert = 0

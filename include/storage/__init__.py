@@ -1,1 +1,0 @@
-"""S3, OCI Object Storage and AIStore as places that objects come from and go to."""

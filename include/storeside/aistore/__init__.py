@@ -1,0 +1,1 @@
+"""The AIStore client side: buckets and names, the cluster map, jobs, ETLs and their pods."""

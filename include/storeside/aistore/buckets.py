@@ -1,0 +1,163 @@
+"""Buckets by URI, and bucket listings as streams of bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore.errors import AIStoreInputError
+from storeside.aistore.names import is_folder_marker
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+    from types_boto3_s3 import S3Client
+
+# scheme of a URI -> provider name in AIStore
+PROVIDERS = {"ais": "ais", "s3": "aws", "gs": "gcp", "az": "azure", "oci": "oci"}
+# Objects per page of a listing. The page size bounds the memory of a listing of any length.
+PAGE = 1000
+# Concurrent requests; the SDK keeps ten connections.
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """An AIStore bucket, such as ``ais://speech``, ``s3://recordings`` or ``ais://@uuid#namespace/speech``.
+
+    `namespace` is ``@uuid#name``. The UUID (or alias) of a remote AIStore cluster and the name are both optional.
+    """
+
+    scheme: str
+    name: str
+    namespace: str = ""
+
+    @classmethod
+    def parse(cls, uri: str) -> Bucket:
+        """Read ``scheme://name``. Raises AIStoreInputError that names the fault in `uri`."""
+        scheme, separator, name = uri.partition("://")
+        namespace = ""
+        if name[:1] in ("@", "#"):
+            namespace, _, name = name.partition("/")
+            cluster, _, space = namespace.partition("#")
+            cluster = cluster if cluster != "@" else ""
+            namespace = f"{cluster}#{space}" if cluster or space else ""  # without both it is the global namespace
+        name = name.rstrip("/")
+        if not separator or scheme not in PROVIDERS:
+            raise AIStoreInputError(
+                f"bucket {uri!r}: write it as one of {', '.join(f'{s}://name' for s in PROVIDERS)}"
+            )
+        if not name or "/" in name:
+            raise AIStoreInputError(
+                f"bucket {uri!r}: needs a bucket's name alone; a prefix is an argument of its own"
+            )
+        if namespace and scheme != "ais":
+            raise AIStoreInputError(f"bucket {uri!r}: only ais:// buckets have namespaces")
+        return cls(scheme, name, namespace)
+
+    def __str__(self) -> str:
+        namespace = f"{self.namespace.removesuffix('#')}/" if self.namespace else ""
+        return f"{self.scheme}://{namespace}{self.name}"
+
+    @property
+    def provider(self) -> str:
+        """The provider's name in AIStore's API."""
+        return PROVIDERS[self.scheme]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the objects live outside the cluster: in a cloud bucket or in another AIStore cluster."""
+        return self.scheme != "ais" or self.namespace.startswith("@")
+
+    def handle(self, client: Client) -> Any:
+        """Return the `aistore` SDK's bucket object for this bucket."""
+        if not self.namespace:
+            return client.bucket(self.name, provider=self.provider)
+        from aistore.sdk.namespace import Namespace
+
+        uuid, _, name = self.namespace.lstrip("@").partition("#")
+        return client.bucket(self.name, provider=self.provider, namespace=Namespace(uuid=uuid, name=name))
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One entry of a listing. `version` changes whenever the content does."""
+
+    name: str
+    size: int
+    version: str
+
+
+# Up to this many names are looked up one by one; for more, the function lists all objects that share their prefix.
+FEW = 1000
+
+
+def list_aistore(client: Client, bucket: Bucket, prefix: str = "", page: int = PAGE) -> Iterator[StoredObject]:
+    """Stream the objects of `bucket` as the AIStore cluster behind `client` lists them.
+
+    A remote bucket is listed as its backend has it now, not as AIStore last saw it. The version of a remote object is
+    the backend's version or checksum, whichever exists. In AIStore's own buckets the version is AIStore's counter
+    joined with the checksum. The counter alone does not change when a transform overwrites an object from another
+    target (AIStore 5.0), and it starts again after a deletion. A result that was written over WebSocket has no
+    checksum; its size takes that place.
+    """
+    from aistore.sdk.list_object_flag import ListObjectFlag
+
+    listing = bucket.handle(client).list_objects_iter(
+        prefix=prefix,
+        props="name,size,version,checksum",
+        page_size=page,
+        flags=[ListObjectFlag.ONLY_REMOTE_PROPS] if bucket.is_remote else None,
+    )
+    for entry in listing:
+        version = entry.version or entry.checksum
+        if bucket.scheme == "ais":
+            version = f"{entry.version}/{entry.checksum or entry.size}"
+        yield StoredObject(entry.name, int(entry.size), version)
+
+
+def common_prefix(names: Iterable[str]) -> str:
+    """Return the longest common prefix of all names, character by character (it may end inside a folder name)."""
+    return os.path.commonprefix(list(names))  # noqa: RUF071 - object keys are not paths
+
+
+def find_aistore(client: Client, bucket: Bucket, names: Iterable[str]) -> Iterator[StoredObject]:
+    """Yield the named objects that the bucket holds, as `list_aistore` does; missing objects are left out."""
+    wanted = set(names)
+    if len(wanted) <= FEW:
+        for name in sorted(wanted):  # a listing by prefix begins with the name that equals it
+            yield from (o for o in islice(list_aistore(client, bucket, name, page=1), 1) if o.name == name)
+        return
+    yield from (o for o in list_aistore(client, bucket, common_prefix(wanted)) if o.name in wanted)
+
+
+def delete_objects(client: Client, bucket: Bucket, names: Iterable[str]) -> None:
+    """Delete objects of a bucket, several at a time, and wait. An object that no longer exists is not an error.
+
+    A deletion job of AIStore would still run while another task writes objects of these names. Raises AISError.
+    """
+    from aistore.sdk.errors import ErrObjNotFound
+
+    handle = bucket.handle(client)
+
+    def delete(name: str) -> None:
+        with suppress(ErrObjNotFound):
+            handle.object(name).delete()
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
+        list(pool.map(delete, names))
+
+
+def list_s3(client: S3Client, bucket: str, prefix: str = "") -> Iterator[StoredObject]:
+    """Stream the objects of an S3 bucket without folder markers. The version is the ETag."""
+    for page in client.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, Prefix=prefix, PaginationConfig={"PageSize": PAGE}
+    ):
+        for entry in page.get("Contents", []):
+            if is_folder_marker(entry["Key"], entry["Size"]):
+                continue
+            yield StoredObject(entry["Key"], entry["Size"], entry["ETag"].strip('"'))

@@ -1,0 +1,89 @@
+"""An AIStore cluster's address and credentials, and the `aistore` SDK client for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from storeside.aistore.errors import AIStoreInputError
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The address of an AIStore cluster and the credentials for it.
+
+    `endpoint` is a proxy's URL. `ca_cert`, `client_cert` and `client_key` are paths of PEM files. With `verify` off
+    the client accepts any server certificate. `token` is a token that AuthN issued.
+    """
+
+    endpoint: str
+    token: str = field(default="", repr=False)
+    ca_cert: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+    verify: bool = True
+
+    @property
+    def certificate(self) -> str | tuple[str, str] | None:
+        """The client's certificate file, with the key file if the key is in a separate file; None without one."""
+        return (self.client_cert, self.client_key) if self.client_key else self.client_cert or None
+
+    def client(self, patient: bool = True) -> Any:
+        """Return an SDK client with time-outs that fit polling: 5 s to connect, 60 s to answer.
+
+        With `patient` off both time-outs are 5 s, and an error is raised at once. By default the SDK retries
+        for half a minute.
+        """
+        from aistore.sdk import Client
+        from aistore.sdk.retry_config import RetryConfig
+        from tenacity import Retrying, stop_after_attempt
+        from urllib3 import Retry
+
+        once = RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
+
+        return Client(
+            self.endpoint,
+            skip_verify=not self.verify,
+            ca_cert=self.ca_cert or None,
+            client_cert=self.certificate,
+            timeout=(5, 60 if patient else 5),
+            retry_config=None if patient else once,
+            token=self.token or None,
+        )
+
+
+class Connected(Protocol):
+    """The fields of an Airflow connection that describe a cluster."""
+
+    @property
+    def conn_id(self) -> str: ...  # noqa: D102
+    @property
+    def host(self) -> str | None: ...  # noqa: D102
+    @property
+    def port(self) -> int | None: ...  # noqa: D102
+    @property
+    def password(self) -> str | None: ...  # noqa: D102
+    @property
+    def schema(self) -> str | None: ...  # noqa: D102
+    @property
+    def extra_dejson(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+
+def cluster_of(connection: Connected) -> Cluster:
+    """Return the cluster of a connection. Raises AIStoreInputError when the connection has no host."""
+    if not connection.host:
+        raise AIStoreInputError(f"connection {connection.conn_id}: needs the host of an AIStore proxy")
+    if "://" in connection.host:
+        endpoint = f"{connection.host}:{connection.port}" if connection.port else connection.host
+    else:
+        endpoint = f"{connection.schema or 'http'}://{connection.host}:{connection.port or 51080}"
+    extra = connection.extra_dejson
+    return Cluster(
+        endpoint,
+        token=connection.password or "",
+        ca_cert=extra.get("ca_cert", ""),
+        client_cert=extra.get("client_cert", ""),
+        client_key=extra.get("client_key", ""),
+        verify=extra.get("verify", True) not in (False, "false", "False"),
+    )

@@ -1,0 +1,60 @@
+"""Errors of AIStore, and of the transforms and copies that it runs.
+
+AIStoreError
+├── AIStoreInputError       configuration or input: a retry changes nothing
+│   └── StuckTargetError    a target answers no control call until it is restarted
+└── AIStoreTransientError   the cluster or the network: a retry may help
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+from storeside.errors import BadInput, StoresideError, Transient
+
+# S3 answers these with status 403 or 400 during a key renewal or with a wrong clock. The same request may
+# succeed later.
+EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
+
+
+class AIStoreError(StoresideError):
+    """AIStore cannot do the work; the message names object, reason and remedy."""
+
+
+class AIStoreInputError(AIStoreError, BadInput):
+    """The request, a bucket, an ETL or the connection is wrong."""
+
+
+class AIStoreTransientError(AIStoreError, Transient):
+    """The cluster is busy or unreachable."""
+
+
+class StuckTargetError(AIStoreInputError):
+    """A target of AIStore answers no control call; the message names it and says how to restart it."""
+
+
+def said(error: Any) -> str:
+    """Return the message of an AIStore error; see `plain`."""
+    return plain(str(getattr(error, "message", "") or error))
+
+
+def is_passing_refusal(text: str) -> bool:
+    """Return whether AIStore reports a temporary refusal by the S3 service behind it.
+
+    AIStore's message names the refusal, such as ``aws-error[RequestTimeTooSkewed: …]``. The answer to a HEAD request
+    has no body and only says ``aws-error[Forbidden``: that may be a temporary refusal too.
+    """
+    return any(code in text for code in (*EXPIRED, "aws-error[Forbidden"))
+
+
+def plain(text: str) -> str:
+    """Return a message on one line, without the JSON around it from AIStore's nodes and the transformer's server."""
+    with suppress(ValueError, TypeError, KeyError):  # an error does not always come from AIStore
+        text = str(json.loads(text)["message"])
+    if found := re.search(r'"detail":\s*("(?:[^"\\]|\\.)*")', text):
+        with suppress(ValueError):
+            text = json.loads(found[1]).removeprefix("Processing error: ")
+    return " ".join(text.split())[:1000]

@@ -1,0 +1,128 @@
+"""Reads from Kubernetes why an ETL's pod does not start: AIStore's own error is often only a time-out."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+IN_CLUSTER = "in-cluster"
+_LOG_LINES = 20
+# Reasons of waiting or ended containers for which a retry is useless.
+_FINAL = frozenset(
+    {
+        "CreateContainerConfigError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "OOMKilled",
+    }
+)
+# Exit codes above this come from signals, which do not predict the next attempt.
+_SIGNALS = 128
+# AIStore's message about a pod that has ended (ext/etl/pod_watcher.go).
+_ENDED = re.compile(r"state: Terminated, reason: (?P<reason>\w*),.*exitCode: (?P<code>\d+)", re.DOTALL)
+
+
+@dataclass
+class Watched:
+    """Observations of an ETL's pods: why one does not start, and whether a retry is useless."""
+
+    reason: str = ""
+    is_final: bool = False
+
+
+def is_final(aistore_says: str) -> bool:
+    """Tell from AIStore's own error whether a pod would end in the same way again."""
+    ended = _ENDED.search(aistore_says)
+    return ended is not None and _ends_so_again(ended["reason"], int(ended["code"]))
+
+
+def _ends_so_again(reason: str | None, exit_code: int) -> bool:
+    return reason in _FINAL or 0 < exit_code <= _SIGNALS  # an exit of its own, not a signal
+
+
+class PodWatch:
+    """Watches the pods of ETLs while they start; AIStore removes the pods as soon as it gives up.
+
+    `kube_config` is a kubeconfig file, or ``in-cluster`` for the service account of this process's own pod.
+    `namespace` is the one in which AIStore starts its pods.
+    """
+
+    def __init__(self, kube_config: str, namespace: str, interval: float = 1.0) -> None:
+        self.kube_config = kube_config
+        self.namespace = namespace
+        self.interval = interval
+
+    @cached_property
+    def api(self) -> Any:
+        """The `kubernetes.client.CoreV1Api`, connected on first use because the import alone takes a second.
+
+        Raises kubernetes.config.ConfigException when there is no such configuration.
+        """
+        from kubernetes import client, config
+
+        if self.kube_config == IN_CLUSTER:
+            configuration = client.Configuration()
+            config.load_incluster_config(client_configuration=configuration)
+            return client.CoreV1Api(client.ApiClient(configuration))
+        return client.CoreV1Api(config.new_client_from_config(config_file=self.kube_config))
+
+    @contextmanager
+    def watching(self, etl_name: str) -> Iterator[Watched]:
+        """Watch the pods of an ETL in a separate thread while the block runs.
+
+        Raises kubernetes.config.ConfigException when there is no usable configuration for Kubernetes.
+        """
+        self.api  # noqa: B018 - raises for a wrong configuration here, not in the thread
+        watched = Watched()
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(etl_name, watched, over), daemon=True)
+        thread.start()
+        try:
+            yield watched
+        finally:
+            over.set()
+            thread.join(5)
+
+    def _watch(self, etl_name: str, watched: Watched, over: threading.Event) -> None:
+        while not over.wait(self.interval):
+            try:
+                pods = self.api.list_namespaced_pod(self.namespace, _request_timeout=5).items
+                for pod in pods:
+                    if pod.metadata.name.startswith(f"{etl_name}-"):
+                        self._look(pod, watched)
+            except Exception as e:  # no error of the watcher may affect the start of the ETL
+                log.info("pods of ETL %s cannot be seen: %s", etl_name, " ".join(str(e).split())[:200])
+                return
+
+    def _look(self, pod: Any, watched: Watched) -> None:
+        name = pod.metadata.name
+        for condition in pod.status.conditions or []:
+            if condition.type == "PodScheduled" and condition.status == "False":
+                watched.reason = f"pod {name} cannot be scheduled: {condition.message or condition.reason}"
+        for status in pod.status.container_statuses or []:
+            for state in (status.state, status.last_state):
+                waiting, ended = (state.waiting, state.terminated) if state else (None, None)
+                if waiting and waiting.reason not in (None, "ContainerCreating", "PodInitializing"):
+                    watched.reason = f"pod {name}: {waiting.reason}: {waiting.message or status.image}"
+                    watched.is_final = waiting.reason in _FINAL
+                elif ended:
+                    why = f"{ended.reason or 'ended'}, exit code {ended.exit_code}"
+                    said = ended.message or self._log(name)
+                    watched.reason = f"pod {name}: {why}: {' '.join(said.split())[-1000:]}"
+                    watched.is_final = _ends_so_again(ended.reason, ended.exit_code)
+
+    def _log(self, pod: str) -> str:
+        try:
+            return str(self.api.read_namespaced_pod_log(pod, self.namespace, tail_lines=_LOG_LINES))
+        except Exception as e:  # the log is optional
+            return f"no log: {e}"

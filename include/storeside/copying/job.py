@@ -1,0 +1,254 @@
+"""One copy of a bucket through this process: it is complete, or it accounts for every missing object.
+
+For pairs of endpoints between which no service copies: OCI's native API to AIStore, or one provider's S3 to
+another's. What AIStore can read, it copies without the worker; see `storeside.transform.bucket_job`. As there, both
+buckets are listed and compared with the ledger before the copy, and the destination is listed again after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from storeside.copying.claims import BEAT_SECONDS, Claims
+from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectError, CopyTransientError, DeniedError
+from storeside.copying.ledger import CopyLedger
+from storeside.copying.mover import Mover, Outcome
+from storeside.copying.multipart import Profile
+from storeside.copying.sameness import require_other_bucket
+from storeside.copying.store import Store
+from storeside.ledger.objects import Pending, Plan, Scope
+from storeside.transform.state import Summary
+
+log = logging.getLogger(__name__)
+
+# Number of objects that are planned, claimed and held in memory (by name) at once.
+WINDOW = 2_000
+FLUSH_SECONDS = 2.0
+REPORT_SECONDS = 5.0
+# The credentials are wrong if this many objects were tried and all were denied, or if all objects of the copy were
+# denied and they are at least FEW_DENIED.
+DENIED = 100
+FEW_DENIED = 11
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a copy."""
+
+    objects: int
+    total: int
+    bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        rate = self.bytes / self.seconds if self.seconds else 0
+        text = f"{self.objects} of {self.total} objects, {self.bytes / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s"
+        if 0 < self.objects < self.total:
+            text += f", {(self.total - self.objects) / self.objects * self.seconds:.0f} s to go"
+        return text
+
+
+class CopyJob:
+    """Copies the objects below `prefix` from `source` to `destination`, each version once.
+
+    `run` does all of it. It records each failure with its reason, and the next run tries the object again, because
+    the usual reason is a permission that may be granted in the meantime. Only names that the destination cannot hold
+    are left alone, unless `retry_failed`. An object that fails for a transient reason is left for another try, after
+    all other objects are done.
+    """
+
+    def __init__(
+        self,
+        source: Store,
+        destination: Store,
+        ledger: CopyLedger,
+        *,
+        run_id: str,
+        profile: Profile | None = None,
+        prefix: str = "",
+        prepend: str = "",
+        retry_failed: bool = False,
+        report: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.ledger = ledger
+        self.prefix = prefix
+        self.prepend = prepend
+        self.retry_failed = retry_failed
+        self.report = report
+        self.stop = threading.Event()
+        self.scope = Scope(source.name, destination.name, "", run_id, repr((prefix, prepend)))
+        self.claims = Claims(ledger.client, destination, f"{run_id}/{self.scope.job}")
+        self.mover = Mover(source, destination, profile, self.stop, self._tick)
+        self.started = time.time()
+        self._passing = 0
+        self._first_passing = ""
+        self._ended = 0
+        self._copied = 0
+        self._denied = 0
+        self._last_denied = ""
+        self._adopted = 0
+        self._total = 0
+        self._reported = self._beat = time.monotonic()
+
+    def run(self) -> Summary:
+        """Copy the missing objects and return the summary.
+
+        Raises:
+            CopyInputError: source and destination are one bucket; or an endpoint refuses every request, or denies
+            each of the first objects. Objects that were copied stay copied.
+            CopyTransientError: the other objects are copied, and some objects may succeed in another try.
+            CopyCancelled: the copy was stopped.
+        """
+        self.source.check()
+        self.destination.check()
+        self.ledger.create()
+        self.claims.sweep()
+        require_other_bucket(self.source, self.destination, self.claims)
+        plan = self._plan()
+        try:
+            self._copy()
+        finally:
+            summary = self._settle(plan)
+        if self._passing:
+            raise CopyTransientError(
+                f"{self._passing} objects could not be copied this time, such as {self._first_passing};"
+                f" {summary.done} others are"
+            )
+        if self.stop.is_set():
+            raise CopyCancelled(
+                f"the copy was stopped: {summary.done} objects are done, another run goes on with the rest"
+            )
+        return summary
+
+    def _plan(self) -> Plan:
+        """List both sides and compare them; an earlier try of the same run may have left its listings."""
+        self.ledger.begin(self.scope)
+        self.ledger.record_listing(self.scope, "source", self._source_rows())
+        self._list_destination("before")
+        plan = self.ledger.plan(
+            self.scope,
+            retry_failed=self.retry_failed,
+            keeps_result=True,
+            trusts_failures=False,  # most failures are missing permissions, which may have been granted by now
+        )
+        self._adopted = self.ledger.adopt(self.scope)
+        self._total = plan.pending - self._adopted
+        log.info(
+            "%s -> %s: %d objects listed, %d to do, of which %d are there, %d known to be bad, %d refused for names",
+            self.source.name,
+            self.destination.name,
+            plan.listed,
+            plan.pending,
+            self._adopted,
+            plan.known_bad,
+            plan.refused,
+        )
+        return plan
+
+    def _source_rows(self) -> Iterator[tuple[str, str, int, str, str]]:
+        for found in self.source.list(self.prefix):
+            key = self.prepend + found.name
+            reason = self.destination.refused(key)
+            yield found.name, "" if reason else key, found.size, found.version, reason or ""
+
+    def _list_destination(self, side: str) -> None:
+        listing = self.destination.list(self.prepend + self.prefix)
+        self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version, "") for o in listing))
+
+    def _copy(self) -> None:
+        after = ""
+        while window := self.ledger.uncopied(self.scope, after, WINDOW):
+            self.claims.open(w.destination_object for w in window if self._in_parts(w))
+            try:
+                self._copy_window(window)
+            finally:
+                # also after a stop or a refusal: by then the mover has aborted the uploads that it had begun
+                self.claims.close(self.mover.left)
+            if self.stop.is_set():
+                return
+            after = window[-1].object
+        self._require_access(FEW_DENIED)
+
+    def _in_parts(self, one: Pending) -> bool:
+        try:
+            return bool(self.mover.parts(one.size))
+        except CopyObjectError:  # larger than all parts together; it fails when its turn comes
+            return False
+
+    def _copy_window(self, window: list[Pending]) -> None:
+        outcomes: list[Outcome] = []
+        flushed = time.monotonic()
+        try:
+            for outcome in self.mover.copy(window):
+                outcomes.append(outcome)
+                self._count(outcome)
+                if time.monotonic() - flushed >= FLUSH_SECONDS:
+                    self._flush(outcomes)
+                    outcomes, flushed = [], time.monotonic()
+                self._tick()
+        finally:
+            self._flush(outcomes)
+
+    def _count(self, outcome: Outcome) -> None:
+        self._ended += 1
+        if not outcome.error:
+            self._copied += 1
+        elif isinstance(outcome.error, DeniedError):
+            self._denied += 1
+            self._last_denied = str(outcome.error)
+            self._require_access(DENIED)
+        elif isinstance(outcome.error, CopyTransientError):
+            self._passing += 1
+            self._first_passing = self._first_passing or f"{outcome.wanted.object!r}: {outcome.error}"
+
+    def _require_access(self, least: int) -> None:
+        """Raise CopyInputError if `least` or more objects were tried and all denied: the rest would be denied too."""
+        if self._denied == self._ended >= least:
+            raise CopyInputError(
+                f"{self._last_denied}. All {self._denied} objects that were tried are denied: the copy was ended."
+                " A prefix limits it to what may be copied"
+            )
+
+    def _flush(self, outcomes: list[Outcome]) -> None:
+        self.ledger.record_copies(self.scope, [(o.wanted, o.version) for o in outcomes if not o.error])
+        final = (o for o in outcomes if o.error and not isinstance(o.error, CopyTransientError | CopyCancelled))
+        self.ledger.record_reasons(self.scope, ((o.wanted.object, str(o.error), True) for o in final))
+
+    def _tick(self) -> None:
+        """Report progress and record a heartbeat at their intervals."""
+        now = time.monotonic()
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            self.report(Progress(self._ended, self._total, self.mover.bytes, time.time() - self.started))
+        if now - self._beat >= BEAT_SECONDS:
+            self._beat = now
+            self.claims.beat()
+
+    def _settle(self, plan: Plan) -> Summary:
+        if plan.pending:
+            self._list_destination("after")
+            self.ledger.settle_copies(self.scope)
+            self._copied -= self.ledger.taken_back(self.scope)
+        totals = self.ledger.totals(self.scope)
+        examples = self.ledger.failures(self.scope, limit=20)
+        self.ledger.forget_listings(self.scope)
+        return Summary(
+            source=self.source.name,
+            destination=self.destination.name,
+            effect="",
+            listed=plan.listed,
+            skipped=plan.listed - plan.pending - plan.known_bad - plan.refused + self._adopted,
+            known_bad=plan.known_bad,
+            done=self._copied,  # by this try; the ledger does not distinguish the tries of a run
+            failed=totals.failed,
+            bytes_in=self.mover.bytes,
+            bytes_out=self.mover.bytes,
+            seconds=round(time.time() - self.started, 3),
+            examples=tuple(examples),
+        )

@@ -1,0 +1,86 @@
+"""ClickHouse records of copies through this process, in addition to those of every copy and transform."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from storeside import sql
+from storeside.ledger.objects import Ledger, Pending, Scope
+from storeside.sql.answers import first_row
+
+_COPIED = ("adopted", "copied")
+_DONE = (
+    *("source", "destination", "effect", "run_id", "status"),
+    *("object", "version", "destination_object", "bytes_in", "bytes_out", "result_version"),
+)
+
+
+class CopyLedger(Ledger):
+    """Adds records of pending objects that were copied or were there before."""
+
+    def begin(self, scope: Scope) -> None:
+        """Delete the list of copies of an earlier try of the same run; the ledger has them as done."""
+        for side in _COPIED:
+            self._drop(scope, side)
+
+    def adopt(self, scope: Scope) -> int:
+        """Record the pending objects that the destination already has, by size and checksum; return their number."""
+        self.client.command(sql.query("adopt"), parameters=scope.parameters)
+        count = first_row(
+            self.client.query(
+                "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'adopted'",
+                parameters={"job": scope.job},
+            )
+        )[0]
+        return int(count)
+
+    def uncopied(self, scope: Scope, after: str, limit: int) -> list[Pending]:
+        """Return up to `limit` pending objects with names greater than `after` that must be copied."""
+        rows = self.client.query(
+            "SELECT object, destination_object, size, version FROM storeside.listings"
+            " WHERE job = {job:String} AND side = 'pending' AND object > {after:String} AND object NOT IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'adopted')"
+            " ORDER BY object LIMIT {limit:UInt32}",
+            parameters={"job": scope.job, "after": after, "limit": limit},
+        ).result_rows
+        return [Pending(*row) for row in rows]
+
+    def record_copies(self, scope: Scope, rows: Iterable[tuple[Pending, str]]) -> None:
+        """Record objects as done with their versions at the destination, after answers with the right checksums.
+
+        A killed run need not copy them again. `settle_copies` revokes those that the destination does not list.
+        """
+        copied = list(rows)
+        self.insert_listing(
+            (scope.job, "copied", p.object, p.destination_object, p.size, written, "") for p, written in copied
+        )
+        if copied:
+            of = (scope.source, scope.destination, scope.effect, scope.run_id, "done")
+            done = [
+                [*of, p.object, p.version, p.destination_object, p.size, p.size, version] for p, version in copied
+            ]
+            self.client.insert("storeside.objects", done, column_names=_DONE, settings={"async_insert": 0})
+
+    def settle_copies(self, scope: Scope) -> None:
+        """Record as done the copies that the destination lists as written.
+
+        Copies that it does not list, and objects with a reason, are recorded as failed.
+        """
+        self.client.command(sql.query("settle_copies"), parameters=scope.parameters)
+
+    def taken_back(self, scope: Scope) -> int:
+        """Return the number of objects that were recorded as done but that `settle_copies` found missing."""
+        count = first_row(
+            self.client.query(
+                "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'copied' AND object IN"
+                " (SELECT object FROM storeside.objects FINAL WHERE source = {source:String}"
+                " AND destination = {destination:String} AND run_id = {run_id:String} AND status = 'failed')",
+                parameters=scope.parameters,
+            )
+        )[0]
+        return int(count)
+
+    def forget_listings(self, scope: Scope) -> None:
+        """Delete the job's listings; the outcomes stay."""
+        self.begin(scope)
+        super().forget_listings(scope)

@@ -1,0 +1,103 @@
+"""Brings remote objects into the cluster that fronts their bucket, and finds those still missing afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore.buckets import PAGE, Bucket
+from storeside.aistore.errors import said
+from storeside.aistore.names import unfit
+from storeside.copying.errors import CopyInputError
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+# Maximum number of missing objects whose reasons are requested, one by one.
+_EXAMPLES = 20
+NO_REASON = "AIStore ended the job without this object and gave no reason"
+# Statuses of a HEAD that may soon change: AIStore also answers 400 while a target is down.
+_PASSING = frozenset({400, 408, 429})
+_BAD_REQUEST, _SERVER_ERROR = 400, 500
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Objects and bytes that are missing from the cluster, with reasons for the first of them.
+
+    `passing` is the number of those without a reason of their own: they appeared after the job's listing, or their
+    server was busy.
+    """
+
+    objects: int
+    bytes: int
+    examples: tuple[tuple[str, str], ...] = ()
+    passing: int = 0
+
+
+class Prefetch:
+    """Makes a cluster fetch the objects of a remote bucket below `prefix`.
+
+    Raises CopyInputError for one of the cluster's own buckets.
+    """
+
+    def __init__(self, client: Client, bucket: Bucket, prefix: str = "") -> None:
+        if not bucket.is_remote:
+            raise CopyInputError(f"prefetch {bucket}: its objects are in the cluster; name a remote bucket")
+        self.client = client
+        self.bucket = bucket
+        self.prefix = prefix
+
+    def submit(self, *, latest: bool, workers: int, blob_threshold: int) -> str:
+        """Start the job that fetches missing objects, and with `latest` also changed ones; return its id."""
+        group = self.bucket.handle(self.client).objects(obj_template=self.prefix)
+        return str(
+            group.prefetch(
+                continue_on_error=True,
+                latest=latest,
+                num_workers=workers or None,
+                blob_threshold=blob_threshold or None,
+            )
+        )
+
+    def missing(self, *, reasons: bool = False) -> Missing:
+        """Count the backend's objects that the cluster lacks; with `reasons`, ask AIStore about the first of them."""
+        objects = size = passing = 0
+        examples: list[tuple[str, str]] = []
+        for entry in self._missing():
+            objects += 1
+            size += int(entry.size)
+            if reasons and len(examples) < _EXAMPLES:
+                reason, passes = self._reason(entry.name)
+                examples.append((entry.name, reason))
+                passing += passes
+        return Missing(objects, size, tuple(examples), passing)
+
+    def _reason(self, name: str) -> tuple[str, bool]:
+        """Return why an object is missing, and whether that reason may pass.
+
+        A forbidden HEAD concerns this object only: the same credentials have just listed the bucket.
+        """
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        if reason := unfit(name):
+            return reason, False
+        try:
+            self.bucket.handle(self.client).object(name).head()
+        except AISError as e:
+            final = _BAD_REQUEST <= e.status_code < _SERVER_ERROR and e.status_code not in _PASSING
+            return said(e), not final
+        except RequestException as e:
+            return said(e), True
+        return NO_REASON, True
+
+    def _missing(self) -> Iterator[Any]:
+        from aistore.sdk.list_object_flag import ListObjectFlag
+
+        return iter(
+            self.bucket.handle(self.client).list_objects_iter(
+                prefix=self.prefix, props="name,size", page_size=PAGE, flags=[ListObjectFlag.NOT_CACHED]
+            )
+        )

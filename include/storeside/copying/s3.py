@@ -1,0 +1,420 @@
+"""A bucket of S3, of a server that speaks its API, or of AIStore's S3 API."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from storeside.aistore.buckets import Bucket, StoredObject, list_aistore, list_s3
+from storeside.aistore.errors import said
+from storeside.aistore.names import unfit
+from storeside.aistore.places import Clusters, place
+from storeside.copying.errors import (
+    CopyError,
+    CopyInputError,
+    CopyObjectError,
+    CopyTransientError,
+    DeniedError,
+    changed,
+    passes,
+    passing_errors,
+)
+from storeside.copying.multipart import S3_LIMITS, Limits
+from storeside.copying.store import Head, Upload
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+    from storeside.aistore.cluster import Cluster
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_OF_PARTS = re.compile(r"[0-9a-f]{32}-\d+")
+_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
+_REGION = frozenset(
+    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
+)
+_GONE = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
+# The answer to a HEAD has no body. botocore then reports the status as the code, and the reason may be transient.
+_NO_REASON = frozenset({"400", "403"})
+_CHANGED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
+# request -> the permission for it, if the permission has another name
+_PERMISSIONS = {
+    "HeadObject": "GetObject",
+    "ListObjectsV2": "ListBucket",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "CreateMultipartUpload": "PutObject",
+    "UploadPart": "PutObject",
+    "CompleteMultipartUpload": "PutObject",
+}
+
+
+def client_config(connections: int, given: Mapping[str, Any] | None = None) -> Any:
+    """Return botocore's configuration for a client that threads share, based on `given`.
+
+    Checksums that S3's own clients add by default are left out (``when_required``): not all servers accept them, and
+    each body is sent with its MD5. Raises CopyInputError for a configuration that botocore refuses.
+    """
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return Config(**given or {}).merge(
+            Config(
+                max_pool_connections=connections,
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                retries=(given or {}).get("retries", {"mode": "standard", "total_max_attempts": 5}),
+            )
+        )
+    except (BotoCoreError, TypeError) as e:
+        raise CopyInputError(f"config_kwargs of the connection: {e}") from e
+
+
+def head_object(client: S3Client, bucket: str, key: str) -> Any:
+    """Send a HEAD for an object; if it is refused, get one byte to learn the reason. Raises ClientError."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return client.head_object(Bucket=bucket, Key=key)
+    except ClientError as e:
+        if e.response["Error"]["Code"] in _NO_REASON:
+            client.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
+        raise
+
+
+class S3Store:
+    """One bucket behind a boto3 client; see `storeside.copying.store.Store`."""
+
+    limits: Limits = S3_LIMITS
+
+    def __init__(self, client: S3Client, bucket: str) -> None:
+        self.client = client
+        self.bucket = bucket
+
+    @property
+    def name(self) -> str:
+        """Return ``s3://bucket``, with the server if it is not AWS."""
+        host = urlsplit(self.client.meta.endpoint_url).netloc
+        return f"s3://{self.bucket}" if host.endswith(".amazonaws.com") else f"s3://{host}/{self.bucket}"
+
+    @property
+    def endpoint(self) -> str:
+        """Return the API and the server."""
+        return f"s3 {self.client.meta.endpoint_url}"
+
+    def refused(self, key: str) -> str | None:
+        """Return why S3 cannot hold an object of this name."""
+        return "the name is longer than S3's 1,024 bytes" if len(key.encode()) > 1024 else None
+
+    def fronts(self) -> str:
+        """Return nothing: S3 has no buckets that front others."""
+        return ""
+
+    def check(self) -> None:
+        """Ask for one name in the bucket: this checks its region, its addressing style and the right to list it."""
+        with self._errors():
+            self.client.list_objects_v2(Bucket=self.bucket, MaxKeys=1)
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """Stream the bucket's objects; the version is the ETag."""
+        with self._errors():
+            yield from list_s3(self.client, self.bucket, prefix)
+
+    def head(self, key: str) -> Head:
+        """Ask for an object's metadata without its content."""
+        with self._errors(key):
+            return self._head(head_object(self.client, self.bucket, key))
+
+    def fetch(self, key: str) -> tuple[Head, bytes]:
+        """Read an object in one request."""
+        with self._errors(key):
+            answer = self.client.get_object(Bucket=self.bucket, Key=key)
+            head, body = self._head(answer), answer["Body"].read()
+        return head, self._whole(key, body, head.size)
+
+    def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
+        """Read a range with If-Match; the tag is compared as well, because AIStore ignores the condition."""
+        with self._errors(key):
+            answer = self.client.get_object(
+                Bucket=self.bucket, Key=key, Range=f"bytes={start}-{start + size - 1}", IfMatch=head.tag
+            )
+            if answer["ETag"] != head.tag:
+                raise changed(f"{self.name}/{key}")
+            body = answer["Body"].read()
+        return self._whole(key, body, size)
+
+    def _head(self, answer: Any) -> Head:
+        tag = answer["ETag"]
+        plain = tag.strip('"')
+        encrypted = str(answer.get("ServerSideEncryption", "AES256")) != "AES256" or "SSECustomerAlgorithm" in answer
+        return Head(
+            size=answer["ContentLength"],
+            version=plain,
+            tag=tag,
+            md5=plain if _MD5.fullmatch(plain) and not encrypted else "",
+            content_type=answer.get("ContentType", ""),
+            metadata=answer.get("Metadata", {}),
+        )
+
+    def _whole(self, key: str, body: bytes, size: int) -> bytes:
+        if len(body) != size:
+            raise CopyTransientError(f"{self.name}/{key}: {len(body)} of {size} bytes came")
+        return body
+
+    def put(self, key: str, body: bytes, head: Head) -> str:
+        """Write an object with its MD5, which the server verifies, and compare the ETag in the answer."""
+        digest = hashlib.md5(body, usedforsecurity=False)
+        with self._errors(key):
+            answer = self.client.put_object(
+                Bucket=self.bucket, Key=key, Body=body, ContentMD5=b64encode(digest.digest()).decode(), **_kept(head)
+            )
+        tag = answer["ETag"].strip('"')
+        if not self._stored(tag, body, digest.hexdigest(), answer):
+            raise CopyTransientError(f"{self.name}/{key}: the server stored other bytes (ETag {tag}) than were sent")
+        return tag
+
+    def _stored(self, tag: str, body: bytes, md5: str, answer: Any) -> bool:
+        """Tell whether an answer's tag matches the content; encrypted objects have tags of another kind."""
+        return tag == md5 or not _MD5.fullmatch(tag) or "ServerSideEncryption" in answer
+
+    def begin(self, key: str, head: Head) -> str:
+        """Begin a multipart upload."""
+        with self._errors(key):
+            return self.client.create_multipart_upload(Bucket=self.bucket, Key=key, **_kept(head))["UploadId"]
+
+    def put_part(self, key: str, upload: str, number: int, body: bytes) -> str:
+        """Write a part with its MD5."""
+        digest = hashlib.md5(body, usedforsecurity=False)
+        with self._errors(key):
+            answer = self.client.upload_part(
+                Bucket=self.bucket, Key=key, UploadId=upload, PartNumber=number, Body=body,
+                ContentMD5=b64encode(digest.digest()).decode(),
+            )  # fmt: skip
+        if not self._stored(answer["ETag"].strip('"'), body, digest.hexdigest(), answer):
+            raise CopyTransientError(
+                f"{self.name}/{key}: the server stored other bytes of part {number} than were sent"
+            )
+        return answer["ETag"]
+
+    def complete(self, key: str, upload: str, tags: Sequence[str]) -> str:
+        """Complete an upload; if tags are MD5s, the object's tag must be the MD5 of all of them."""
+        with self._errors(key):
+            answer = self.client.complete_multipart_upload(
+                Bucket=self.bucket, Key=key, UploadId=upload,
+                MultipartUpload={"Parts": [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]},
+            )  # fmt: skip
+        version = answer["ETag"].strip('"')
+        plain = [tag.strip('"') for tag in tags]
+        if "ServerSideEncryption" not in answer and all(map(_MD5.fullmatch, plain)) and _OF_PARTS.fullmatch(version):
+            whole = hashlib.md5(bytes.fromhex("".join(plain)), usedforsecurity=False).hexdigest()
+            if version != f"{whole}-{len(plain)}":
+                raise CopyObjectError(
+                    f"{self.name}/{key}: the server made another object (ETag {version}) of the parts"
+                )
+        return version
+
+    def abort(self, key: str, upload: str) -> None:
+        """Delete an upload and its parts; servers have several codes for an upload that is gone."""
+        from botocore.exceptions import ClientError
+
+        with self._errors(key):
+            try:
+                self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
+            except ClientError as e:
+                missing = e.response["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.NOT_FOUND
+                if not missing or e.response["Error"]["Code"] == "NoSuchBucket":
+                    raise
+
+    def uploads(self, key: str) -> Iterator[Upload]:
+        """Yield the uncompleted uploads of a key."""
+        with self._errors(key):
+            pages = self.client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=key)
+            for page in pages:
+                for found in page.get("Uploads", []):
+                    if found["Key"] == key:
+                        yield Upload(key, found["UploadId"], found["Initiated"])
+
+    def delete(self, key: str) -> None:
+        """Delete an object; AIStore's API returns an error if it does not exist."""
+        with self._errors(key), suppress(self.client.exceptions.NoSuchKey):
+            self.client.delete_object(Bucket=self.bucket, Key=key)
+
+    def _errors(self, key: str = "") -> AbstractContextManager[None]:
+        return s3_errors(self.client, self.name, self.bucket, key)
+
+
+class AIStoreStore(S3Store):
+    """One of AIStore's own buckets, created if missing, through the cluster's S3 API (feature ``S3-Reverse-Proxy``).
+
+    The cluster's own API lists it, because the S3 API leaves out ETags. It accepts parts of any size. It does not
+    verify the MD5s that it receives, so the client verifies its answers.
+    """
+
+    limits = Limits(1, S3_LIMITS.most_part, S3_LIMITS.most_parts, S3_LIMITS.most_put)
+
+    def __init__(self, cluster: Cluster, bucket: str, connections: int) -> None:
+        import boto3
+        from botocore import UNSIGNED
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"{cluster.endpoint.rstrip('/')}/s3",
+            region_name="us-east-1",  # botocore requires a region
+            verify=cluster.ca_cert or cluster.verify,
+            config=client_config(
+                connections,
+                {
+                    "signature_version": UNSIGNED,
+                    "s3": {"addressing_style": "path"},
+                    "client_cert": cluster.certificate,
+                },
+            ),
+        )
+        super().__init__(client, bucket)
+        self._cluster = cluster.client()
+
+    @property
+    def name(self) -> str:
+        """Return ``ais://bucket``."""
+        return f"ais://{self.bucket}"
+
+    @property
+    def endpoint(self) -> str:
+        """Return the API and the server."""
+        return f"ais {self.client.meta.endpoint_url}"
+
+    def fronts(self) -> str:
+        """Return the name of the bucket behind this one (``backend_bck``), if there is one."""
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        own = Bucket("ais", self.bucket)
+        try:
+            where = place(self._cluster, own, Clusters.of(self._cluster))
+            return where.name if where != own else ""
+        except (AISError, RequestException) as e:
+            raise CopyTransientError(f"{self.name}: AIStore does not tell its properties: {said(e)}") from e
+
+    def check(self) -> None:
+        """Create the bucket if it is missing."""
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        try:
+            Bucket("ais", self.bucket).handle(self._cluster).create(exist_ok=True)
+        except (AISError, RequestException) as e:
+            text = f"{self.name}: AIStore at {self.endpoint} cannot make it: {said(e)}"
+            if getattr(e, "status_code", 0) in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise CopyInputError(
+                    f"{text}: give the connection a token (its password) that may make buckets"
+                ) from e
+            raise CopyTransientError(text) from e
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """List the bucket through the cluster's own API."""
+        return list_aistore(self._cluster, Bucket("ais", self.bucket), prefix)
+
+    def refused(self, key: str) -> str | None:
+        """Return why AIStore cannot hold an object of this name."""
+        return unfit(key)
+
+    def _head(self, answer: Any) -> Head:
+        return replace(super()._head(answer), version="", metadata={})  # both would contain AIStore's own checksum
+
+    def _stored(self, tag: str, body: bytes, md5: str, answer: Any) -> bool:
+        if _MD5.fullmatch(tag):
+            return tag == md5
+        import xxhash
+
+        # v1-<XXH64 of the content>-<time>, see LOM.ETag of AIStore 5.0
+        found = re.match(r"v1-([0-9a-f]+)-", tag)
+        return found is None or int(found[1], 16) == xxhash.xxh64_intdigest(body)
+
+    def put(self, key: str, body: bytes, head: Head) -> str:
+        """Write an object; returns no version, because the listing's version differs from the S3 API's tag."""
+        super().put(key, body, head)
+        return ""
+
+    def complete(self, key: str, upload: str, tags: Sequence[str]) -> str:
+        """Complete an upload; returns no version, because the listing's version differs from the S3 API's tag."""
+        super().complete(key, upload, tags)
+        return ""
+
+
+def _kept(head: Head) -> dict[str, Any]:
+    kept: dict[str, Any] = {"Metadata": dict(head.metadata)} if head.metadata else {}
+    return {**kept, "ContentType": head.content_type} if head.content_type else kept
+
+
+@contextmanager
+def s3_errors(client: S3Client, name: str, bucket: str, key: str = "") -> Iterator[None]:
+    """Convert botocore's errors to CopyErrors that name the remedy."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except client.exceptions.NoSuchUpload as e:
+        raise CopyTransientError(f"{name}/{key}: its upload was aborted by somebody else") from e
+    except ClientError as e:
+        raise _refusal(client, name, key, e) from e
+    except BotoCoreError as e:
+        raise _failure(client, name, bucket, key, e) from e
+
+
+def _refusal(client: S3Client, name: str, key: str, error: Any) -> CopyError:
+    code, answer = error.response["Error"]["Code"], error.response["ResponseMetadata"]
+    status = answer.get("HTTPStatusCode", 0)
+    where = f"{name}/{key}" if key else name
+    text = f"{where}: {error.response['Error'].get('Message') or code} ({code})"
+    permission = f"s3:{_PERMISSIONS.get(error.operation_name, error.operation_name)}"
+    kinds: tuple[tuple[bool, CopyError], ...] = (
+        (
+            code == "NoSuchBucket",
+            CopyInputError(f"{text}: create it at {client.meta.endpoint_url}, or correct its name"),
+        ),
+        (code in _REGION, CopyInputError(f"{text}: set the connection's region_name to {_region(error)}")),
+        (code in _KEYS or status == 401, CopyInputError(f"{text}: correct the connection's keys")),
+        (passes(error), CopyTransientError(text)),
+        (status == 307, CopyInputError(f"{text}: turn on AIStore's features S3-API-via-Root and S3-Reverse-Proxy")),
+        (code == "EntityTooSmall", CopyInputError(f"{text}: raise part_size")),
+        (code in _CHANGED or bool(key and code in _GONE), changed(where)),
+        (error.operation_name == "HeadObject" and code in _NO_REASON, CopyTransientError(text)),
+        (
+            code == "AccessDenied" or status == 403,
+            (DeniedError if key else CopyInputError)(
+                f"{text}: give the connection's keys the permission {permission}"
+            ),
+        ),
+    )
+    return next((kind for applies, kind in kinds if applies), (CopyObjectError if key else CopyInputError)(text))
+
+
+def _region(error: Any) -> str:
+    headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
+    return str(headers.get("x-amz-bucket-region") or error.response["Error"].get("Region") or "that of the bucket")
+
+
+def _failure(client: S3Client, name: str, bucket: str, key: str, error: Any) -> CopyError:
+    from botocore.exceptions import EndpointConnectionError, NoCredentialsError, PartialCredentialsError
+
+    where = f"{name}/{key}" if key else name
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return CopyInputError(f"{where}: {error}: give the connection its keys")
+    if isinstance(error, EndpointConnectionError):
+        host = urlsplit(str(error.kwargs.get("endpoint_url"))).hostname or ""
+        if host.startswith(f"{bucket}."):
+            return CopyInputError(
+                f"{where}: no server at {host}, which is the bucket's name in the server's (virtual-host style):"
+                " set addressing_style to 'path'"
+            )
+        return CopyTransientError(f"{where}: no server answers at {client.meta.endpoint_url}: {error}")
+    if isinstance(error, passing_errors()):
+        return CopyTransientError(f"{where}: {error}")
+    return (CopyObjectError if key else CopyInputError)(f"{where}: {error}")

@@ -1,0 +1,104 @@
+"""The interface of an endpoint for copies through the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from storeside.aistore.buckets import StoredObject
+from storeside.copying.multipart import Limits
+
+
+@dataclass(frozen=True)
+class Head:
+    """The current state of an object.
+
+    `version` is that of a listing, or empty if only listings have it. `tag` is the value that the endpoint compares
+    in a conditional read. `md5` is the MD5 of the content in hex, if the endpoint knows it.
+    """
+
+    size: int
+    version: str
+    tag: str
+    md5: str = ""
+    content_type: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A multipart upload that was begun and not completed."""
+
+    key: str
+    id: str
+    begun: datetime
+
+
+class Store(Protocol):
+    """One bucket of an endpoint. Threads share it. Every method raises errors of `storeside.copying.errors`.
+
+    Writes are verified: the endpoint's answer about the stored content is compared with the content that was sent.
+    """
+
+    @property
+    def name(self) -> str:
+        """The bucket's name in the ledger, such as ``s3://bucket`` or ``oci://namespace/bucket``."""
+
+    @property
+    def endpoint(self) -> str:
+        """The API and the server, such as ``s3 https://s3.eu-west-1.amazonaws.com``: the key of tuned settings."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the endpoint's API."""
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+
+    def fronts(self) -> str:
+        """Return the name of the bucket that this one fronts and whose objects it shows; empty for none."""
+
+    def check(self) -> None:
+        """Raise CopyInputError when the bucket is unreachable with these credentials, region and addressing style."""
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """Stream the bucket's objects."""
+
+    def refused(self, key: str) -> str | None:
+        """Return why the endpoint cannot hold an object of this name; None when it can."""
+
+    def head(self, key: str) -> Head:
+        """Return an object's metadata."""
+
+    def fetch(self, key: str) -> tuple[Head, bytes]:
+        """Read an object in one piece."""
+
+    def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
+        """Read a range of an object. Raises ChangedError when it is no longer the object of `head`."""
+
+    def put(self, key: str, body: bytes, head: Head) -> str:
+        """Write an object in one piece, with content type and metadata of `head`; return its version.
+
+        The version is empty if a listing would show a different one.
+        """
+
+    def begin(self, key: str, head: Head) -> str:
+        """Begin a multipart upload; return its id."""
+
+    def put_part(self, key: str, upload: str, number: int, body: bytes) -> str:
+        """Write a part; return its tag."""
+
+    def complete(self, key: str, upload: str, tags: Sequence[str]) -> str:
+        """Create the object from all parts, whose tags are in order; return its version, like `put`."""
+
+    def abort(self, key: str, upload: str) -> None:
+        """Delete an upload and its parts; an upload that is gone is not an error."""
+
+    def uploads(self, key: str) -> Iterator[Upload]:
+        """Yield the uploads of an object that were begun and not completed."""
+
+    def delete(self, key: str) -> None:
+        """Delete an object; an object that is gone is not an error."""

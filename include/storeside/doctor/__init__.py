@@ -1,0 +1,1 @@
+"""Checks connections and permissions from the current machine: what works, what does not, and the remedy."""

@@ -1,0 +1,58 @@
+"""``python -m storeside.doctor``: check the connections of the environment from this machine.
+
+It reads Airflow's variables AIRFLOW_CONN_CLICKHOUSE_DEFAULT, AIRFLOW_CONN_AWS_DEFAULT, AIRFLOW_CONN_AISTORE_DEFAULT
+and AIRFLOW_CONN_HSDS_DEFAULT. The DAG check_connections checks connections that are stored elsewhere. The doctor
+removes all objects and tables that it creates for its checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from storeside.doctor import connections
+from storeside.doctor.errors import DoctorInputError
+from storeside.doctor.examination import examine
+from storeside.errors import BadInput
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the checks and print them; return 1 when a check failed and 2 when there is nothing to check."""
+    parser = argparse.ArgumentParser(
+        prog="python -m storeside.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bucket", default="recordings", help="bucket of S3 to try; default: %(default)s")
+    parser.add_argument("--queue", default="recordings-events", help="its queue, or none; default: %(default)s")
+    parser.add_argument("--read-only", action="store_true", help="put no object anywhere")
+    for system, conn_id in connections.IDS.items():
+        parser.add_argument(f"--{system}-conn-id", default=conn_id, metavar="ID", help="default: %(default)s")
+    given = parser.parse_args(arguments)
+    ids = {system: getattr(given, f"{system}_conn_id") for system in connections.IDS}
+    try:
+        found = connections.found(os.environ, ids)
+        if not found:
+            names = ", ".join(connections.PREFIX + conn_id.upper() for conn_id in ids.values())
+            raise DoctorInputError(f"no connection is set: set some of {names}, or run the DAG check_connections")
+        systems = connections.systems(found, given.bucket, queue=given.queue, write=not given.read_only)
+    except BadInput as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # the findings contain its errors
+    print(f"from {socket.gethostname()}:")
+    results = examine(systems)
+    for finding in results:
+        print(*finding.lines(), sep="\n")
+    failed = sum(finding.state == "failed" for finding in results)
+    missing = [ids[system] for system in ids if system not in found]
+    if missing:
+        print(f"not set, and not looked at: {', '.join(missing)}")
+    print(f"{failed} of {len(results)} checks failed" if failed else f"all is well ({len(results)} checks)")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

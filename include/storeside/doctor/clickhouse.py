@@ -1,0 +1,189 @@
+"""Checks ClickHouse: the login, the user's rights in our databases, and whether the server itself reaches objects."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from storeside.doctor.findings import Finding, System
+from storeside.sql.answers import first_row
+from storeside.transfer.errors import ACCESS_DENIED, code_of, plain
+from storeside.transfer.lock import STAGING
+from storeside.transfer.source import Source, literal
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+NAME = "ClickHouse"
+TESTED = "26.9"
+LEDGER = "storeside"
+# Settings in our statements that older servers lack.
+SETTINGS = ("s3_validate_etag_on_read", "insert_allow_materialized_columns", "input_format_parquet_preserve_order")
+
+_UNKNOWN_DATABASE, _AUTHENTICATION, _NO_COLLECTION = 81, 516, 669
+_here = System(NAME)
+
+
+def connect(make: Callable[[], Any]) -> tuple[Any, Finding]:
+    """Log in; return the client, or None, and the finding."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    try:
+        client = make()
+        version, user = first_row(client.query("SELECT version(), currentUser()"))
+    except (ClickHouseError, OSError, ValueError) as e:
+        return None, _here.failed("login", plain(e), _login_remedy(code_of(e)))
+    return client, _here.ok("login", f"{version} as {user}; tested with {TESTED}")
+
+
+def _login_remedy(code: int) -> str:
+    if code == _AUTHENTICATION:
+        return "correct login and password of the ClickHouse connection"
+    if code == _UNKNOWN_DATABASE:
+        return "leave the schema of the ClickHouse connection empty, or create that database"
+    return (
+        'correct host and port (HTTP: 8123, or 8443 with the extra "secure": true), and let this machine reach them'
+    )
+
+
+def examine(client: Client) -> Iterator[Finding]:
+    """Yield the features of the server and the user's rights in our two databases."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    rows = client.query(
+        "SELECT name FROM system.settings WHERE has({names:Array(String)}, name)",
+        parameters={"names": list(SETTINGS)},
+    ).result_rows
+    missing = sorted(set(SETTINGS) - {name for (name,) in rows})
+    if missing:
+        yield _here.failed("settings", f"it has no {', '.join(missing)}", f"use ClickHouse {TESTED} or newer")
+    else:
+        yield _here.ok("settings", "it knows those of our statements")
+    try:
+        _use_databases(client)
+    except ClickHouseError as e:
+        yield _here.failed("databases", plain(e), _grants(client))
+    else:
+        yield _here.ok("databases", f"tables can be made, filled, attached and dropped in {LEDGER} and {STAGING}")
+
+
+def _use_databases(client: Client) -> None:
+    """Run a load's statements in both databases, with tables that are removed afterwards."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    name = f"doctor_{uuid.uuid4().hex[:12]}"
+    drops = [f"DROP VIEW IF EXISTS {LEDGER}.{name}_view"]
+    drops += [f"DROP TABLE IF EXISTS {database}.{name} SYNC" for database in (LEDGER, STAGING)]
+    try:
+        for database in (LEDGER, STAGING):
+            client.command(f"CREATE DATABASE IF NOT EXISTS {database}")
+            client.command(f"CREATE TABLE {database}.{name} (n UInt8) ENGINE = MergeTree PARTITION BY n ORDER BY n")
+        client.command(f"INSERT INTO {STAGING}.{name} SELECT 1 SETTINGS async_insert = 0")
+        client.command(f"ALTER TABLE {LEDGER}.{name} ATTACH PARTITION ALL FROM {STAGING}.{name}")
+        client.command(f"ALTER TABLE {LEDGER}.{name} DROP PARTITION 1")
+        client.command(f"CREATE VIEW {LEDGER}.{name}_view AS SELECT n FROM {LEDGER}.{name}")
+        for statement in drops:
+            client.command(statement)
+    except ClickHouseError:
+        for statement in drops:
+            with suppress(ClickHouseError):  # a user who may not create a table may not drop it either
+                client.command(statement)
+        raise
+
+
+def _grants(client: Client) -> str:
+    user = first_row(client.query("SELECT currentUser()"))[0]
+    what = "SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE"
+    return (
+        f"GRANT {what} ON {LEDGER}.* TO {user}; the same on {STAGING}.* and on the tables that are loaded;"
+        f" GRANT TABLE ENGINE ON * TO {user}"
+    )
+
+
+def reads_object(client: Client, source: Source, key: str, content: bytes) -> Finding:
+    """Tell whether ClickHouse itself reads an object from S3, as a load by pull does."""
+    check = "reads S3"
+    found = _read(client, source.objects([key], "RawBLOB", "content String"), content)
+    if found is None:
+        how = f"with the named collection {source.collection}" if source.collection else "with what it has itself"
+        return _here.ok(check, f"{source.bucket}/{key} at {source.endpoint}, {how}")
+    return _here.failed(check, plain(found), _s3_remedy(source, found))
+
+
+def reaches_bucket(client: Client, source: Source) -> Finding:
+    """Tell whether ClickHouse itself lists and reads a bucket to which the doctor may not write."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    try:
+        client.query(f"SELECT 1 FROM {source.probe()} LIMIT 1", settings=_QUICK)
+    except ClickHouseError as e:
+        return _here.failed("reads S3", plain(e), _s3_remedy(source, e))
+    return _here.ok("reads S3", f"{source.bucket} at {source.endpoint}")
+
+
+def has_event(client: Client, bucket: str, key: str) -> bool:
+    """Tell whether a consumer of a queue has recorded an event of an object that was put a moment ago."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    try:
+        count = first_row(
+            client.query(
+                f"SELECT count() FROM {LEDGER}.events WHERE recorded_at > now() - INTERVAL 10 MINUTE"
+                " AND bucket = {bucket:String} AND key = {key:String}",
+                parameters={"bucket": bucket, "key": key},
+            )
+        )[0]
+    except ClickHouseError:  # there is no ledger yet, and therefore no consumer
+        return False
+    return bool(count)
+
+
+def reads_aistore(client: Client, url: str, content: bytes) -> Finding:
+    """Tell whether ClickHouse itself reads an object through AIStore's S3 API, as the manifest's load does."""
+    function = f"s3({literal(url)}, NOSIGN, 'RawBLOB', 'content String')"
+    found = _read(client, function, content)
+    if found is None:
+        return _here.ok("reads AIStore", f"{url.split('/', 3)[2]}")
+    return _here.failed(
+        "reads AIStore",
+        plain(found),
+        "set clickhouse_endpoint in the extras of the AIStore connection to an address that ClickHouse reaches, and"
+        " turn on AIStore's features S3-API-via-Root and S3-Reverse-Proxy",
+    )
+
+
+_QUICK = {"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0}
+
+
+def _read(client: Client, function: str, content: bytes) -> BaseException | None:
+    """Return None when the object was read with this content, and the error otherwise."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    try:
+        rows = client.query(
+            f"SELECT content FROM {function}", settings={**_QUICK, "s3_validate_etag_on_read": 0}
+        ).result_rows
+    except ClickHouseError as e:
+        return e
+    if rows != [(content.decode(),)]:
+        return ValueError(
+            f"it read {len(rows)} rows, but not what was written: it reaches another server of that name"
+        )
+    return None
+
+
+def _s3_remedy(source: Source, error: BaseException) -> str:
+    if source.collection and code_of(error) == ACCESS_DENIED:
+        return f"GRANT NAMED COLLECTION ON {source.collection} TO this user, and GRANT READ ON S3 TO it"
+    if code_of(error) == ACCESS_DENIED:
+        return "GRANT READ ON S3 TO this user"
+    if code_of(error) == _NO_COLLECTION:
+        return (
+            f"CREATE NAMED COLLECTION {source.collection} AS url = '…', access_key_id = '…', secret_access_key = '…'"
+        )
+    return (
+        f"let the ClickHouse server reach {source.endpoint} (extra clickhouse_endpoint of the AWS connection, if its "
+        "address differs there) and give it keys: extra clickhouse_collection, or its own environment or role"
+    )

@@ -1,0 +1,50 @@
+"""Checks HSDS: whether the service is ready and accepts the login."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from storeside.doctor.findings import Finding, System
+
+_SECONDS = 10
+_here = System("HSDS")
+
+
+@dataclass(frozen=True)
+class Service:
+    """The address of HSDS, and the user."""
+
+    endpoint: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+def examine(service: Service) -> Iterator[Finding]:
+    """Yield whether the service is ready, and lists its top-level domain for this user."""
+    import requests
+
+    session = requests.Session()
+    if service.endpoint.startswith("http+unix://"):
+        import requests_unixsocket  # comes with h5pyd
+
+        session = requests_unixsocket.Session()
+    session.auth = (service.user, service.password) if service.user else None
+    try:
+        about = session.get(f"{service.endpoint}/about", timeout=_SECONDS)
+        state = about.json().get("state") if about.ok else f"status {about.status_code}"
+        domains = session.get(f"{service.endpoint}/domains", params={"domain": "/"}, timeout=_SECONDS)
+    except (requests.RequestException, ValueError) as e:
+        yield _here.failed("ready", e, "correct host and port of the HSDS connection, and let this machine reach it")
+        return
+    if state == "READY":
+        yield _here.ok("ready", service.endpoint)
+    else:
+        yield _here.failed("ready", state, "see that its service node and all its data nodes run")
+    if domains.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        yield _here.failed(
+            "login", f"status {domains.status_code}", "correct login and password of the HSDS connection"
+        )
+    else:
+        yield _here.ok("login", f"as {service.user or 'nobody'}")

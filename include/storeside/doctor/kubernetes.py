@@ -1,0 +1,50 @@
+"""Checks Kubernetes: whether the pods of ETLs, and their logs, can be read in AIStore's namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+
+from storeside.aistore.pods import PodWatch
+from storeside.doctor.findings import Finding, System
+
+_FEW = 20
+_here = System("Kubernetes")
+
+
+def examine(pods: PodWatch) -> Iterator[Finding]:
+    """Yield whether pods can be listed and whether a log can be read."""
+    from kubernetes.client import ApiException
+    from kubernetes.config import ConfigException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        found = pods.api.list_namespaced_pod(pods.namespace, limit=_FEW, _request_timeout=10).items
+    except ConfigException as e:
+        yield _here.failed("pods", e, "correct kube_config in the extras of the AIStore connection")
+        return
+    except ApiException as e:
+        yield _here.failed("pods", f"{e.status} {e.reason}", _role(pods.namespace))
+        return
+    except (HTTPError, OSError) as e:
+        yield _here.failed("pods", e, "let this machine reach the API server of the kube_config")
+        return
+    yield _here.ok("pods", f"{len(found)} in namespace {pods.namespace}")
+    for pod in found:
+        try:
+            pods.api.read_namespaced_pod_log(pod.metadata.name, pods.namespace, tail_lines=1, _request_timeout=10)
+        except ApiException as e:
+            if e.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                yield _here.failed("logs", f"{e.status} {e.reason}", _role(pods.namespace))
+                return
+        else:
+            yield _here.ok("logs", f"that of {pod.metadata.name} can be read")
+            return
+    yield _here.skipped("logs", "no pod there has a log yet")
+
+
+def _role(namespace: str) -> str:
+    return (
+        f"allow get and list of pods, and get of pods/log, in the namespace {namespace} (docs/kubernetes/rbac.yaml),"
+        " and see that kube_namespace is the one that AIStore starts ETLs in"
+    )

@@ -1,0 +1,57 @@
+"""``python -m storeside.events --queue NAME s3://bucket/prefix table``: drain S3 events into a table without Airflow.
+
+The environment names ClickHouse, S3 and SQS as for ``python -m storeside.transfer``; AWS_ENDPOINT_URL applies to S3
+and SQS.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Sequence
+
+from storeside.errors import StoresideError
+from storeside.events.load import EventLoad, Limits
+from storeside.events.queue import Queue
+from storeside.transfer.__main__ import aws, clickhouse, quiet_logging, request, transfer_arguments
+from storeside.transfer.errors import plain
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Drain a queue once; return 1 if messages became dead letters and 2 if the load could not run."""
+    from clickhouse_connect.driver.exceptions import DatabaseError
+
+    parser = transfer_arguments("storeside.events", __doc__ or "")
+    parser.add_argument("--queue", required=True, help="name or URL; it needs a dead-letter queue")
+    parser.add_argument("--messages", type=int, default=100_000, help="so many at most; default: %(default)s")
+    parser.add_argument("--bytes", type=int, default=0, help="of new objects, about so many at most; 0: no limit")
+    parser.add_argument("--seconds", type=float, default=600.0, help="receive for so long; default: %(default)s")
+    parser.add_argument("--idle-seconds", type=float, default=0.0, help="wait so long for messages")
+    parser.add_argument("--batch-messages", type=int, default=1000, help="held at once; default: %(default)s")
+    parser.add_argument("--lease-seconds", type=int, default=120, help="when killed; default: %(default)s")
+    given = parser.parse_args(arguments)
+    quiet_logging()
+    names = ("messages", "bytes", "seconds", "idle_seconds", "batch_messages", "lease_seconds")
+    limits = {name: getattr(given, name) for name in names}
+    try:
+        load = EventLoad(
+            Queue.find(aws("sqs"), given.queue),
+            request(given),
+            clickhouse(),
+            aws("s3"),
+            given.run_id or f"cli/{uuid.uuid4().hex}",
+            Limits(**limits),
+        )
+        drained = load.run()
+    except StoresideError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    except DatabaseError as e:
+        print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
+        return 2
+    print(drained)
+    return 1 if drained.dead else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""What can go wrong with a queue of S3 events and its messages.
+
+EventError
+├── EventInputError       limits, queue or permissions: no retry helps
+│   ├── NoQueueError      there is no queue of this name
+│   └── NotificationError a message is no S3 event notification
+└── EventTransientError   another try may succeed
+    └── TriedOutError     several tries failed
+"""
+
+from __future__ import annotations
+
+from storeside.errors import BadInput, StoresideError, Transient
+
+
+class EventError(StoresideError):
+    """Events cannot be received or processed; the message names the queue, the reason and the remedy."""
+
+
+class EventInputError(EventError, BadInput):
+    """The request is invalid, or the queue refuses it."""
+
+
+class NoQueueError(EventInputError):
+    """There is no queue of this name."""
+
+
+class NotificationError(EventInputError):
+    """The message is not an S3 event notification; the text says what is wrong, where, and what was expected."""
+
+
+class EventTransientError(EventError, Transient):
+    """The queue could not be reached, or throttled the requests."""
+
+
+class TriedOutError(EventTransientError):
+    """Several tries failed already, and the next try should be later."""
+
+    is_soon = False

@@ -1,0 +1,103 @@
+"""Messages that a process leases while it works on their objects."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from storeside.events.batches import Batches
+from storeside.events.errors import EventError
+from storeside.events.ledger import EventLedger
+from storeside.events.queue import Message, Queue
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+
+class Lease:
+    """Extends the visibility timeout of messages, from a thread, until they are let go.
+
+    When it ends, or its process dies, messages that it still holds become visible again after `seconds`. Messages
+    that it could not extend, because another consumer has them by now, are in `lost`. That only duplicates work: a
+    loaded object version is not loaded again.
+    """
+
+    def __init__(self, queue: Queue, seconds: int = 120) -> None:
+        self.queue = queue
+        self.seconds = seconds
+        self.lost: set[str] = set()
+        self._held: dict[str, Message] = {}
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Lease:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+
+    def hold(self, messages: Iterable[Message]) -> None:
+        """Extend these from now on; for a message that was received twice, the newer handle counts."""
+        with self._lock:
+            self._held.update({message.id: message for message in messages})
+
+    def let_go(self, messages: Iterable[Message]) -> None:
+        """Stop extending these."""
+        with self._lock:
+            for message in messages:
+                self._held.pop(message.id, None)
+
+    def release_all(self, delay: Callable[[Message], int] = lambda message: 0) -> None:
+        """Make all held messages visible after `delay` seconds, or at once; if that fails, their timeout does it."""
+        with self._lock:
+            held, self._held = sorted(self._held.values(), key=delay), {}
+        for seconds, some in groupby(held, key=delay):
+            messages = list(some)
+            try:
+                self.queue.extend(messages, seconds)
+            except EventError as e:
+                log.warning(
+                    "%d messages come again when their lease of %d s ends: %s", len(messages), self.seconds, e
+                )
+
+    def _beat(self) -> None:
+        while not self._end.wait(self.seconds / 3):
+            # Under the lock, so that no message is extended after its release.
+            with self._lock:
+                try:
+                    lost = self.queue.extend(list(self._held.values()), self.seconds)
+                except EventError as e:
+                    log.warning("the lease of %d messages is not extended, trying again: %s", len(self._held), e)
+                    continue
+                for gone in lost:
+                    del self._held[gone]
+                self.lost |= lost
+
+
+def take_or_receive(
+    queue: Queue, client: Client, run_id: str, batches: Sequence[str], most: int, lease_seconds: int
+) -> int:
+    """Take batches for a run, or receive a new batch; return the number of messages that the run has.
+
+    `client` is a clickhouse-connect client. A run that calls this again keeps its messages, and also gets those that
+    an earlier run of its DAG could not settle.
+    """
+    EventLedger(client, queue.url, run_id).create()
+    _ = queue.redrive_policy  # messages that cannot be processed need a dead-letter queue
+    known = Batches(client, queue.url)
+    count = sum(len(known.take(batch, run_id)) for batch in dict.fromkeys([*batches, *known.left_to(run_id)]))
+    if count:
+        return count
+    messages: dict[str, Message] = {}
+    while len(messages) < most and (some := queue.receive(lease_seconds, 0 if messages else 1)):
+        messages.update({message.id: message for message in some})
+    if messages:
+        known.open(list(messages.values()), run_id)
+    return len(messages)

@@ -1,0 +1,333 @@
+"""Drains a queue of S3 events into a ClickHouse table: receives, examines, loads, and only then deletes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore.names import is_folder_marker
+from storeside.events.batches import Batches
+from storeside.events.current import Found, look_at
+from storeside.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
+from storeside.events.errors import EventInputError, TriedOutError
+from storeside.events.following import Following
+from storeside.events.lease import Lease
+from storeside.events.ledger import EventLedger
+from storeside.events.queue import LONG_POLL, Message, Queue, backoff
+from storeside.events.settle import MOST_FAILURES, Settled, settle
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import (
+    FailureKind,
+    LoadObjectError,
+    TransferInputError,
+    TransferTransientError,
+    classify,
+)
+from storeside.transfer.request import Request
+from storeside.transfer.source import Listed
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+_DEPTH_SECONDS = 30.0
+# Seconds before each further try of leased messages.
+_DELAYS = (2.0, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one run takes in total and per batch.
+
+    The run stops receiving after `seconds`, after `messages`, or after messages with `bytes` of new objects; SQS
+    returns up to ten messages at a time, and the run processes all that it received. `bytes` 0 is no limit.
+    `idle_seconds` is how long it waits for messages when the queue is empty; a run that waits follows the queue, and
+    watchers leave the messages to it. A batch is leased and loaded together.
+    """
+
+    messages: int = 100_000
+    seconds: float = 600.0
+    idle_seconds: float = 0.0
+    batch_messages: int = 1000
+    batch_bytes: int = 1 << 30
+    lease_seconds: int = 120
+    most_failures: int = MOST_FAILURES
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("messages", "batch_messages", "batch_bytes", "most_failures"):
+            if getattr(self, name) < 1:
+                raise EventInputError(f"{name} {getattr(self, name)}: needs to be 1 or more")
+        if self.bytes < 0:
+            raise EventInputError(f"bytes {self.bytes}: needs to be 1 or more, or 0 for no limit")
+        if not 3 <= self.lease_seconds <= 3600:
+            raise EventInputError(f"lease_seconds {self.lease_seconds}: needs to be from 3 to 3600")
+
+
+@dataclass
+class Drained:
+    """What a run did: messages, their events by outcome, and rows; `oldest_seconds` is the largest lag.
+
+    Events that earlier tries of the run loaded or skipped are included; all other numbers are of this try only. A
+    message whose deletion was interrupted counts twice.
+    """
+
+    messages: int = 0
+    events: int = 0
+    loaded: int = 0
+    skipped: int = 0
+    deleted: int = 0
+    released: int = 0
+    dead: int = 0
+    rows: int = 0
+    rejected: int = 0
+    bytes: int = 0
+    oldest_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, messages: int, deliveries: Sequence[Delivery], settled: Settled, lag: float) -> None:
+        """Add a batch."""
+        states = [outcome.state for delivery in deliveries for outcome in delivery.outcomes]
+        self.messages += messages
+        self.events += len(states)
+        self.loaded += states.count("loaded")
+        self.skipped += states.count("skipped")
+        self.deleted += settled.deleted
+        self.released += settled.released
+        self.dead += settled.dead
+        self.oldest_seconds = max(self.oldest_seconds, lag)
+
+
+class EventLoad:
+    """One run that drains a queue into the table of a request.
+
+    `client` is a clickhouse-connect client without a session, `s3` a boto3 client; `run_id` names the run in the
+    ledgers. The request's own listing is not used: the events name the objects, the bucket has their current state.
+    """
+
+    def __init__(
+        self, queue: Queue, request: Request, client: Client, s3: Any, run_id: str, limits: Limits | None = None
+    ) -> None:
+        if request.all_or_nothing:
+            raise EventInputError("all_or_nothing: the events of a queue have no end, so there is no 'all'")
+        self.queue = queue
+        self.request = replace(request, retry_failed=True, overlap_seconds=None)
+        self.client = client
+        self.s3 = s3
+        self.run_id = run_id
+        self.limits = limits or Limits()
+        self.ledger = EventLedger(client, queue.url, run_id)
+        self.stop = threading.Event()
+        self.drained = Drained()
+        self._transfer: Transfer | None = None
+        self._depth_at = -_DEPTH_SECONDS
+        self._newest: list[Message] = []
+
+    def run(self, batches: Sequence[str] = ()) -> Drained:
+        """Process batches that were leased for this run or left by an earlier one, then the queue's messages.
+
+        When it is stopped, or raises, its messages become visible again at once. Raises errors of transfers and
+        events: BadInput when no retry helps, Transient when a server stays unavailable.
+        """
+        from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+        try:
+            return self._run(batches)
+        except (DatabaseError, OperationalError) as e:
+            error = classify(e)
+            raise TransferInputError(str(error)) if isinstance(error, LoadObjectError) else error from e
+
+    def _run(self, batches: Sequence[str]) -> Drained:
+        started = time.monotonic()
+        self.ledger.create()
+        self.drained = Drained(**self.ledger.so_far(self.request.table, self.request.source.bucket))
+        self._warn_of_receives()
+        handed_over = Batches(self.client, self.queue.url)
+        waits = self.limits.idle_seconds > 0
+        following = Following(self.client, self.queue.url, self.run_id) if waits else nullcontext()
+        with following, Lease(self.queue, self.limits.lease_seconds) as lease:
+            try:
+                for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
+                    messages = handed_over.take(batch, self.run_id)
+                    lease.hold(messages)
+                    self._process(lease, [Delivery.read(message) for message in messages])
+                    handed_over.settled(batch, self.run_id)
+                with closing(self._batches(lease, started + self.limits.seconds)) as received:
+                    for deliveries in received:
+                        self._process(lease, deliveries)
+            except TriedOutError:
+                lease.release_all(backoff)
+                raise
+            except BaseException:
+                lease.release_all()
+                raise
+        # Messages left in the queue were sent after those taken, or at about the same time.
+        self.ledger.record_depth(self.queue, self._newest)
+        self.drained.seconds = time.monotonic() - started
+        return self.drained
+
+    @property
+    def pulls(self) -> bool:
+        """Whether ClickHouse reads the objects itself."""
+        return self._new_transfer().pulls
+
+    def cancel(self) -> None:
+        """Stop, from any thread: receive no more messages, and kill running queries."""
+        self.stop.set()
+        (self._transfer or self._new_transfer()).cancel()
+
+    def leave(self) -> None:
+        """Stop, from any thread, and let ClickHouse's queries run: this process is about to end."""
+        self.stop.set()
+        if self._transfer is not None:
+            self._transfer.leave()
+
+    def _warn_of_receives(self) -> None:
+        dead_letters, receives = self.queue.redrive_policy
+        if receives < 10:
+            log.warning(
+                "SQS itself moves messages of %s to %s after %d receives, be it for crashes or restarts: let it be 10"
+                " or more, what fails %d times is moved there anyway",
+                self.queue.name, dead_letters, receives, self.limits.most_failures,
+            )  # fmt: skip
+
+    def _batches(self, lease: Lease, end: float) -> Generator[list[Delivery]]:
+        """Yield the queue's messages until it has been empty for long enough or a limit is reached.
+
+        While a batch is processed, the next one is received.
+        """
+        taken = size = 0
+        limits = self.limits
+
+        def receive(idle_seconds: float) -> list[Delivery]:
+            most = min(limits.batch_messages, limits.messages - taken)
+            most_bytes = min(limits.batch_bytes, limits.bytes - size) if limits.bytes else limits.batch_bytes
+            return self._receive(lease, most, most_bytes, min(idle_seconds, end - time.monotonic()), end)
+
+        with ThreadPoolExecutor(1, thread_name_prefix="receive") as thread:
+            deliveries = receive(self.limits.idle_seconds)
+            while deliveries and not self.stop.is_set():
+                taken += len(deliveries)
+                size += sum(delivery.bytes for delivery in deliveries)
+                ahead = thread.submit(receive, 0)
+                yield deliveries
+                deliveries = ahead.result() or receive(self.limits.idle_seconds)
+        lease.release_all()
+
+    def _receive(self, lease: Lease, most: int, most_bytes: int, idle_seconds: float, end: float) -> list[Delivery]:
+        """Receive messages while they arrive, at most `most`, or until their objects have `most_bytes`."""
+        received: list[Delivery] = []
+        size, deadline = 0, time.monotonic() + idle_seconds
+        while len(received) < most and size < most_bytes and not self.stop.is_set():
+            if time.monotonic() >= end:
+                break
+            # An empty response to a long poll means that the queue is empty; one to a short poll does not.
+            wait = 0 if received else min(max(deadline - time.monotonic(), 1), LONG_POLL)
+            messages = self.queue.receive(self.limits.lease_seconds, round(wait))
+            lease.hold(messages)
+            some = [Delivery.read(message) for message in messages]
+            received += some
+            size += sum(delivery.bytes for delivery in some)
+            if not some and (received or time.monotonic() >= deadline):
+                break
+        return received
+
+    def _process(self, lease: Lease, received: Sequence[Delivery]) -> None:
+        """Load the objects of these messages, and settle with the queue."""
+        newest = {delivery.message.id: delivery for delivery in received}
+        messages = [delivery.message for delivery in newest.values()]
+        self._newest = sorted(messages, key=lambda message: message.sent)[-1:] or self._newest
+        if time.monotonic() - self._depth_at >= _DEPTH_SECONDS:
+            self._depth_at = time.monotonic()
+            self.ledger.record_depth(self.queue, messages)
+        known = self.ledger.known(messages)
+        done_before, deliveries = [], []
+        for name, delivery in newest.items():
+            done, delivery.failures = known.get(name, (False, 0))
+            if done:
+                done_before.append(delivery.message)
+            else:
+                deliveries.append(delivery)
+        keys = sort_out(deliveries, self.request.source.bucket, self.request.source.regex)
+        conclude(deliveries, self._load_patiently(keys))
+        lease.let_go(messages)
+        settled = settle(self.queue, self.ledger, deliveries, self.limits.most_failures)
+        settled.deleted += len(done_before) - len(self.queue.delete(done_before))
+        lag = oldest(messages, time.time())
+        self.drained.add(len(messages), deliveries, settled, lag)
+        log.info(
+            "%d messages: %d deleted, %d given back, %d to the dead letters; the oldest had waited %.1f s",
+            len(messages), settled.deleted, settled.released, settled.dead, lag,
+        )  # fmt: skip
+
+    def _load_patiently(self, keys: Sequence[str]) -> dict[str, Outcome]:
+        """Load, and retry while the messages are leased, because each further receive counts against them."""
+        from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+        delays = iter(_DELAYS)
+        while True:
+            try:
+                return self._load(keys)
+            except (DatabaseError, OperationalError, TransferTransientError) as e:
+                error = classify(e)
+                if not isinstance(error, TransferTransientError) or self.stop.is_set():
+                    raise
+                if (delay := next(delays, None)) is None:
+                    raise TriedOutError(str(error)) from e
+            log.warning("going on in %g s: %s", delay, error)
+            self.stop.wait(delay)
+
+    def _load(self, keys: Sequence[str]) -> dict[str, Outcome]:
+        """Load the current objects of these keys; return the outcome of each."""
+        if not keys:
+            return {}
+        self._transfer = transfer = self._new_transfer()
+        found = look_at(self.request.source, keys, self.client, self.s3, pull=transfer.pulls)
+        outcomes = {key: _before_loading(found[key]) for key in keys}
+        objects = [o for o in found.values() if isinstance(o, Listed) and not outcomes[o.key].is_final]
+        if objects:
+            report = transfer.run(transfer.prepare(objects))
+            self.drained.rows += report.rows
+            self.drained.rejected += report.rejected
+            self.drained.bytes += report.bytes
+            states = transfer.loads.outcomes([o.key for o in objects])
+            for o in objects:
+                outcomes[o.key] = self._after_loading(o, *states.get((o.key, o.etag), ("", FailureKind.NONE, "")))
+        return outcomes
+
+    def _new_transfer(self) -> Transfer:
+        run_id = f"{self.run_id}/{uuid.uuid4().hex[:8]}"
+        return Transfer(self.request, self.client, self.s3, run_id, owner=self.run_id)
+
+    def _after_loading(self, o: Listed, state: str, kind: FailureKind, reason: str) -> Outcome:
+        """Return the outcome of an object; a failure counts for it only if its version is still the planned one."""
+        if state in ("loaded", "replaced"):  # this version, or a later one
+            return Outcome("loaded")
+        if state != "failed":
+            return Outcome("undone", "it was not loaded, and the ledger does not say why")
+        now = look_at(self.request.source, [o.key], self.client, self.s3, pull=False)[o.key]
+        if now is None:
+            return Outcome("skipped", "it was deleted before it could be loaded")
+        if isinstance(now, Listed) and now.etag != o.etag:
+            return Outcome("undone", f"it was overwritten while it was loaded: {reason}")
+        return _failed(kind, reason)
+
+
+def _before_loading(found: Found) -> Outcome:
+    if found is None:
+        return Outcome("skipped", "it was deleted before it could be loaded")
+    if isinstance(found, LoadObjectError):
+        return _failed(found.kind, str(found))
+    return FOLDER if is_folder_marker(found.key, found.size) else UNTRIED
+
+
+def _failed(kind: FailureKind, reason: str) -> Outcome:
+    return Outcome("failed" if kind.is_final else "undone", reason)

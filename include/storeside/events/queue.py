@@ -1,0 +1,251 @@
+"""An SQS queue of S3 event notifications, standard or FIFO, from its consumer's side."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from storeside.events.errors import EventError, EventInputError, EventTransientError, NoQueueError
+
+if TYPE_CHECKING:
+    from types_boto3_sqs import SQSClient
+
+log = logging.getLogger(__name__)
+
+# Limits of SQS (developer guide, "Amazon SQS message quotas"): entries of a batch, seconds of a long poll.
+ENTRIES = 10
+LONG_POLL = 20
+
+_ABSENT = frozenset({"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"})
+_REFUSED = frozenset(
+    {"AccessDenied", "AccessDeniedException", "InvalidClientTokenId", "SignatureDoesNotMatch", "InvalidAddress"}
+)
+# The handle is too old, or its message was deleted or leased by another consumer.
+_LOST = frozenset({"ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight"})
+_ATTEMPTS = 3
+_DEPTH: Any = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+_SYSTEM: Any = ("SentTimestamp", "ApproximateReceiveCount", "MessageGroupId", "DeadLetterQueueSourceArn")
+
+
+@dataclass(frozen=True)
+class Message:
+    """A received message: its `handle` is valid for this receipt; `sent` is in seconds since the epoch.
+
+    `source` is the name of the queue from which SQS itself moved the message to this one, otherwise empty.
+    """
+
+    id: str
+    handle: str = field(repr=False)
+    body: str
+    sent: float
+    receives: int
+    group: str = ""
+    source: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+def backoff(message: Message) -> int:
+    """Return the seconds for which a message with unreached objects must stay invisible: longer each time.
+
+    SQS counts how often it is received, and moves it to the dead-letter queue after a number of receives, whatever
+    the reason.
+    """
+    return min(15 << min(message.receives - 1, 6), 900)
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Approximate numbers of messages that are visible, leased, and delayed."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no messages at all."""
+        return not (self.visible or self.in_flight or self.delayed)
+
+
+class Queue:
+    """A queue by its URL.
+
+    Its methods raise EventInputError when a request is refused, EventTransientError when a retry may help.
+    """
+
+    def __init__(self, sqs: SQSClient, url: str) -> None:
+        self.sqs = sqs
+        self.url = url
+
+    @classmethod
+    def find(cls, sqs: SQSClient, name: str) -> Queue:
+        """Return the queue of this name or URL. Raises EventInputError where there is none."""
+        if "://" in name:
+            queue = cls(sqs, name)
+            queue.depth()
+            return queue
+        with sqs_errors(name):
+            return cls(sqs, sqs.get_queue_url(QueueName=name)["QueueUrl"])
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether messages have groups and keep their order within a group."""
+        return self.url.endswith(".fifo")
+
+    def depth(self) -> Depth:
+        """Return the numbers of messages."""
+        with sqs_errors(self.name):
+            answer = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=_DEPTH)
+        found: Mapping[str, str] = answer["Attributes"]  # type: ignore[assignment]
+        return Depth(*(int(found.get(name, 0)) for name in _DEPTH))
+
+    @cached_property
+    def redrive_policy(self) -> tuple[str, int]:
+        """The name of its dead-letter queue, and the number of receives after which SQS itself moves a message there.
+
+        Raises EventInputError where there is none.
+        """
+        with sqs_errors(self.name):
+            found = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["RedrivePolicy"])
+        policy = json.loads(found.get("Attributes", {}).get("RedrivePolicy") or "{}")
+        if not policy.get("deadLetterTargetArn"):
+            raise EventInputError(
+                f"queue {self.name} has no dead-letter queue, so what cannot be processed has no place to go:"
+                " give it a RedrivePolicy"
+            )
+        return policy["deadLetterTargetArn"].rpartition(":")[2], int(policy["maxReceiveCount"])
+
+    @cached_property
+    def dead_letters(self) -> Queue:
+        """Its dead-letter queue."""
+        return Queue.find(self.sqs, self.redrive_policy[0])
+
+    def receive(self, lease_seconds: int, wait_seconds: int = 0) -> list[Message]:
+        """Receive up to ten messages, invisible to others for `lease_seconds`; wait `wait_seconds` at most."""
+        with sqs_errors(self.name):
+            answer = self.sqs.receive_message(
+                QueueUrl=self.url,
+                MaxNumberOfMessages=ENTRIES,
+                VisibilityTimeout=lease_seconds,
+                WaitTimeSeconds=wait_seconds,
+                MessageSystemAttributeNames=_SYSTEM,
+                MessageAttributeNames=["All"],  # ElasticMQ returns none for a prefix such as "storeside.*"
+            )
+        return [_message(found) for found in answer.get("Messages", [])]
+
+    def extend(self, messages: Sequence[Message], seconds: int) -> set[str]:
+        """Make messages invisible for `seconds` from now, or visible with 0; return the ids of lost messages."""
+        return self._batches(
+            messages,
+            lambda entries: self.sqs.change_message_visibility_batch(QueueUrl=self.url, Entries=entries),
+            VisibilityTimeout=seconds,
+        )
+
+    def delete(self, messages: Sequence[Message]) -> set[str]:
+        """Delete messages; return the ids of lost messages, which were not deleted and will be received again."""
+        return self._batches(
+            messages, lambda entries: self.sqs.delete_message_batch(QueueUrl=self.url, Entries=entries)
+        )
+
+    def send(self, body: str, attributes: Mapping[str, str], *, group: str = "", deduplication: str = "") -> None:
+        """Send one message with text attributes. A FIFO queue accepts one per `deduplication`."""
+        fifo = {"MessageGroupId": group or "storeside", "MessageDeduplicationId": deduplication}
+        given = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items() if value}
+        with sqs_errors(self.name):
+            self.sqs.send_message(
+                QueueUrl=self.url,
+                MessageBody=body,
+                MessageAttributes=given,  # type: ignore[arg-type]
+                **(fifo if self.is_fifo else {}),  # type: ignore[arg-type]
+            )
+
+    def _batches(self, messages: Sequence[Message], send: Callable[[Any], Any], **values: Any) -> set[str]:
+        """Send entries, ten at a time; resend entries that failed because of the service."""
+        lost: set[str] = set()
+        waiting = list(messages)
+        for attempt in range(_ATTEMPTS):
+            again: list[Message] = []
+            for some in _tens(waiting):
+                entries = [{"Id": str(n), "ReceiptHandle": m.handle, **values} for n, m in enumerate(some)]
+                with sqs_errors(self.name):
+                    failed = send(entries).get("Failed", [])
+                for entry in failed:
+                    message = some[int(entry["Id"])]
+                    if entry.get("SenderFault", True) or entry.get("Code") in _LOST:
+                        log.info("message %s of %s is no longer held: %s", message.id, self.name, entry.get("Code"))
+                        lost.add(message.id)
+                    else:
+                        again.append(message)
+            if not again:
+                return lost
+            waiting = again
+            time.sleep(0.2 * 2**attempt)
+        raise EventTransientError(
+            f"queue {self.name}: {len(waiting)} messages were not taken in {_ATTEMPTS} attempts"
+        )
+
+
+def _tens(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    return (messages[n : n + ENTRIES] for n in range(0, len(messages), ENTRIES))
+
+
+def _message(found: Mapping[str, Any]) -> Message:
+    system = found.get("Attributes", {})
+    return Message(
+        id=found["MessageId"],
+        handle=found["ReceiptHandle"],
+        body=found["Body"],
+        sent=int(system.get("SentTimestamp", 0)) / 1000,
+        receives=int(system.get("ApproximateReceiveCount", 1)),
+        group=system.get("MessageGroupId", ""),
+        source=system.get("DeadLetterQueueSourceArn", "").rpartition(":")[2],
+        attributes={
+            name: value["StringValue"]
+            for name, value in found.get("MessageAttributes", {}).items()
+            if "StringValue" in value
+        },
+    )
+
+
+@contextmanager
+def sqs_errors(queue: str) -> Iterator[None]:
+    """Turn boto3's exceptions into errors that name the queue and a remedy."""
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+    try:
+        yield
+    except ClientError as e:
+        raise _named(queue, e.response.get("Error", {}).get("Code", ""), str(e)) from e
+    except NoCredentialsError as e:
+        raise EventInputError(
+            f"queue {queue}: no credentials: give the connection a login and password, or a role"
+        ) from e
+    except BotoCoreError as e:
+        raise EventTransientError(f"queue {queue}: {e}") from e
+
+
+def _named(queue: str, code: str, text: str) -> EventError:
+    if code in _ABSENT:
+        return NoQueueError(f"there is no queue {queue}: create it, or correct its name or region")
+    if code in _REFUSED:
+        return EventInputError(
+            f"queue {queue} refuses it ({code}): allow sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage,"
+            " sqs:ChangeMessageVisibility, sqs:GetQueueUrl and sqs:GetQueueAttributes on it and on its dead-letter"
+            " queue, and check the keys"
+        )
+    return EventTransientError(f"queue {queue}: {text}")

@@ -1,0 +1,80 @@
+"""Ends a lease: deletes messages, releases them, or moves them to the dead-letter queue with a reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storeside.events.deliveries import Delivery, Verdict
+from storeside.events.ledger import EventLedger
+from storeside.events.queue import Queue
+from storeside.transfer.errors import shown
+
+log = logging.getLogger(__name__)
+
+MOST_FAILURES = 3
+# Attributes of a dead letter.
+REASON, ORIGIN, QUEUE = "storeside.reason", "storeside.message_id", "storeside.queue"
+_LONGEST_REASON = 1000
+
+
+@dataclass
+class Settled:
+    """Numbers of messages deleted, released, and moved to the dead-letter queue."""
+
+    deleted: int = 0
+    released: int = 0
+    dead: int = 0
+
+    def add(self, other: Settled) -> None:
+        """Add the numbers of another batch."""
+        self.deleted += other.deleted
+        self.released += other.released
+        self.dead += other.dead
+
+
+def settle(
+    queue: Queue, ledger: EventLedger, deliveries: Sequence[Delivery], most_failures: int = MOST_FAILURES
+) -> Settled:
+    """Record the outcomes of the events, then delete, bury or release each message.
+
+    A message that another consumer has by now is not counted: it is received again, and the ledger shows that its
+    events are done. If the process dies in between, the next receipt repeats these steps. Only if it dies between
+    sending a dead letter and recording that can the dead letter be sent twice; `DeadLetters` treats both copies as
+    one.
+    """
+    most_receives = queue.redrive_policy[1]
+    groups: dict[Verdict, list[Delivery]] = {"delete": [], "bury": [], "release": []}
+    for delivery in deliveries:
+        groups[delivery.verdict(most_failures, most_receives)].append(delivery)
+    ledger.record(groups["delete"])
+    ledger.record(groups["release"], "released")
+    for delivery in groups["bury"]:
+        _bury(queue, delivery)
+    ledger.record(groups["bury"], "dead")
+    lost = queue.delete([delivery.message for name in ("delete", "bury") for delivery in groups[name]])
+    by_delay: dict[int, list[Delivery]] = {}
+    for delivery in groups["release"]:
+        by_delay.setdefault(delivery.delay_seconds, []).append(delivery)
+    for delay, some in by_delay.items():
+        queue.extend([delivery.message for delivery in some], delay)
+    deleted = [delivery for delivery in groups["delete"] if delivery.message.id not in lost]
+    return Settled(len(deleted), len(groups["release"]), len(groups["bury"]))
+
+
+def _bury(queue: Queue, delivery: Delivery) -> None:
+    message, reason = delivery.message, delivery.reason
+    log.warning("message %s goes to the dead letters: %s", message.id, reason)
+    queue.dead_letters.send(
+        message.body,
+        {REASON: _plain(reason), ORIGIN: message.id, QUEUE: queue.name},
+        group=message.group,
+        deduplication=message.id,
+    )
+
+
+def _plain(text: str) -> str:
+    """Return text that SQS accepts as an attribute's value: without control characters, and not too long."""
+    plain = shown(text)
+    return plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} …"

@@ -1,0 +1,184 @@
+"""Watches a queue for Airflow's event-driven scheduling: one run per batch of events."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storeside.events.batches import Batches
+from storeside.events.deliveries import Delivery
+from storeside.events.errors import EventError
+from storeside.events.following import is_followed
+from storeside.events.lease import Lease
+from storeside.events.ledger import EventLedger
+from storeside.events.notifications import newest
+from storeside.events.queue import ENTRIES, Message, Queue
+from storeside.events.settle import settle
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+_SHOWN = 50
+_WAIT_SECONDS = 5
+_GAP_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a batch is complete, and how long each step waits.
+
+    A batch is complete when no message has arrived for a second, when it has `messages`, or `seconds` after its first
+    message. The watcher fires its event again every `repeat_seconds` until a run takes the batch. If no run does
+    within `untaken_seconds`, for example because the DAG is paused, the watcher releases the messages. From then on
+    it fires an event without a batch every `ring_seconds`, which costs the messages no receives, until a run has
+    processed some. The messages of a run's batch are leased for `taken_seconds`. After `failed_seconds`, and then
+    each time after twice as long, their event is fired again: the next run, which waits for that run, gets them if
+    that run failed and could not settle. While a task follows the queue the watcher leases no batches, and it
+    releases a batch that no run has taken within `followed_seconds`. It records depth and age of the queue every
+    `depth_seconds`.
+    """
+
+    messages: int = 1000
+    seconds: float = 5.0
+    repeat_seconds: float = 60.0
+    untaken_seconds: float = 600.0
+    followed_seconds: float = 15.0
+    ring_seconds: float = 300.0
+    failed_seconds: float = 300.0
+    taken_seconds: float = 21_600.0
+    depth_seconds: float = 30.0
+
+
+class Watch:
+    """Leases one batch of a queue at a time and reports it; the next one after the run has settled it."""
+
+    def __init__(self, queue: Queue, client: Client, lease: Lease, window: Window | None = None) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.window = window or Window()
+        self.batches = Batches(client, queue.url)
+        self._held: dict[str, list[Message]] = {}
+        self._due: dict[str, tuple[float, float]] = {}
+        self._depth_due = time.monotonic()
+        self.ledger = EventLedger(client, queue.url, "")
+        self.ledger.create()
+
+    def step(self) -> dict[str, Any] | None:
+        """Do what is due, which takes a few seconds at most; return the event to fire, or None."""
+        told = self._step()
+        if told is None and time.monotonic() >= self._depth_due:  # an event does not wait for this
+            self._depth_due = time.monotonic() + self.window.depth_seconds
+            self._record_depth([message for messages in self._held.values() for message in messages])
+        return told
+
+    def _step(self) -> dict[str, Any] | None:
+        every = {"open": self.window.repeat_seconds, "taken": self.window.failed_seconds}
+        unsettled = self._unsettled()
+        for batch in self._held.keys() - {batch for batch, _ in unsettled}:
+            self.lease.let_go(self._held.pop(batch))
+        for batch, state in unsettled:
+            if batch not in self._held:  # of another task, or of a watcher that died
+                self._hold(batch, self.batches.messages(batch))
+            if self._is_due(f"{state} {batch}", every[state], growth=2.0 if state == "taken" else 1.0):
+                return self._told(batch)
+        if unsettled or self._is_followed():
+            return None
+        if self.batches.given_up_unseen():
+            return self._ring()
+        self._due.clear()
+        return self._next()
+
+    def _unsettled(self) -> list[tuple[str, str]]:
+        """Return the batches whose messages must be leased, and their states; give up those that no run takes."""
+        most = {"open": self.window.untaken_seconds, "taken": self.window.taken_seconds}
+        held = []
+        for batch, state, seconds in self.batches.unsettled():
+            if state == "open" and seconds > self.window.followed_seconds and self._is_followed():
+                if self._give_back(batch, "a task follows the queue"):
+                    self.batches.settled(batch, "")
+            elif seconds <= most[state]:
+                held.append((batch, state))
+            elif state == "open" and self._give_back(batch, "is the DAG paused, or has it a long run?"):
+                self.batches.give_up(batch)
+        return held
+
+    def _is_due(self, what: str, interval: float, growth: float = 1.0) -> bool:
+        """Tell whether an interval, which grows each time, has passed since this was last done or first queried."""
+        now = time.monotonic()
+        at, interval = self._due.setdefault(what, (now + interval, interval))
+        if now < at:
+            return False
+        self._due[what] = (now + interval * growth, interval * growth)
+        return True
+
+    def _hold(self, batch: str, messages: list[Message]) -> None:
+        self._held[batch] = messages
+        self.lease.hold(messages)
+
+    def _is_followed(self) -> bool:
+        return is_followed(self.batches.client, self.queue.url)
+
+    def _give_back(self, batch: str, why: str) -> bool:
+        """Release the messages of a batch, unless a run has taken it meanwhile."""
+        if self.batches.state(batch)[0] != "open":
+            return False
+        log.info("no run has taken batch %s, its messages are given back: %s", batch, why)
+        messages = self._held.pop(batch, None) or self.batches.messages(batch)
+        self._record_depth(messages)  # the age continues from theirs until a run has them
+        self.lease.let_go(messages)
+        self.queue.extend(messages, 0)
+        return True
+
+    def _record_depth(self, messages: Sequence[Message]) -> None:
+        """Record depth and age: between runs, and while the DAG is paused, no other process does."""
+        try:
+            self.ledger.record_depth(self.queue, messages)
+        except EventError as e:
+            log.warning("the depth of %s is not noted: %s", self.queue.name, e)
+
+    def _ring(self) -> dict[str, Any] | None:
+        self._due.setdefault("", (time.monotonic(), self.window.ring_seconds))  # the DAG may be unpaused again
+        if not self._is_due("", self.window.ring_seconds) or not (visible := self.queue.depth().visible):
+            return None
+        return {"queue": self.queue.name, "batch": "", "messages": visible, "events": []}
+
+    def _next(self) -> dict[str, Any] | None:
+        messages = self._receive(_WAIT_SECONDS)
+        if not messages:
+            return None
+        deadline = time.monotonic() + self.window.seconds
+        while len(messages) <= self.window.messages - ENTRIES and time.monotonic() < deadline:
+            if not (more := self._receive(_GAP_SECONDS)):
+                break
+            messages |= more
+        batch = self.batches.open(list(messages.values()))
+        self._hold(batch, list(messages.values()))
+        return self._told(batch)
+
+    def _receive(self, wait_seconds: int) -> dict[str, Message]:
+        """Receive messages by id; messages that need no work, such as S3's test event, start no run."""
+        received = [Delivery.read(m) for m in self.queue.receive(self.lease.seconds, wait_seconds)]
+        if idle := [delivery for delivery in received if delivery.needs_nothing]:
+            settle(self.queue, self.ledger, idle)
+        return {d.message.id: d.message for d in received if not d.needs_nothing}
+
+    def _told(self, batch: str) -> dict[str, Any]:
+        """Return the payload of a batch's asset event: its size is bounded, however many messages the batch has."""
+        self._is_due(f"open {batch}", self.window.repeat_seconds)
+        messages = self._held[batch]
+        deliveries = [Delivery.read(message) for message in messages]
+        last = newest(event for delivery in deliveries for event in delivery.events)
+        shown = [{"event": e.name, "bucket": e.bucket, "key": e.key, "bytes": e.size} for e in last[:_SHOWN]]
+        return {
+            "queue": self.queue.name,
+            "batch": batch,
+            "messages": len(messages),
+            "objects": len(last),
+            "bytes": sum(event.size or 0 for event in last if event.created),
+            "events": shown,
+        }

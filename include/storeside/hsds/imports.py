@@ -1,0 +1,232 @@
+"""Imports a local HDF5 file, or Parquet, into an HSDS dataset: slab by slab, continuing after a killed run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storeside.hsds.client import Client, Dataset
+from storeside.hsds.errors import HsdsCancelled, HsdsInputError
+from storeside.hsds.export import LEAST_SLAB_BYTES, MOST_SLAB_BYTES, SLAB_BYTES
+from storeside.hsds.mapping import VARIABLE_BYTES
+from storeside.hsds.plan import Slab, plan
+from storeside.hsds.sources import Hdf5Source, ParquetSource, digest, local_parquet, s3_parquet
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+log = logging.getLogger(__name__)
+
+# Attribute of the dataset that records which import has written how many slabs.
+PROGRESS = "storeside_import"
+CHECKPOINT_SECONDS = 5.0
+_TOGETHER = 16
+_HDF5 = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".hdf")
+
+
+@dataclass(frozen=True)
+class Import:
+    """The source, the destination and the form of an import.
+
+    `source` is a local HDF5 file, a local Parquet file or folder of such files, or ``s3://bucket/prefix`` of Parquet.
+    `source_path` is the dataset in the HDF5 file, by default that of `path`; `layout` is for Parquet, one of
+    `storeside.hsds.sources.LAYOUTS`. `gzip` is the level of compression in HSDS, 0 for none.
+    """
+
+    source: str
+    domain: str
+    path: str
+    source_path: str = ""
+    layout: str = "table"
+    gzip: int = 0
+    slab_bytes: int = SLAB_BYTES
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if not LEAST_SLAB_BYTES <= self.slab_bytes <= MOST_SLAB_BYTES:
+            raise HsdsInputError(f"slab_bytes {self.slab_bytes}: choose from {LEAST_SLAB_BYTES} to {MOST_SLAB_BYTES}")
+        if not 0 <= self.gzip <= 9:
+            raise HsdsInputError(f"gzip {self.gzip}: choose a level from 1 to 9, or 0 for none")
+        if not 1 <= self.workers <= 32:
+            raise HsdsInputError(f"workers {self.workers}: choose from 1 to 32")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of an import: slabs that exist now, slabs that existed before, elements, and bytes written."""
+
+    slabs: int
+    present: int
+    elements: int
+    bytes_written: int
+    seconds: float
+
+
+class Importer:
+    """One run of an import. `run_id` identifies it: the same run of the same source, started again, continues."""
+
+    def __init__(self, client: Client, s3: S3Client | None, request: Import, run_id: str) -> None:
+        self.client = client
+        self.s3 = s3
+        self.request = request
+        self.stop = threading.Event()
+        self._run_id = run_id
+
+    def run(self) -> Report:
+        """Create the dataset if it is missing, and write the remaining slabs.
+
+        Raises:
+            HsdsInputError: the source cannot be read or does not fit the dataset, or HSDS refuses.
+            HsdsTransientError: HSDS or S3 could not be reached.
+            HsdsCancelled: the import was stopped.
+        """
+        begin = time.monotonic()
+        with self._source() as source:
+            dataset = self._dataset(source)
+            variable = source.dtype.hasobject
+            slabs = plan(
+                tuple(range(length) for length in dataset.shape),
+                dataset.chunks,
+                VARIABLE_BYTES if variable else source.dtype.itemsize,
+                self.request.slab_bytes,
+                whole_rows=isinstance(source, ParquetSource),
+            )
+            mark = digest([self._run_id, source.identity, slabs.block])
+            done = self._progress(dataset).get(mark, 0)
+            written = self._write(dataset, source, islice(slabs, done, None), mark, done)
+        count = int(np.prod(dataset.shape, dtype=np.int64))
+        return Report(len(slabs), done, count, written, time.monotonic() - begin)
+
+    def _write(
+        self, dataset: Dataset, source: Hdf5Source | ParquetSource, slabs: Iterator[Slab], mark: str, done: int
+    ) -> int:
+        written, noted = 0, time.monotonic()
+        with ThreadPoolExecutor(self.request.workers, "hsds") as pool:
+            # Threads work on a few slabs at a time, in order, so that a single number describes the progress.
+            while together := list(islice(slabs, _TOGETHER)):
+                written += sum(pool.map(lambda slab: self._one(dataset, source, slab), together))
+                if self.stop.is_set():
+                    break  # some of these slabs were left out
+                done += len(together)
+                if time.monotonic() - noted > CHECKPOINT_SECONDS:
+                    self._note(dataset, mark, done)
+                    noted = time.monotonic()
+                    log.info("%s: %d slabs, %.1f MB written", dataset, done, written / 1e6)
+        if written:
+            self._note(dataset, mark, done)
+        if self.stop.is_set():
+            raise HsdsCancelled(f"{dataset}: the import was stopped: start it again to go on")
+        return written
+
+    def _one(self, dataset: Dataset, source: Hdf5Source | ParquetSource, slab: Slab) -> int:
+        """Write a slab, in pieces if it exceeds HSDS's request size; return its bytes."""
+        if self.stop.is_set():
+            return 0
+        values = source.read(slab)
+        if not dataset.dtype.hasobject:
+            wanted = dataset.dtype.base
+            values = np.ascontiguousarray(values).view(wanted) if values.dtype.kind == "c" else values
+            content = np.ascontiguousarray(values, wanted)
+            view = content.reshape(-1).view(np.uint8).data
+            self.client.write(dataset, slab, view)
+            return len(view)
+        from h5json.array_util import arrayToBytes, getByteArraySize
+
+        elements = values.astype(dataset.dtype, copy=False).view(dataset.dtype)
+        if getByteArraySize(elements) >= dataset.most_bytes:
+            halves = slab.halves()
+            if halves is None:
+                raise HsdsInputError(
+                    f"{dataset}: the element at {slab.select} is larger than HSDS takes at once,"
+                    f" {dataset.most_bytes} bytes: raise its max_request_size"
+                )
+            return sum(self._one(dataset, source, half) for half in halves)
+        body = arrayToBytes(elements)
+        self.client.write(dataset, slab, body)
+        return len(body)
+
+    def _note(self, dataset: Dataset, mark: str, done: int) -> None:
+        """Record the number of written slabs after all of them are in HSDS's storage."""
+        self.client.flush(dataset.domain)
+        self.client.put_attribute(dataset, PROGRESS, json.dumps({mark: done}))
+
+    def _progress(self, dataset: Dataset) -> dict[str, int]:
+        noted = self.client.attribute(dataset, PROGRESS)
+        try:
+            found: dict[str, int] = json.loads(noted or "{}")
+        except ValueError:
+            return {}
+        return found
+
+    @contextmanager
+    def _source(self) -> Iterator[Hdf5Source | ParquetSource]:
+        source = self.request.source
+        if source.startswith("s3://"):
+            bucket, _, prefix = source.removeprefix("s3://").partition("/")
+            if self.s3 is None or not bucket:
+                raise HsdsInputError(f"source {source!r}: write s3://bucket/prefix, and give a connection to S3")
+            yield s3_parquet(self.s3, bucket, prefix, self.request.layout)
+        elif source.lower().endswith(_HDF5):
+            import h5py
+
+            try:
+                file = h5py.File(source, "r")
+            except OSError as e:
+                raise HsdsInputError(f"{source}: cannot be opened as HDF5: {e}") from e
+            with file:
+                yield Hdf5Source(file, self.request.source_path or self.request.path)
+        else:
+            yield local_parquet(Path(source), self.request.layout)
+
+    def _dataset(self, source: Hdf5Source | ParquetSource) -> Dataset:
+        """Return the destination dataset; create it if it is missing."""
+        from h5json.hdf5dtype import createDataType, getTypeItem
+
+        request = self.request
+        what = f"dataset {request.path!r} of {request.domain!r}"
+        try:
+            kind = getTypeItem(stored(source.dtype))
+            dtype = createDataType(kind)
+        except (TypeError, KeyError, ValueError) as e:
+            raise HsdsInputError(f"{what}: HSDS has no type for {source.dtype}: {e}") from e
+        try:
+            found = self.client.dataset(request.domain, request.path)
+        except HsdsInputError as e:
+            if e.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+                raise
+            body = {"type": kind, "shape": source.shape, "creationProperties": self._properties(source)}
+            self.client.create(request.domain, request.path, body)
+            found = self.client.dataset(request.domain, request.path)
+        if found.shape != source.shape or found.dtype != dtype:
+            raise HsdsInputError(
+                f"{what}: is there with {found.dtype} {found.shape}, the source has {dtype} {source.shape}:"
+                " choose another path, or delete it"
+            )
+        return found
+
+    def _properties(self, source: Hdf5Source | ParquetSource) -> dict[str, object]:
+        if not source.shape:
+            return {}
+        layout = {"class": "H5D_CHUNKED", "dims": source.chunks}
+        gzip = {"class": "H5Z_FILTER_DEFLATE", "id": 1, "name": "deflate", "level": self.request.gzip}
+        return {"layout": layout, **({"filters": [gzip]} if self.request.gzip else {})}
+
+
+def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which HDF5 stores elements: it stores complex numbers as pairs."""
+    if dtype.kind != "c":
+        return dtype
+    part = dtype.str.replace("c", "f").replace(str(dtype.itemsize), str(dtype.itemsize // 2))
+    return np.dtype([("r", part), ("i", part)])

@@ -1,0 +1,253 @@
+"""Sources of imports into HSDS: a dataset of a local HDF5 file, or the rows of Parquet files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storeside.hsds.errors import HsdsInputError, HsdsTransientError
+from storeside.hsds.export import s3_call
+from storeside.hsds.plan import Slab
+from storeside.transfer import errors as transfer
+from storeside.transfer.content import Content
+from storeside.transfer.source import list_objects
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+LAYOUTS = ("table", "wide", "array")
+_INDEX = "i0"
+_CHUNK_BYTES = 2 << 20
+
+
+class Hdf5Source:
+    """A dataset of a local HDF5 file."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        import h5py
+
+        found = file.get(path)
+        if not isinstance(found, h5py.Dataset) or found.shape is None:
+            raise HsdsInputError(f"{file.filename}: has no dataset {path!r} with values")
+        status = Path(file.filename).stat()
+        self._dataset = found
+        self.dtype: np.dtype[Any] = found.dtype
+        self.shape: tuple[int, ...] = found.shape
+        self.chunks: tuple[int, ...] = found.chunks or chunks_of(found.shape, found.dtype)
+        self.identity = f"{Path(file.filename).resolve()}|{path}|{status.st_size}|{status.st_mtime_ns}"
+
+    def read(self, slab: Slab) -> np.ndarray[Any, Any]:
+        """Return a slab's elements. Raises HsdsInputError when the file is damaged."""
+        selection = tuple(slice(d.start, d.stop, d.step) for d in slab.dimensions)
+        try:
+            return np.asarray(self._dataset[selection], self.dtype.base)
+        except OSError as e:
+            raise HsdsInputError(f"{self._dataset.file.filename}, {slab.select}: cannot be read: {e}") from e
+
+
+class ParquetSource:
+    """Parquet files, one after the other, as one dataset; the column ``i0`` that exports add is left out.
+
+    `table` makes an element with one field per column, `wide` a row from columns of one type; `array` reads the
+    single column with lists of equal length. One row group is in memory at a time.
+    """
+
+    def __init__(self, files: Sequence[tuple[str, Callable[[], Any]]], layout: str, identity: str) -> None:
+        if layout not in LAYOUTS:
+            raise HsdsInputError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
+        if not files:
+            raise HsdsInputError("there are no Parquet files to import: see path and prefix")
+        self.layout, self.identity = layout, f"{identity}|{layout}"
+        self._files = files
+        self._groups: list[tuple[int, int, int]] = []  # first row, file, row group
+        self._lock = threading.Lock()
+        self._held: tuple[int, pa.Table] | None = None
+        rows, self._schema = self._look()
+        columns = [name for name in self._schema.names if name != _INDEX] or self._schema.names
+        self._columns = columns
+        self._kinds = [element_type(self._schema.field(name)) for name in columns]
+        self.dtype, inner = self._element()
+        self.shape = (rows, *inner)
+        self.chunks = chunks_of(self.shape, self.dtype)
+
+    def read(self, slab: Slab) -> np.ndarray[Any, Any]:
+        """Return the elements of a slab of whole rows. Raises HsdsInputError for NULL and for other list lengths."""
+        rows = slab.dimensions[0]
+        with self._lock:
+            table = pa.concat_tables(list(self._rows(rows.start, rows.stop)))
+        if self.layout == "array":
+            return self._lists(table)
+        plain = [self._plain(table.column(name), name, self._kinds[n]) for n, name in enumerate(self._columns)]
+        if self.layout == "wide":
+            return np.column_stack(plain)
+        if self.dtype.names is None:
+            return plain[0]
+        found = np.empty(len(rows), self.dtype)
+        for name, values in zip(self._columns, plain, strict=True):
+            found[name] = values
+        return found
+
+    def _look(self) -> tuple[int, pa.Schema]:
+        schema, rows = None, 0
+        for number, (name, _) in enumerate(self._files):
+            with self._opened(number) as file:
+                if schema is not None and not schema.equals(file.schema_arrow):
+                    raise HsdsInputError(f"{name}: its columns are not those of {self._files[0][0]}: import it apart")
+                schema = schema or file.schema_arrow
+                for group in range(file.num_row_groups):
+                    self._groups.append((rows, number, group))
+                    rows += file.metadata.row_group(group).num_rows
+        return rows, schema
+
+    @contextmanager
+    def _opened(self, number: int) -> Iterator[pq.ParquetFile]:
+        name, opening = self._files[number]
+        try:
+            with opening() as raw:
+                yield pq.ParquetFile(raw)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
+            raise HsdsInputError(f"{name}: is no Parquet that can be read: {e}") from e
+        except transfer.TransferTransientError as e:
+            raise HsdsTransientError(str(e)) from e
+        except (transfer.TransferError, OSError) as e:
+            raise HsdsInputError(f"{name}: {e}") from e
+
+    def _rows(self, start: int, stop: int) -> Iterator[pa.Table]:
+        """Yield the rows of a range, row group by row group."""
+        for n, (first, number, group) in enumerate(self._groups):
+            end = self._groups[n + 1][0] if n + 1 < len(self._groups) else self.shape[0]
+            if first >= stop or end <= start:
+                continue
+            if self._held is None or self._held[0] != n:
+                self._held = None
+                with self._opened(number) as file:
+                    self._held = n, file.read_row_group(group, columns=self._columns)
+            low, high = max(start, first), min(stop, end)
+            yield self._held[1].slice(low - first, high - low)
+
+    def _element(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Return the type of the elements, and the dimensions after the rows."""
+        self._check_columns()
+        if self.layout == "table":
+            if len(self._columns) == 1:
+                return self._kinds[0], ()
+            return np.dtype(list(zip(self._columns, self._kinds, strict=True))), ()
+        if self.layout == "wide":
+            return self._kinds[0], (len(self._columns),)
+        with self._opened(0) as file:
+            first = next(file.iter_batches(1, columns=self._columns), None)
+        inner, value = [], first.column(0).to_pylist()[0] if first else None
+        while isinstance(value, list):
+            inner.append(len(value))
+            value = value[0] if value else None
+        if not inner or 0 in inner:
+            raise HsdsInputError(f"layout 'array': column {self._columns[0]!r} has no lists with values")
+        return self._kinds[0], tuple(inner)
+
+    def _check_columns(self) -> None:
+        """Raise HsdsInputError for columns that do not fit the layout."""
+        if self.layout == "array":
+            if len(self._columns) != 1 or self._kinds[0].kind == "O":
+                raise HsdsInputError(
+                    f"layout 'array': needs one column of lists of numbers, there are {self._columns}"
+                )
+            return
+        for name in self._columns:
+            if pa.types.is_nested(self._schema.field(name).type):
+                alone = "" if len(self._columns) == 1 else ", with files that have this column alone"
+                raise HsdsInputError(f"layout {self.layout!r}: column {name!r} has lists: choose 'array'{alone}")
+        if self.layout == "wide":
+            if any(kind.kind not in "iufb" for kind in self._kinds):
+                raise HsdsInputError("layout 'wide': needs columns of numbers only: choose 'table'")
+            # A common type would round: for int64 and float32 it is float64, which cannot express 2^53 + 1.
+            first = self._schema.field(self._columns[0])
+            for field in map(self._schema.field, self._columns):
+                if field.type != first.type:
+                    raise HsdsInputError(
+                        f"layout 'wide': column {first.name!r} is {first.type}, column {field.name!r} is"
+                        f" {field.type}: cast them to one type, or choose 'table'"
+                    )
+
+    def _lists(self, table: pa.Table) -> np.ndarray[Any, Any]:
+        column = table.column(0).combine_chunks()
+        shape, name = (len(column), *self.shape[1:]), self._columns[0]
+        for length in self.shape[1:]:
+            if column.null_count or pc.any(pc.not_equal(pc.list_value_length(column), length)).as_py():
+                raise HsdsInputError(
+                    f"column {name!r}: has NULL, or lists that do not have {length} values as the first"
+                )
+            column = column.flatten()
+        return self._plain(column, name, self.dtype).reshape(shape)
+
+    def _plain(self, column: Any, name: str, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        if column.null_count:
+            raise HsdsInputError(f"column {name!r}: has NULL, which HDF5 has not: fill it in, or leave the rows out")
+        found = np.asarray(column.to_pylist(), object) if kind.kind == "O" else column.to_numpy(**_zero(column))
+        return found.astype(kind, copy=False)
+
+
+def _zero(column: Any) -> dict[str, bool]:
+    return {} if isinstance(column, pa.ChunkedArray) else {"zero_copy_only": False}
+
+
+def element_type(field: pa.Field) -> np.dtype[Any]:
+    """Return the NumPy type of a column's values. Raises HsdsInputError for types without an HDF5 equivalent."""
+    kind = field.type
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.dtype("O", metadata={"vlen": str})
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return found
+    raise HsdsInputError(f"column {field.name!r}: HDF5 has no type for {field.type}: cast it to a number or a string")
+
+
+def chunks_of(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """Return chunks of about 2 MB, of whole rows if these fit; HSDS recommends 1 to 4 MB."""
+    chunk, size = [max(n, 1) for n in shape], max(dtype.itemsize, 1)
+    for n in range(len(chunk)):
+        rest = size * int(np.prod(chunk[n + 1 :], dtype=np.int64))
+        chunk[n] = max(1, min(chunk[n], _CHUNK_BYTES // rest))
+    return tuple(chunk)
+
+
+def local_parquet(path: Path, layout: str) -> ParquetSource:
+    """Return a source of one Parquet file, or of all in a folder by name. Raises HsdsInputError without any."""
+    files = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
+    missing = [file for file in files if not file.is_file()]
+    if missing:
+        raise HsdsInputError(f"{missing[0]}: there is no such file on this worker")
+    told = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    return ParquetSource([(str(file), partial(file.open, "rb")) for file in files], layout, digest(told))
+
+
+def s3_parquet(s3: S3Client, bucket: str, prefix: str, layout: str) -> ParquetSource:
+    """Return a source of the objects below a prefix by key. Raises HsdsInputError without objects or access."""
+
+    def found() -> list[Any]:
+        return [o for page in list_objects(s3, bucket, prefix) for o in page if o.key.endswith(".parquet")]
+
+    listed = s3_call(found, f"s3://{bucket}/{prefix}")
+
+    def opening(key: str, size: int, etag: str) -> Callable[[], Any]:
+        return lambda: Content(s3, bucket, key, size, etag)
+
+    files = [(f"s3://{bucket}/{o.key}", opening(o.key, o.size, o.etag)) for o in listed]
+    return ParquetSource(files, layout, digest([[bucket, o.key, o.etag, o.size] for o in listed]))
+
+
+def digest(value: Any) -> str:
+    """Return a short text that identifies a value."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""The ledger: the outcome of each object version, in ClickHouse."""

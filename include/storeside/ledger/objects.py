@@ -1,0 +1,326 @@
+"""The ledger of copies and transforms, kept in ClickHouse.
+
+It records the outcome of each object version. It also joins the listings of a job's two buckets inside ClickHouse, so
+neither the memory nor the time of a worker grows with the number of objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from storeside import sql
+from storeside.errors import StoresideError, Transient
+from storeside.sql.answers import first_row
+from storeside.sql.migrate import migrate
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.httpclient import HttpClient
+
+_LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
+# `planned` marks a complete plan. It is deleted first, because without it no plan is resumed.
+_PLANNED = ("planned", "pending", "known_bad", "refused", "accepted", "reason", "final")
+_BATCH = 20_000
+_SYNCHRONOUS = {"async_insert": 0}
+
+
+class LedgerTransientError(StoresideError, Transient):
+    """Data that was written to ClickHouse did not arrive there exactly once."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """One object that a job still has to process."""
+
+    object: str
+    destination_object: str
+    size: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The key of a job's objects: a bucket pair, the effect between them, and the run.
+
+    `selection` identifies the selected source objects, because tasks of one run may divide a bucket between them.
+    """
+
+    source: str
+    destination: str
+    effect: str
+    run_id: str
+    selection: str = ""
+
+    @property
+    def job(self) -> str:
+        """The key of this scope's listings."""
+        text = "\0".join((self.source, self.destination, self.effect, self.run_id, self.selection))
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The scope as bound query parameters."""
+        return {
+            "source": self.source,
+            "destination": self.destination,
+            "effect": self.effect,
+            "run_id": self.run_id,
+            "job": self.job,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Objects listed, pending, left alone because they failed in this version before, and refused for their names."""
+
+    listed: int
+    pending: int
+    known_bad: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Objects and bytes of one run on one bucket pair."""
+
+    done: int
+    failed: int
+    bytes_in: int
+    bytes_out: int
+
+
+class Ledger:
+    """Reads and writes ``storeside.objects`` and ``storeside.listings`` through a clickhouse-connect client."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self.client = client
+
+    def create(self) -> None:
+        """Create the tables, or bring them up to date. Raises DatabaseError."""
+        migrate(self.client)
+
+    def record_listing(self, scope: Scope, side: str, rows: Iterable[tuple[str, str, int, str, str]]) -> int:
+        """Replace one side of a job's listing with `rows` (object, destination object, bytes, version, reason).
+
+        Streams in batches; returns the number of rows. Raises LedgerTransientError when the rows did not arrive
+        exactly once: the client repeats an INSERT whose answer was lost.
+        """
+        self._drop(scope, side)
+        sent = self.insert_listing((scope.job, side, *row) for row in rows)
+        if (arrived := self._sides(scope).get(side, 0)) != sent:
+            raise LedgerTransientError(
+                f"of a listing of {sent} objects {arrived} arrived in ClickHouse: it has to be listed again"
+            )
+        return sent
+
+    def insert_listing(self, rows: Iterable[tuple[Any, ...]]) -> int:
+        """Add rows to ``storeside.listings`` in batches; return their number."""
+        count = 0
+        for batch in _batches(rows):
+            self.client.insert("storeside.listings", batch, column_names=_LISTING, settings=_SYNCHRONOUS)
+            count += len(batch)
+        return count
+
+    def plan(
+        self,
+        scope: Scope,
+        *,
+        retry_failed: bool,
+        keeps_result: bool,
+        trusts_failures: bool = True,
+        record: bool = True,
+    ) -> Plan:
+        """Compute the plan from the recorded listings and keep it as the job's ``pending`` side.
+
+        `keeps_result` tells whether an object that is done must still have its result at the destination.
+        `trusts_failures` tells whether earlier failures were caused by the objects and not by their server. Objects
+        whose names AIStore cannot hold, or whose results would have the same name, are recorded as failures, unless
+        `record` is off.
+        """
+        for side in _PLANNED:
+            self._drop(scope, side)
+        self.client.command(
+            sql.query("plan"),
+            parameters={
+                **scope.parameters,
+                "retry_failed": retry_failed,
+                "keeps_result": keeps_result,
+                "trusts_failures": trusts_failures,
+            },
+        )
+        if record:
+            self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
+            self.insert_listing([(scope.job, "planned", "", "", 0, "", "")])
+        return self._plan(self._sides(scope))
+
+    def distrust(self, scope: Scope) -> None:
+        """Copy to the job's ``before`` side the results of its ``after`` side that were not made with their objects.
+
+        For jobs whose results may arrive together with their objects in the same run.
+        """
+        self._drop(scope, "before")
+        self.client.command(sql.query("distrust"), parameters=scope.parameters)
+
+    def planned(self, scope: Scope) -> Plan | None:
+        """Return the plan that is recorded for the job; None when there is no plan or only a part of one.
+
+        ClickHouse writes a plan block by block, so a query that is killed leaves the blocks that it has written.
+        """
+        counts = self._sides(scope)
+        return self._plan(counts) if "planned" in counts else None
+
+    def _sides(self, scope: Scope) -> dict[str, int]:
+        """Return the number of rows on each side of the job's listings."""
+        rows = self.client.query(
+            "SELECT side, count() FROM storeside.listings WHERE job = {job:String} GROUP BY side",
+            parameters={"job": scope.job},
+        ).result_rows
+        return {side: count for side, count in rows}
+
+    @staticmethod
+    def _plan(counts: Mapping[str, int]) -> Plan:
+        return Plan(
+            listed=counts.get("source", 0),
+            pending=counts.get("pending", 0),
+            known_bad=counts.get("known_bad", 0),
+            refused=counts.get("refused", 0),
+        )
+
+    def missing(self, scope: Scope, after: str, limit: int, *, final: bool = False) -> list[Pending]:
+        """Return up to `limit` pending objects with names greater than `after` that have no fresh result.
+
+        Objects that failed for good are included only with `final`.
+        """
+        rows = self.client.query(
+            "SELECT object, destination_object, size, version"
+            " FROM storeside.results(job = {job:String}, effect = {effect:String})"
+            " WHERE NOT fresh AND object > {after:String} AND ({final:Bool} OR object NOT IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
+            " ORDER BY object LIMIT {limit:UInt32}",
+            parameters={**scope.parameters, "after": after, "limit": limit, "final": final},
+        ).result_rows
+        return [Pending(*row) for row in rows]
+
+    def unchanged(self, scope: Scope, after: str, limit: int) -> list[Pending]:
+        """Return up to `limit` pending objects, with names greater than `after`, whose results have not changed.
+
+        For copies, only those as large as their source are returned. For transforms, objects that failed for good are
+        left out.
+        """
+        rows = self.client.query(
+            "SELECT object, destination_object, size, version"
+            " FROM storeside.results(job = {job:String}, effect = {effect:String})"
+            " WHERE NOT fresh AND object > {after:String} AND destination_object IN"
+            " (SELECT destination_object FROM storeside.listings WHERE job = {job:String} AND side = 'after')"
+            " AND if({effect:String} = '', result_size = size, object NOT IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
+            " ORDER BY object LIMIT {limit:UInt32}",
+            parameters={**scope.parameters, "after": after, "limit": limit},
+        ).result_rows
+        return [Pending(*row) for row in rows]
+
+    def changed(self, scope: Scope, limit: int) -> list[str]:
+        """Return up to `limit` objects with a fresh result that have changed or disappeared since the plan.
+
+        The current versions are those of the job's ``now`` side. An object whose content is that of its result was
+        replaced by an earlier try and is left out.
+        """
+        rows = self.client.query(
+            "SELECT r.object FROM"
+            " (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r"
+            " LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'now') AS n"
+            " ON n.destination_object = r.object WHERE n.version != r.version"
+            " AND splitByChar('/', n.version)[-1] != splitByChar('/', r.result_version)[-1] LIMIT {limit:UInt32}"
+            " SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0",
+            parameters={**scope.parameters, "limit": limit},
+        ).result_rows
+        return [name for (name,) in rows]
+
+    def accept(self, scope: Scope, copies: Iterable[Pending]) -> None:
+        """Accept the destination's objects as copies of these objects, even if they were there before the job."""
+        self.insert_listing((scope.job, "accepted", p.object, p.destination_object, 0, "", "") for p in copies)
+
+    def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str, bool]]) -> None:
+        """Keep the reasons of failed objects as (object, reason, whether for good) until `settle`."""
+        self.insert_listing(
+            (scope.job, "final" if final else "reason", name, "", 0, "", why) for name, why, final in reasons
+        )
+
+    def has_reasons(self, scope: Scope) -> bool:
+        """Tell whether any failure is known so far."""
+        count = first_row(
+            self.client.query(
+                "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side IN ('reason', 'final')",
+                parameters={"job": scope.job},
+            )
+        )[0]
+        return int(count) > 0
+
+    def settle(self, scope: Scope, *, record_done: bool, no_reason: str, remote: bool = False) -> None:
+        """Record every pending object as done or as failed for good.
+
+        With `record_done` off only failures are recorded. `no_reason` is recorded where no reason is known. If it is
+        empty, objects without a reason were not tried and are left alone. In a `remote` source only objects that the
+        transformer refused have failed for good.
+        """
+        self.client.command(
+            sql.query("settle"),
+            parameters={**scope.parameters, "record_done": record_done, "no_reason": no_reason, "remote": remote},
+        )
+
+    def totals(self, scope: Scope) -> Totals:
+        """Return the run's totals for the listed objects so far."""
+        row = first_row(self.client.query(sql.query("totals"), parameters=scope.parameters))
+        return Totals(*(int(value) for value in row))
+
+    def fresh_results(self, scope: Scope) -> tuple[int, int, int]:
+        """Return the number, the bytes and the result bytes of pending objects that have a fresh result."""
+        row = first_row(
+            self.client.query(
+                "SELECT countIf(fresh), sumIf(size, fresh), sumIf(result_size, fresh)"
+                " FROM storeside.results(job = {job:String}, effect = {effect:String})",
+                parameters=scope.parameters,
+            )
+        )
+        return int(row[0]), int(row[1]), int(row[2])
+
+    def failures(self, scope: Scope, limit: int) -> list[tuple[str, str]]:
+        """Return up to `limit` listed objects that failed in this run, with their reasons."""
+        return [
+            (name, reason)
+            for name, reason in self.client.query(
+                sql.query("failures"), parameters={**scope.parameters, "limit": limit}
+            ).result_rows
+        ]
+
+    def empty_results(self, scope: Scope, after: str, limit: int) -> list[str]:
+        """Return up to `limit` names, greater than `after`, of empty objects that this job left behind."""
+        rows = self.client.query(
+            "SELECT p.destination_object FROM storeside.listings AS a INNER JOIN storeside.listings AS p"
+            " ON p.destination_object = a.destination_object WHERE a.job = {job:String} AND a.side = 'after'"
+            " AND a.size = 0 AND p.job = {job:String} AND p.side = 'pending'"
+            " AND p.destination_object > {after:String} ORDER BY p.destination_object LIMIT {limit:UInt32}",
+            parameters={"job": scope.job, "after": after, "limit": limit},
+        ).result_rows
+        return [name for (name,) in rows]
+
+    def record_run(self, run: Mapping[str, Any]) -> None:
+        """Record one finished task of a run in ``storeside.runs``; keys are the table's columns."""
+        self.client.insert("storeside.runs", [list(run.values())], column_names=list(run), settings=_SYNCHRONOUS)
+
+    def forget_listings(self, scope: Scope) -> None:
+        """Delete the job's listings; the outcomes stay. The plan goes first, because without it no job is resumed."""
+        for side in (*_PLANNED, "source", "before", "after", "now"):
+            self._drop(scope, side)
+
+    def _drop(self, scope: Scope, side: str) -> None:
+        self.client.command(f"ALTER TABLE storeside.listings DROP PARTITION ('{scope.job}', '{side}')")
+
+
+def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    iterator = iter(rows)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch

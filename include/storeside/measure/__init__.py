@@ -1,0 +1,1 @@
+"""Storage measurements: backends, multipart settings, the throughput of a cluster."""

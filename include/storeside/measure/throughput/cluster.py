@@ -1,0 +1,252 @@
+"""One measurement: write a dataset, run the load while the targets are sampled every second, remove everything."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from storeside.aistore.buckets import list_aistore
+from storeside.aistore.cluster import Cluster
+from storeside.aistore.names import THROUGHPUT
+from storeside.measure.errors import MeasureCancelled, MeasureInputError, MeasureTransientError
+from storeside.measure.throughput.load import Load, Loader, Outcome, environment, find
+from storeside.measure.throughput.nodes import Differences, Sample, Targets, answering
+from storeside.measure.throughput.tables import Figures, Measurements, Verdict, judge
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+REPORT_SECONDS = 5.0
+# During the first seconds connections open and caches fill. These samples are in the table but not in the figures.
+WARM_UP_SECONDS = 2.0
+_REMOVAL_SECONDS = 3600
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Number of earlier runs to compare with (0: start a new baseline), and the tolerated loss in percent."""
+
+    last: int = 5
+    tolerance: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.last < 0 or not 0 < self.tolerance < 100:
+            raise MeasureInputError(
+                f"comparison with {self.last} runs within {self.tolerance} %: use 0 or more, 1 to 99 %"
+            )
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a measurement; `bound` is the limit in bytes per second, `share` the mean in percent of it."""
+
+    measurement: str
+    nodes: int
+    figures: Figures
+    outcome: Outcome
+    verdict: Verdict
+    bound: float | None
+    share: float | None
+    memory: int
+
+    def lines(self, load: Load) -> Iterator[str]:
+        """Yield the report as readable lines."""
+        f = self.figures
+        yield (
+            f"{load.workload}, {load.object_bytes} bytes an object, {load.concurrency} workers, {self.nodes} targets:"
+            f" mean {f.mean / _MB:.1f} MB/s, peak {f.peak / _MB:.1f} MB/s over {f.ticks} s;"
+            f" time variance {f.time_variance:.1f} %, node variance {f.node_variance:.1f} %"
+        )
+        yield (
+            f"aisloader: {self.outcome.requests} requests, {self.outcome.bytes / _MB:.1f} MB,"
+            f" {1000 * self.outcome.latency_seconds:.1f} ms each"
+        )
+        if self.share is not None and self.bound is not None:
+            yield f"{self.share:.1f} % of the limit of {self.bound / _MB:.1f} MB/s"
+        if f.disk_use is None:
+            yield "AIStore knows no disks behind its mountpaths: their use is not in the figures"
+        else:
+            yield f"disks were used {f.disk_use_min:.0f} to {f.disk_use_max:.0f} %, {f.disk_use:.0f} % on average"
+        if load.reads_own and load.dataset_bytes < self.nodes * self.memory:
+            yield (
+                f"the dataset of {load.dataset_bytes / _MB:.0f} MB fits the memory of the targets"
+                f" ({self.memory / _MB:.0f} MB each): this is the speed of memory and network, not of disks"
+            )
+        if self.verdict.baseline is None:
+            yield "first run of this load: the next ones are compared with it"
+        else:
+            change = 100 * (f.mean / self.verdict.baseline - 1)
+            yield (
+                f"{self.verdict.name}: {change:+.1f} % against {self.verdict.baseline / _MB:.1f} MB/s,"
+                f" the median of {self.verdict.runs} earlier runs"
+            )
+
+
+class Measurement:
+    """Measures a load on a cluster.
+
+    `name` identifies it in the tables. It writes to the bucket below a prefix made of `scope`. A later try has the
+    same `scope`, so it removes the objects that a killed try left behind. `bound` is in bytes per second per target.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clickhouse: Client,
+        load: Load,
+        *,
+        loader: str,
+        name: str,
+        scope: str,
+        bound: float | None = None,
+        comparison: Comparison | None = None,
+    ) -> None:
+        self.load = load
+        self.name = name
+        self.prefix = f"{THROUGHPUT}{hashlib.sha256(scope.encode()).hexdigest()[:16]}"
+        self._cluster = cluster
+        self._client = cluster.client()
+        self._tables = Measurements(clickhouse)
+        self._program = find(loader)
+        self._bound = bound
+        self._comparison = comparison or Comparison()
+        self._loader: Loader | None = None
+        self._cancelled = False
+
+    @property
+    def tables(self) -> Measurements:
+        """The tables that it writes to."""
+        return self._tables
+
+    def run(self) -> Report:
+        """Measure, compare and record.
+
+        Raises:
+                MeasureInputError: the bucket has no objects to read.
+                MeasureTransientError: the cluster does not answer, or requests failed.
+                MeasureCancelled: the measurement was cancelled.
+                AISError: the bucket does not exist, or AIStore refuses a request.
+        """
+        self._tables.create()
+        with answering(self._cluster.endpoint):
+            targets = Targets(self._cluster.client(patient=False))
+            try:
+                self._check_bucket()
+                self.remove()
+                try:
+                    return self._measure(targets)
+                finally:
+                    self.remove()
+            finally:
+                targets.close()
+
+    def cancel(self) -> None:
+        """End the loader; `run` then removes the written objects and raises."""
+        self._cancelled = True
+        if self._loader is not None:
+            self._loader.kill()
+
+    def remove(self) -> None:
+        """Remove the objects of this measurement, and those of earlier tries.
+
+        The cluster removes them by their prefix, even if this process ends in the meantime.
+
+        Raises:
+            MeasureTransientError: some objects are still there.
+        """
+        from aistore.sdk.errors import Timeout
+
+        if not self.load.writes:
+            return
+        below = f"{self.prefix}/"
+        objects = self.load.bucket.handle(self._client).objects(obj_template=below)
+        deadline = time.monotonic() + _REMOVAL_SECONDS
+        while self._first(below, 1):  # repeated, because a killed loader's request may still have been running
+            if time.monotonic() > deadline:
+                raise MeasureTransientError(f"{self.load.bucket}: objects below {below} could not be removed")
+            with suppress(Timeout):
+                # The SDK derives its polling interval from its timeout: with an hour it would poll once a minute.
+                self._client.job(objects.delete(), job_kind="delete-listrange").wait(timeout=30)
+
+    def _first(self, prefix: str, count: int) -> list[str]:
+        return [found.name for found in islice(list_aistore(self._client, self.load.bucket, prefix), count)]
+
+    def _check_bucket(self) -> None:
+        """Raise an error for an unusable bucket before the loader starts, which would create a missing one."""
+        # A listing, because a HEAD for a missing bucket gives a 404 that does not say what is missing.
+        found = self._first(self.load.prefix, 2)
+        if not self.load.writes and len(found) < 2:
+            below = f" below {self.load.prefix!r}" if self.load.prefix else ""
+            raise MeasureInputError(
+                f"bucket {self.load.bucket} has less than two objects{below} to be read:"
+                " name another prefix, or have a dataset written"
+            )
+
+    def _measure(self, targets: Targets) -> Report:
+        if self.load.reads_own:
+            self._fill()
+        outcome = self._follow(targets)
+        until = outcome.began + min(outcome.seconds, self.load.seconds)
+        nodes = len(targets.names)
+        figures = self._tables.figures(self.name, nodes, outcome.began + WARM_UP_SECONDS, until)
+        last = self._comparison.last
+        baseline = self._tables.compare(self.name, self.load, targets.cluster, nodes, last) if last else (None, 0)
+        verdict = judge(figures.mean, *baseline, self._comparison.tolerance)
+        bound = self._bound * nodes if self._bound else None
+        share = 100 * figures.mean / bound if bound else None
+        columns = {key: value for key, value in asdict(figures).items() if key != "ticks"}
+        self._tables.record(
+            self.name, self.load, cluster=targets.cluster, nodes=nodes, began=outcome.began + WARM_UP_SECONDS,
+            ended=until, bound=bound, share=share, loader_bytes=outcome.bytes, requests=outcome.requests,
+            latency=outcome.latency_seconds, baseline=verdict.baseline, verdict=verdict.name, **columns,
+        )  # fmt: skip
+        return Report(self.name, nodes, figures, outcome, verdict, bound, share, targets.memory())
+
+    def _fill(self) -> None:
+        started = time.monotonic()
+        with self._start(self.load.fill_arguments(self.prefix)) as loader:
+            while not loader.wait(REPORT_SECONDS):
+                log.info("writing the dataset, for %.0f s", time.monotonic() - started)
+            self._check_cancelled()
+            written = loader.outcome()
+        log.info("dataset: %d objects, %.1f MB, in %.1f s", written.requests, written.bytes / _MB, written.seconds)
+
+    def _follow(self, targets: Targets) -> Outcome:
+        """Run the load and sample the targets until it ends."""
+        differences = Differences(targets.read())
+        waiting: list[Sample] = []
+        reported = time.monotonic()
+        with self._start(self.load.arguments(self.prefix)) as loader:
+            next_tick = time.monotonic() + TICK_SECONDS
+            while not loader.wait(next_tick - time.monotonic()):
+                next_tick = max(next_tick + TICK_SECONDS, time.monotonic())
+                waiting += (now := differences.take(targets.read()))
+                if time.monotonic() - reported >= REPORT_SECONDS:
+                    reported = time.monotonic()
+                    log.info("%d targets, %.1f MB/s", len(now), sum(sample.rate for sample in now) / _MB)
+                    self._tables.add(self.name, waiting)
+                    waiting = []
+            self._tables.add(self.name, [*waiting, *differences.take(targets.read())])
+            self._check_cancelled()
+            return loader.outcome()
+
+    def _start(self, arguments: list[str]) -> Loader:
+        log.info("%s %s", self._program, " ".join(arguments))
+        self._loader = Loader(self._program, arguments, environment(self._cluster))
+        if self._cancelled:
+            self._loader.kill()
+        return self._loader
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise MeasureCancelled("the measurement was cancelled")

@@ -1,0 +1,238 @@
+"""The load: AIStore's own generator `aisloader`, as a process that does not outlive this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster
+from storeside.measure.errors import MeasureInputError, MeasureTransientError
+
+WORKLOADS = {"read": 0, "write": 100, "mixed": 50}
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+OBJECT_BYTES = range(1 << 10, (5 << 30) + 1)
+CONCURRENCY = range(1, 4097)
+SECONDS = range(5, 86_401)
+_REMEDY = (
+    "install AIStore's aisloader where the tasks run and put its path into the AIStore connection's extra"
+    " 'aisloader'; 'python -m storeside.stack.aisloader_build' builds it"
+)
+# Environment variables that the loader needs; any other may direct it to another cluster, or to S3.
+_KEPT = ("PATH", "HOME", "TMPDIR", "LANG")
+
+
+def size(text: str) -> int:
+    """Return the number of bytes of a size such as ``10MiB``. Raises MeasureInputError for anything else."""
+    match = re.fullmatch(r"(\d+) ?(KiB|MiB|GiB|TiB)", text.strip())
+    if match is None:
+        raise MeasureInputError(f"size {text!r}: write a number and one of {', '.join(UNITS)}, such as 10MiB")
+    return int(match[1]) * UNITS[match[2]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Random reads, writes, or half of each, by `concurrency` workers, for `seconds`, of objects of one size.
+
+    A dataset of `dataset_bytes` is written first and removed afterwards; without it, the loader reads the bucket's
+    objects below `prefix`. Writing stops early at `write_bytes`.
+
+    Raises:
+        MeasureInputError: a value is out of range, or values do not go together.
+    """
+
+    bucket: Bucket
+    workload: str
+    object_bytes: int
+    concurrency: int
+    seconds: int
+    dataset_bytes: int = 0
+    prefix: str = ""
+    write_bytes: int = 10 << 30
+
+    def __post_init__(self) -> None:
+        if self.workload not in WORKLOADS:
+            raise MeasureInputError(f"workload {self.workload!r}: use one of {', '.join(WORKLOADS)}")
+        for name, value, allowed in (
+            ("object size", self.object_bytes, OBJECT_BYTES),
+            ("concurrency", self.concurrency, CONCURRENCY),
+            ("seconds", self.seconds, SECONDS),
+        ):
+            if value not in allowed:
+                raise MeasureInputError(f"{name} {value}: use {allowed[0]} to {allowed[-1]}")
+        self._validate_dataset()
+
+    def _validate_dataset(self) -> None:
+        if self.workload == "mixed" and not self.dataset_bytes:
+            raise MeasureInputError("workload 'mixed': needs a dataset of its own, as it writes beside what it reads")
+        if self.prefix and self.workload != "read":
+            raise MeasureInputError(f"prefix {self.prefix!r}: only reads use the objects of the bucket")
+        if self.prefix and self.dataset_bytes:
+            raise MeasureInputError(
+                f"prefix {self.prefix!r}: a dataset of its own is written elsewhere; use one of the two"
+            )
+        if self.dataset_bytes and self.dataset_bytes < 2 * self.object_bytes:
+            raise MeasureInputError(
+                f"dataset of {self.dataset_bytes} bytes: needs two objects of {self.object_bytes}"
+            )
+        if self.write_bytes < self.object_bytes:
+            raise MeasureInputError(f"{self.write_bytes} bytes to be written at most: that is less than one object")
+
+    @property
+    def reads_own(self) -> bool:
+        """Whether the loader reads a dataset that was written for this measurement."""
+        return self.workload != "write" and self.dataset_bytes > 0
+
+    @property
+    def writes(self) -> bool:
+        """Whether the measurement writes to the bucket."""
+        return self.workload != "read" or self.reads_own
+
+    def arguments(self, own_prefix: str) -> list[str]:
+        """Return the loader's arguments; names that it writes begin with `own_prefix`."""
+        below = own_prefix if self.writes else self.prefix
+        most = [] if self.workload == "read" else [f"-totalputsize={self.write_bytes}"]
+        return [*self._common(below), f"-pctput={WORKLOADS[self.workload]}", f"-duration={self.seconds}s", *most]
+
+    def fill_arguments(self, own_prefix: str) -> list[str]:
+        """Return the loader's arguments for writing the dataset."""
+        most = f"-totalputsize={self.dataset_bytes}"
+        return [*self._common(own_prefix), "-pctput=100", "-skiplist=true", "-duration=0", most]
+
+    def _common(self, below: str) -> list[str]:
+        return [
+            f"-bucket={self.bucket}",
+            "-cleanup=false",  # a cleanup would destroy the bucket
+            f"-subdir={below}",
+            f"-minsize={self.object_bytes}",
+            f"-maxsize={self.object_bytes}",
+            f"-numworkers={self.concurrency}",
+        ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The loader's report: start time, duration, and totals of its requests."""
+
+    began: float
+    seconds: float
+    requests: int
+    errors: int
+    bytes: int
+    latency_seconds: float
+
+    @classmethod
+    def parse(cls, text: str) -> Outcome:
+        """Read the totals that the loader writes at its end. Raises BadInput when they are missing."""
+        totals = json.loads(text)[-1]
+        parts = [totals["get"], totals["put"]]
+        requests = sum(int(part["count"]) for part in parts)
+        waited = sum(int(part["count"]) * int(part["latency"]) for part in parts)
+        return cls(
+            began=datetime.fromisoformat(parts[0]["start_time"]).timestamp(),
+            seconds=parts[0]["duration"] / 1e9,
+            requests=requests,
+            errors=sum(int(part["errors"]) for part in parts),
+            bytes=sum(int(part["bytes"]) for part in parts),
+            latency_seconds=waited / requests / 1e9 if requests else 0.0,
+        )
+
+
+def find(loader: str) -> str:
+    """Return the loader's path. Raises MeasureInputError with the remedy when it is missing."""
+    found = shutil.which(loader)
+    if found is None:
+        raise MeasureInputError(f"loader {loader!r} was not found or cannot be run: {_REMEDY}")
+    return found
+
+
+def environment(cluster: Cluster, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the loader's environment; it holds the token, because every user can see a process's arguments."""
+    found = {
+        "AIS_ENDPOINT": cluster.endpoint,
+        "AIS_AUTHN_TOKEN": cluster.token,
+        "AIS_CRT": cluster.client_cert,
+        "AIS_CRT_KEY": cluster.client_key,
+        "AIS_CLIENT_CA": cluster.ca_cert,
+        "AIS_SKIP_VERIFY_CRT": "false" if cluster.verify else "true",
+    }
+    return {name: variables[name] for name in _KEPT if name in variables} | {k: v for k, v in found.items() if v}
+
+
+class Loader:
+    """A running loader. It is killed together with the process that started it; closing it removes its files."""
+
+    def __init__(self, loader: str, arguments: list[str], variables: dict[str, str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="storeside-loader-"))
+        self._totals = self._folder / "totals.json"
+        self._log = self._folder / "log"
+        # With an interval, the loader would divide the totals into parts.
+        output = ["-quiet", "-json", "-statsinterval=0", f"-stats-output={self._totals}"]
+        tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*tied, loader, *arguments, *output],
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.kill()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def pid(self) -> int:
+        """The loader's process id."""
+        return self._process.pid
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for up to `seconds`; return whether the loader has ended."""
+        try:
+            self._process.wait(max(seconds, 0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill the loader at once; only its totals are lost."""
+        if self._process.poll() is None:
+            self._process.kill()
+
+    def outcome(self) -> Outcome:
+        """Return the totals of a loader that has ended.
+
+        Raises:
+            MeasureTransientError: the loader or some of its requests failed; the message has its output.
+        """
+        if self._process.returncode:
+            raise MeasureTransientError(f"aisloader exited with {self._process.returncode}: {self._said()}")
+        try:
+            outcome = Outcome.parse(self._totals.read_text())
+        except (OSError, ValueError, KeyError, IndexError) as e:
+            raise MeasureTransientError(f"aisloader left no totals ({e}): {self._said()}") from e
+        if outcome.errors:
+            raise MeasureTransientError(
+                f"{outcome.errors} requests of aisloader failed beside {outcome.requests} that did not,"
+                f" which is no measurement: {self._said()}"
+            )
+        return outcome
+
+    def _said(self) -> str:
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        failed = [line for line in lines if "failed" in line.lower() or "error" in line.lower()]
+        return " | ".join((failed or lines)[-2:])[-600:] or "it said nothing"

@@ -1,0 +1,180 @@
+"""Activity of a cluster's targets from AIStore's statistics API: bytes, requests, errors, use of disks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storeside.measure.errors import MeasureTransientError
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+_THREADS = 16
+# AIStore's names of counters that only grow (stats/target_stats.go); `get.ns` is the total time of all GETs.
+_READ = ("get.size", "get.n", "get.ns")
+_WRITTEN = ("put.size", "put.n", "put.ns")
+_ERRORS = ("err.get.n", "err.put.n")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """A target's counters since its start, and the use of its disks in percent, at one moment."""
+
+    at: float
+    read_bytes: int
+    reads: int
+    read_ns: int
+    written_bytes: int
+    writes: int
+    write_ns: int
+    errors: int
+    disk_use: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The activity of one target between two moments."""
+
+    tick: int
+    node: str
+    began: float
+    ended: float
+    read_bytes: int
+    reads: int
+    read_ns: int
+    written_bytes: int
+    writes: int
+    write_ns: int
+    errors: int
+    disk_use: tuple[float, ...]
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second, read and written together."""
+        return (self.read_bytes + self.written_bytes) / (self.ended - self.began)
+
+
+@contextmanager
+def answering(endpoint: str) -> Iterator[None]:
+    """Convert the failure to reach a cluster into an error that names it.
+
+    Raises:
+        MeasureTransientError: there is no connection, or no answer in time.
+    """
+    from requests import RequestException
+
+    try:
+        yield
+    except RequestException as e:
+        raise MeasureTransientError(
+            f"AIStore at {endpoint} does not answer ({type(e).__name__}): is it up, and does the connection lead to"
+            " one of its proxies?"
+        ) from e
+
+
+class Targets:
+    """The active targets of a cluster, read concurrently."""
+
+    def __init__(self, client: Client) -> None:
+        self._cluster = client.cluster()
+        smap = self._cluster.get_info()
+        self.cluster = str(smap.uuid)
+        self.names = sorted(name for name, node in smap.tmap.items() if not node.in_maint_or_decomm())
+        if not self.names:
+            raise MeasureTransientError(f"AIStore cluster {self.cluster} has no active target")
+        self._threads = ThreadPoolExecutor(min(len(self.names), _THREADS), thread_name_prefix="targets")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def read(self) -> dict[str, Counters]:
+        """Return the counters of the targets that answer."""
+        found = zip(self.names, self._threads.map(self._read, self.names), strict=True)
+        return {name: counters for name, counters in found if counters is not None}
+
+    def memory(self) -> int:
+        """Return the memory of the largest target in bytes: a smaller dataset may be read from the page cache."""
+        statuses = [self._ask(name, "node_status") for name in self.names]
+        return max(int(s["sys_info"]["mem_used"]) + int(s["sys_info"]["mem_avail"]) for s in statuses)
+
+    def _read(self, name: str) -> Counters | None:
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        try:
+            asked = time.time()
+            tracker = self._ask(name, "node_stats")["tracker"]
+            at = (asked + time.time()) / 2
+            disks = self._ask(name, "disk").get("AllDiskStats") or {}
+        except (AISError, RequestException):  # the target restarts or is gone
+            return None
+        # AIStore leaves out counters that are zero.
+        read, written = ([int(tracker.get(key, 0)) for key in keys] for keys in (_READ, _WRITTEN))
+        errors = sum(int(tracker.get(key, 0)) for key in _ERRORS)
+        use = tuple(float(disk["Util"]) for disk in disks.values())
+        return Counters(at, read[0], read[1], read[2], written[0], written[1], written[2], errors, use)
+
+    def _ask(self, name: str, what: str) -> Any:
+        from aistore.sdk.const import (
+            HEADER_NODE_ID,
+            HTTP_METHOD_GET,
+            QPARAM_WHAT,
+            URL_PATH_DAEMON,
+            URL_PATH_REVERSE,
+        )
+
+        # The SDK's `get_performance` asks the targets one by one, and not for disks.
+        answer = self._cluster.client.request(
+            HTTP_METHOD_GET,
+            path=f"{URL_PATH_REVERSE}/{URL_PATH_DAEMON}",
+            params={QPARAM_WHAT: what},
+            headers={HEADER_NODE_ID: name},
+        )
+        answer.raise_for_status()
+        return answer.json()
+
+
+class Differences:
+    """Turns counters into samples. A target that restarted gives no sample then, because its counters began again."""
+
+    def __init__(self, first: dict[str, Counters]) -> None:
+        self._last = first
+        self._tick = 0
+
+    def take(self, found: dict[str, Counters]) -> list[Sample]:
+        """Return the activity of each target since its last reading."""
+        samples = []
+        for name, now in found.items():
+            before = self._last.get(name)
+            if before is not None and _grew(before, now):
+                samples.append(_between(self._tick, name, before, now))
+        self._last = self._last | found
+        self._tick += 1
+        return samples
+
+
+def _grew(before: Counters, now: Counters) -> bool:
+    return now.at > before.at and now.read_bytes >= before.read_bytes and now.written_bytes >= before.written_bytes
+
+
+def _between(tick: int, name: str, before: Counters, now: Counters) -> Sample:
+    return Sample(
+        tick,
+        name,
+        before.at,
+        now.at,
+        now.read_bytes - before.read_bytes,
+        now.reads - before.reads,
+        max(now.read_ns - before.read_ns, 0),
+        now.written_bytes - before.written_bytes,
+        now.writes - before.writes,
+        max(now.write_ns - before.write_ns, 0),
+        max(now.errors - before.errors, 0),
+        now.disk_use,
+    )

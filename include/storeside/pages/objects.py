@@ -1,0 +1,178 @@
+"""An object's origin, the steps that made it, the results made from it, and the tables with its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from storeside import sql
+from storeside.pages.tables import PAGE, Page, PageInputError, Tables, page_of, read_cursor
+
+SEARCHED = ("", "done", "failed")
+_MOST_STEPS = 24
+
+
+@dataclass(frozen=True)
+class Place:
+    """An object in a bucket; `bucket` is a URI."""
+
+    bucket: str
+    object: str
+
+    @property
+    def is_audio(self) -> bool:
+        """Whether a user can listen to it: it is audio and AIStore holds it."""
+        return self.bucket.startswith("ais://") and media_type(self.object) is not None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a run: an object of one bucket became an object of another, or failed to."""
+
+    source: Place
+    destination: Place
+    status: str
+    reason: str
+    effect: str
+    bytes_in: int
+    bytes_out: int
+    run_id: str
+    recorded: float
+
+    @property
+    def what(self) -> str:
+        """The kind of step, as text."""
+        return "transformed" if self.effect else "copied"
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Everything known about an object: the steps from its origin, tables with its rows, its manifest row."""
+
+    place: Place
+    steps: tuple[Step, ...]
+    places: tuple[Place, ...]
+    loads: tuple[dict[str, Any], ...]
+    manifest: dict[str, Any] | None
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known about the object."""
+        return bool(self.steps or self.loads or self.manifest)
+
+    @property
+    def audio(self) -> tuple[Place, ...]:
+        """The playable versions of it, the original before its results."""
+        failed = {step.destination for step in self.steps if step.status != "done"}
+        return tuple(place for place in self.places if place.is_audio and place not in failed)
+
+
+_MEDIA = {
+    "wav": "audio/wav", "flac": "audio/flac", "mp3": "audio/mpeg", "ogg": "audio/ogg", "opus": "audio/ogg",
+    "m4a": "audio/mp4", "aac": "audio/aac",
+}  # fmt: skip
+
+
+def media_type(name: str) -> str | None:
+    """Return an audio object's media type by its name; None if it is not audio that browsers play."""
+    return _MEDIA.get(name.rpartition(".")[2].lower())
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search: names that begin with a text, or contain it (`anywhere`), in a bucket, with an outcome."""
+
+    text: str = ""
+    bucket: str = ""
+    status: str = ""
+    anywhere: bool = False
+
+    def __post_init__(self) -> None:
+        if self.status not in SEARCHED:
+            raise PageInputError(f"status {self.status!r}: choose from {', '.join(SEARCHED[1:])}")
+
+    @property
+    def stem(self) -> str:
+        """The text without a possible extension."""
+        folder, slash, name = self.text.rpartition("/")
+        return folder + slash + (name.rpartition(".")[0] or name)
+
+
+def search(tables: Tables, wanted: Search, after: str = "") -> Page[dict[str, Any]]:
+    """Return copied and transformed objects. Raises PageInputError for an invalid cursor."""
+    source, destination, name = read_cursor(after, str, str, str) or ("", "", "")
+    rows = tables.rows(
+        sql.query("pages_objects"),
+        **asdict(wanted), stem=wanted.stem,
+        after_source=source, after_destination=destination, after_object=name, limit=PAGE + 1,
+    )  # fmt: skip
+    return page_of(rows, lambda row: (row["source"], row["destination"], row["object"]))
+
+
+def search_loads(tables: Tables, wanted: Search, after: str = "") -> Page[dict[str, Any]]:
+    """Return objects that were planned to be loaded into tables. Raises PageInputError for an invalid cursor."""
+    table, of, key, version = read_cursor(after, str, str, str, str) or ("", "", "", "")
+    rows = tables.rows(
+        sql.query("pages_keys"),
+        **{**asdict(wanted), "bucket": wanted.bucket.rpartition("://")[2]},
+        after_destination=table, after_bucket=of, after_key=key, after_version=version, limit=PAGE + 1,
+    )  # fmt: skip
+    return page_of(rows, lambda row: (row["destination"], row["bucket"], row["key"], row["version"]))
+
+
+def lineage(tables: Tables, place: Place) -> Lineage:
+    """Follow an object back to its origin, and from there to all results made from it."""
+    found: dict[tuple[Place, Place], Step] = {}
+    before = list(_follow(tables, place, back=True, found=found))
+    after = list(_follow(tables, place, back=False, found=found))
+    places = tuple(dict.fromkeys([*reversed(before), place, *after]))
+    order = {known: n for n, known in enumerate(places)}
+    steps = tuple(sorted(found.values(), key=lambda step: (order[step.source], order[step.destination])))
+    return Lineage(place, steps, places, tuple(_loads(tables, places)), _manifest(tables, places))
+
+
+def is_known(tables: Tables, place: Place) -> bool:
+    """Tell whether the ledger has the object, within what the visitor may see."""
+    asked = {"bucket": place.bucket, "object": place.object}
+    return bool(
+        tables.rows(sql.query("pages_made_into"), **asked) or tables.rows(sql.query("pages_made_from"), **asked)
+    )
+
+
+def _follow(tables: Tables, place: Place, *, back: bool, found: dict[tuple[Place, Place], Step]) -> Iterator[Place]:
+    """Yield the places in one direction, nearest first; add the steps on the way to `found`."""
+    statement = sql.query("pages_made_from") if back else sql.query("pages_made_into")
+    ahead, seen = [place], {place}
+    while ahead and len(found) < _MOST_STEPS:
+        here = ahead.pop(0)
+        for row in tables.rows(statement, bucket=here.bucket, object=here.object):
+            step = _step(row)
+            found.setdefault((step.source, step.destination), step)
+            other = step.source if back else step.destination
+            if other not in seen:
+                seen.add(other)
+                ahead.append(other)
+                yield other
+
+
+def _step(row: dict[str, Any]) -> Step:
+    return Step(
+        Place(row["source"], row["object"]),
+        Place(row["destination"], row["destination_object"]),
+        row["status"], row["reason"], row["effect"], row["bytes_in"], row["bytes_out"], row["run_id"],
+        row["recorded_ms"] / 1000,
+    )  # fmt: skip
+
+
+def _loads(tables: Tables, places: tuple[Place, ...]) -> Iterator[dict[str, Any]]:
+    for place in places:
+        rows = tables.rows(sql.query("pages_loads_of"), bucket=place.bucket.partition("://")[2], object=place.object)
+        yield from ({**row, "bucket": place.bucket, "key": place.object} for row in rows)
+
+
+def _manifest(tables: Tables, places: tuple[Place, ...]) -> dict[str, Any] | None:
+    for place in reversed(places):
+        if rows := tables.rows(sql.query("pages_manifest_of"), bucket=place.bucket, object=place.object):
+            return rows[0]
+    return None

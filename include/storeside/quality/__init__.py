@@ -1,0 +1,1 @@
+"""Validation of manifests and ClickHouse tables with Great Expectations."""

@@ -1,0 +1,263 @@
+"""Great Expectations suites for manifests of speech objects, and the frames to which they apply.
+
+The `meta` of a suite from this module lists the required columns, their kinds, the derived columns and the required
+number of rows. `prepare` checks a frame against that before the engine gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from storeside.errors import BadInput, StoresideError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TEXT = "text"
+NUMBER = "number"
+
+MANIFEST_COLUMNS: Mapping[str, str] = {
+    "object": TEXT,
+    "bucket": TEXT,
+    "source_object": TEXT,
+    "source_bucket": TEXT,
+    "duration_seconds": NUMBER,
+    "sample_rate": NUMBER,
+    "channels": NUMBER,
+    "samples": NUMBER,
+    "bytes": NUMBER,
+    "peak_dbfs": NUMBER,
+    "rms_dbfs": NUMBER,
+    "checksum": TEXT,
+    "codec": TEXT,
+}
+NAME_COLUMNS = ("object", "bucket", "source_object", "source_bucket")
+HIGHEST_PEAK_DBFS = 0.1
+
+SUMMARY_COLUMNS = ("rows", "expected_rows", "distinct_objects", "distinct_buckets", "seconds")
+# The columns to select from a manifest for `summary_suite`; `expected_rows` is a query parameter.
+SUMMARY_SELECT = (
+    "count() AS rows, {expected_rows:UInt64} AS expected_rows, uniqExact(object) AS distinct_objects, "
+    "uniqExact(bucket) AS distinct_buckets, sum(duration_seconds) AS seconds"
+)
+
+
+class QualityError(StoresideError, BadInput):
+    """A frame or a suite cannot be checked, so there is no verdict on the data; the message names the reason."""
+
+
+def speech_manifest_suite(
+    sample_rate: int,
+    channels: int,
+    min_seconds: float,
+    max_seconds: float,
+    min_rms_dbfs: float = -70,
+    *,
+    require_complete: bool = False,
+) -> Any:
+    """Return the row-level ExpectationSuite of a manifest with MANIFEST_COLUMNS.
+
+    Durations are in seconds, with both limits allowed; levels are in dB relative to full scale. Audio quieter than
+    `min_rms_dbfs` is a warning; every other failure is critical. With `require_complete` the manifest needs a column
+    `complete` with the value "yes": the recording's container states its length, and the whole length was present.
+    Raises QualityError for limits that no audio can meet.
+    """
+    gxe = _expectations()
+
+    if sample_rate < 1 or channels < 1 or not 0 <= min_seconds <= max_seconds:
+        raise QualityError(f"no audio has {sample_rate} Hz, {channels} channels and {min_seconds} to {max_seconds} s")
+    return _suite(
+        "speech_manifest",
+        [
+            *(
+                gxe.ExpectColumnValuesToNotBeNull(column=column, description=f"{column} is present")
+                for column in MANIFEST_COLUMNS
+            ),
+            *(
+                gxe.ExpectColumnValueLengthsToBeBetween(
+                    column=column, min_value=1, description=f"{column} is not empty"
+                )
+                for column in NAME_COLUMNS
+            ),
+            gxe.ExpectColumnValuesToBeBetween(
+                column="duration_seconds",
+                min_value=min_seconds,
+                max_value=max_seconds,
+                description=f"duration is {min_seconds} to {max_seconds} s",
+            ),
+            gxe.ExpectColumnValuesToBeInSet(
+                column="sample_rate", value_set=[sample_rate], description=f"sample rate is {sample_rate} Hz"
+            ),
+            gxe.ExpectColumnValuesToBeInSet(
+                column="channels", value_set=[channels], description=f"channels are {channels}"
+            ),
+            _above_zero("samples", "there are samples"),
+            gxe.ExpectColumnValuesToBeBetween(
+                column="samples_beyond_duration",
+                min_value=-1,
+                max_value=1,
+                description="samples equal duration times sample rate, within one",
+            ),
+            _above_zero("bytes", "there are bytes"),
+            gxe.ExpectColumnValuesToBeBetween(
+                column="pcm_bytes_beyond_samples",
+                min_value=0,
+                strict_min=True,
+                description="uncompressed audio has more bytes than samples in all channels",
+            ),
+            gxe.ExpectColumnValuesToBeBetween(
+                column="peak_dbfs",
+                max_value=HIGHEST_PEAK_DBFS,
+                description=f"peak is at most {HIGHEST_PEAK_DBFS} dBFS",
+            ),
+            gxe.ExpectColumnPairValuesAToBeGreaterThanB(
+                column_A="peak_dbfs",
+                column_B="rms_dbfs",
+                or_equal=True,
+                ignore_row_if="either_value_is_missing",
+                description="peak is not below the mean level",
+            ),
+            gxe.ExpectColumnValuesToBeBetween(
+                column="rms_dbfs",
+                min_value=min_rms_dbfs,
+                severity="warning",
+                description=f"mean level is at least {min_rms_dbfs} dBFS",
+            ),
+            gxe.ExpectColumnValuesToMatchRegex(
+                column="checksum", regex=r"\A[0-9a-f]{64}\Z", description="checksum is SHA-256 in hexadecimal"
+            ),
+            gxe.ExpectColumnValueLengthsToBeBetween(column="codec", min_value=1, description="codec is not empty"),
+            *([_is_complete()] if require_complete else []),
+        ],
+        columns={**MANIFEST_COLUMNS, **({"complete": TEXT} if require_complete else {})},
+        derived=["samples_beyond_duration", "pcm_bytes_beyond_samples"],
+    )
+
+
+def summary_suite() -> Any:
+    """Return the ExpectationSuite of the one-row frame with SUMMARY_COLUMNS that SUMMARY_SELECT returns."""
+    gxe = _expectations()
+
+    return _suite(
+        "speech_manifest_summary",
+        [
+            *(
+                gxe.ExpectColumnValuesToNotBeNull(column=column, description=f"{column} is present")
+                for column in SUMMARY_COLUMNS
+            ),
+            gxe.ExpectColumnPairValuesToBeEqual(
+                column_A="rows",
+                column_B="expected_rows",
+                ignore_row_if="either_value_is_missing",
+                description="there are as many rows as expected",
+            ),
+            gxe.ExpectColumnPairValuesToBeEqual(
+                column_A="distinct_objects",
+                column_B="rows",
+                ignore_row_if="either_value_is_missing",
+                description="no object is listed twice",
+            ),
+            gxe.ExpectColumnValuesToBeInSet(
+                column="distinct_buckets", value_set=[1], description="all objects are in one bucket"
+            ),
+            _above_zero("seconds", "there is audio"),
+        ],
+        columns=dict.fromkeys(SUMMARY_COLUMNS, NUMBER),
+        rows=1,
+    )
+
+
+def prepare(frame: pd.DataFrame, suite: Any) -> pd.DataFrame:
+    """Return the frame in the form that `suite` needs: columns checked, derived columns added, rows counted from 0.
+
+    The original frame is not changed. Raises QualityError when a column is missing or holds the wrong kind of value;
+    missing values are left to the suite. A suite from elsewhere needs no columns.
+    """
+    columns = _meta(suite).get("columns", {})
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        present = ", ".join(map(str, frame.columns))
+        raise QualityError(f"{suite.name} needs the columns {', '.join(missing)}; the frame has {present}")
+    prepared = frame.reset_index(drop=True)
+    for name, kind in columns.items():
+        prepared[name] = _as_number(prepared[name]) if kind == NUMBER else _as_text(prepared[name])
+    for name in _meta(suite).get("derived", ()):
+        prepared[name] = _DERIVED[name](prepared)
+    return prepared
+
+
+def required_rows(suite: Any) -> int | None:
+    """Return the number of rows that a frame for `suite` must have; None when any number is allowed."""
+    rows: int | None = _meta(suite).get("rows")
+    return rows
+
+
+def _expectations() -> Any:
+    """Return the module of core expectations; a type checker does not see its names as exported."""
+    import great_expectations.expectations as gxe
+
+    return gxe
+
+
+def _suite(name: str, expectations: list[Any], **meta: Any) -> Any:
+    from great_expectations.core.expectation_suite import ExpectationSuite
+
+    return ExpectationSuite(name=name, expectations=expectations, meta={"storeside": meta})
+
+
+def _meta(suite: Any) -> dict[str, Any]:
+    meta: dict[str, Any] = (suite.meta or {}).get("storeside", {})
+    return meta
+
+
+def _is_complete() -> Any:
+    gxe = _expectations()
+
+    return gxe.ExpectColumnValuesToBeInSet(
+        column="complete", value_set=["yes"], description="the recording is known to be complete"
+    )
+
+
+def _above_zero(column: str, description: str) -> Any:
+    gxe = _expectations()
+
+    return gxe.ExpectColumnValuesToBeBetween(column=column, min_value=0, strict_min=True, description=description)
+
+
+def _as_number(column: pd.Series[Any]) -> pd.Series[Any]:
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        return column
+    kind = pd.api.types.infer_dtype(column, skipna=True)
+    if column.dtype == object and kind in ("integer", "floating", "mixed-integer-float", "empty"):
+        return column.astype("Float64")
+    raise QualityError(f"column {column.name} must hold numbers; it holds {kind} ({column.dtype})")
+
+
+def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:
+    import pandas as pd
+
+    values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if kind not in ("string", "empty") and not values.isna().all():
+        raise QualityError(f"column {column.name} must hold text; it holds {kind} ({column.dtype})")
+    return values
+
+
+def _samples_beyond_duration(frame: pd.DataFrame) -> pd.Series[Any]:
+    expected = (frame["duration_seconds"] * frame["sample_rate"]).round()
+    return frame["samples"].astype("Float64") - expected.astype("Float64")
+
+
+def _pcm_bytes_beyond_samples(frame: pd.DataFrame) -> pd.Series[Any]:
+    """Return `bytes` minus one byte per sample and channel; missing where the codec compresses."""
+    left = frame["bytes"].astype("Float64") - frame["samples"].astype("Float64") * frame["channels"]
+    return left.where(frame["codec"].str.match("pcm_|wav").fillna(False).astype(bool))
+
+
+_DERIVED: Mapping[str, Callable[[pd.DataFrame], pd.Series[Any]]] = {
+    "samples_beyond_duration": _samples_beyond_duration,
+    "pcm_bytes_beyond_samples": _pcm_bytes_beyond_samples,
+}

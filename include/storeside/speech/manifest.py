@@ -1,0 +1,320 @@
+"""The speech manifest: from facts in AIStore to rows in ``storeside.speech``, each loaded once.
+
+ClickHouse itself pulls the facts from AIStore's S3 API into a staging table. Publishing moves a run's rows from there
+in one atomic step. No row is visible before that, and a repeated step starts from a fresh table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from storeside import sql
+from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.errors import BadInput, StoresideError, Transient
+from storeside.ledger.objects import Ledger, Scope
+from storeside.sql.answers import first_row
+from storeside.transfer.loads import LONG_STATEMENT
+from storeside.transfer.source import literal
+from storeside.transform.naming import Naming
+from storeside.transformers.formats import CODECS
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.httpclient import HttpClient
+
+log = logging.getLogger(__name__)
+
+FACTS = {
+    "duration_seconds": "Float64",
+    "sample_rate": "UInt32",
+    "channels": "UInt8",
+    "samples": "UInt64",
+    "bytes": "UInt64",
+    "peak_dbfs": "Float64",
+    "rms_dbfs": "Float64",
+    "checksum": "String",
+    "codec": "String",
+    "complete": "String",
+    "declared_seconds": "Nullable(Float64)",
+    "ignored": "String",
+}
+# Values for facts from transformers of earlier versions, which lack these fields.
+_UNSTATED: dict[str, Any] = {"complete": "unknown", "declared_seconds": None, "ignored": ""}
+_BATCH = 1000
+
+
+class ManifestError(StoresideError):
+    """The manifest cannot be completed; the message names the missing facts or rows."""
+
+
+class MissingFactsError(ManifestError, Transient):
+    """Some facts that were made are missing; a retry reads them again."""
+
+
+class LostStagingError(ManifestError, BadInput):
+    """The staged rows disappeared before they were published."""
+
+
+def run_prefix(run_id: str) -> str:
+    """Return the prefix of a run's facts in their bucket, such as ``3f2a…/``."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[:16] + "/"
+
+
+def facts_naming(run_id: str) -> Naming:
+    """Return the naming of a run's facts: the whole object name and ``.json``, such as ``a.wav.json``.
+
+    If an object has no extension, or one that is not among our containers, its facts have exactly its name: AIStore
+    adds no ``.json``. All facts are below the run's prefix.
+    """
+    return Naming({container: f"{container}.json" for container in CODECS}, run_prefix(run_id))
+
+
+def facts_url(endpoint: str, facts: Bucket, run_id: str, prepend: str = "") -> str:
+    """Return the URL below which a transcode writes a run's facts; see `facts_naming` for their names.
+
+    `endpoint` is the URL of AIStore for the transformers; `prepend` goes before the names of results.
+    """
+    query = {"provider": facts.provider}
+    if facts.namespace:
+        query["namespace"] = facts.namespace
+    path = quote(f"{facts.name}/{run_prefix(run_id)}{prepend}")
+    return f"{endpoint.rstrip('/')}/v1/objects/{path}?{urlencode(query)}"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The number of facts, their bytes, and the number of rows to publish."""
+
+    facts: int
+    facts_bytes: int
+    rows: int
+
+
+class SpeechManifest:
+    """The manifest of the audio in `bucket` for one run.
+
+    `facts` is the AIStore bucket that transcode and probe wrote to, `endpoint` the URL of AIStore's S3 API for
+    ClickHouse.
+    """
+
+    def __init__(self, clickhouse: HttpClient, bucket: Bucket, facts: Bucket, endpoint: str, run_id: str) -> None:
+        self.clickhouse = clickhouse
+        self.bucket = bucket
+        self.facts = facts
+        self.endpoint = endpoint.rstrip("/")
+        self.run_id = run_id
+        self.prefix = run_prefix(run_id)
+        key = self.prefix.rstrip("/")
+        self.facts_table = f"facts_{key}"
+        self.invalid_table = f"invalid_{key}"
+        self.staging_table = f"speech_{key}"
+
+    def stage(self, aistore: Any, scope: Scope) -> Staged:
+        """Fill the staging table from the facts, except rows that were published before.
+
+        `scope` is that of the probe. Rows are made for the objects of which the probe has results, because publishing
+        records these as done. Other facts may exist, of objects that were transcoded and then not delivered.
+
+        ClickHouse reads a key as a URL and as a pattern, so it cannot address some objects (``?``, ``*``, ``{}``).
+        Facts that it did not pull are read through AIStore. Raises MissingFactsError when facts are still missing.
+        """
+        self._create()
+        path = f"{self.facts.name}/{self.prefix}"
+        self.clickhouse.command(
+            sql.query("pull_facts"),
+            parameters={
+                "facts": self.facts_table,
+                "url": f"{self.endpoint}/{path}**",
+                "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
+            },
+        )
+        facts, size = self._push_missing(aistore)
+        self._require_all(scope)
+        self.clickhouse.command(
+            sql.query("stage_manifest"),
+            parameters={
+                **scope.parameters,
+                "facts": self.facts_table,
+                "staging": self.staging_table,
+                "bucket": str(self.bucket),
+                "facts_bucket": self.facts.name,
+            },
+        )
+        staged = Staged(facts, size, self.staged())
+        log.info("%d facts (%d bytes), %d rows to publish", staged.facts, staged.facts_bytes, staged.rows)
+        return staged
+
+    def staged(self) -> int:
+        """Return the number of rows in the staging table."""
+        return self._count(f"storeside_staging.`{self.staging_table}`")
+
+    def frames(self, window: int = 50_000) -> Iterator[Any]:
+        """Stream the staged rows as pandas frames of about `window` rows."""
+        query = f"SELECT * FROM storeside_staging.`{self.staging_table}` ORDER BY object"
+        with self.clickhouse.query_df_stream(query, settings={"max_block_size": window}) as frames:
+            yield from frames
+
+    def aggregates(self, select: str, expected_rows: int) -> Any:
+        """Return the one-row pandas frame of `select` over the staged rows."""
+        return self.clickhouse.query_df(
+            f"SELECT {select} FROM storeside_staging.`{self.staging_table}`",
+            parameters={"expected_rows": expected_rows},
+        )
+
+    def mark_invalid(self, objects: list[str], reason: str) -> None:
+        """Mark rows as invalid; `leave_out_invalid` and `fail_invalid` act on the marks."""
+        self.clickhouse.insert(
+            f"storeside_staging.`{self.invalid_table}`",
+            [(name, reason) for name in objects],
+            column_names=["object", "reason"],
+            settings={"async_insert": 0},
+        )
+
+    def forget_verdicts(self) -> None:
+        """Delete the reasons of invalid staged rows before a new validation; rows already left out stay invalid."""
+        self.clickhouse.command(
+            f"ALTER TABLE storeside_staging.`{self.invalid_table}` DELETE"
+            f" WHERE object IN (SELECT object FROM storeside_staging.`{self.staging_table}`)",
+            settings={"mutations_sync": 1},
+        )
+
+    def invalid(self) -> int:
+        """Return the number of rows that were marked as invalid."""
+        return int(
+            first_row(
+                self.clickhouse.query(f"SELECT uniqExact(object) FROM storeside_staging.`{self.invalid_table}`")
+            )[0]
+        )
+
+    def leave_out_invalid(self) -> None:
+        """Remove the invalid rows from the staging table, so that they are not published."""
+        self.clickhouse.command(
+            f"ALTER TABLE storeside_staging.`{self.staging_table}` DELETE"
+            f" WHERE object IN (SELECT object FROM storeside_staging.`{self.invalid_table}`)",
+            settings={"mutations_sync": 1},
+        )
+
+    def fail_invalid(self, scope: Scope) -> None:
+        """Record the objects of rows that were left out as failed, with the expectation that they did not meet."""
+        self.clickhouse.command(
+            sql.query("settle_invalid"),
+            parameters={**scope.parameters, "invalid": self.invalid_table},
+        )
+
+    def publish(self, scope: Scope) -> int:
+        """Move the staged rows into ``storeside.speech`` in one step; return the number of this run's rows there.
+
+        A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped it after the
+        probe's plan was deleted (`scope` is that of the probe). Raises LostStagingError when the table is gone but
+        the plan still exists.
+        """
+        staging = f"storeside_staging.`{self.staging_table}`"
+        if self.clickhouse.command(f"EXISTS TABLE {staging}"):
+            self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE storeside.speech")
+        elif Ledger(self.clickhouse).planned(scope):
+            raise LostStagingError(
+                f"storeside_staging.{self.staging_table}, the staged rows of run {self.run_id}, is gone, and they are"
+                " not published: clear the task that stages them"
+            )
+        else:
+            log.info("what this run had staged was published and cleaned up before")
+        return int(
+            first_row(
+                self.clickhouse.query(
+                    "SELECT count() FROM storeside.speech WHERE run_id = {run_id:String}",
+                    parameters={"run_id": self.run_id},
+                )
+            )[0]
+        )
+
+    def clean_up(self, aistore: Any) -> None:
+        """Delete the facts, then drop the staging tables; these go last because a repetition publishes first."""
+        names = (o.name for o in list_aistore(aistore, self.facts, self.prefix))
+        while window := list(islice(names, 10_000)):
+            self.facts.handle(aistore).objects(obj_names=window).delete()
+        for table in (self.facts_table, self.invalid_table, self.staging_table):
+            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{table}`")
+
+    def _create(self) -> None:
+        self.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside_staging")
+        for (stale,) in self.clickhouse.query(
+            "SELECT name FROM system.tables WHERE database = 'storeside_staging'"
+            " AND metadata_modification_time < now() - INTERVAL 7 DAY"
+        ).result_rows:  # tables of runs that failed and were never cleared
+            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{stale}`")
+        columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
+        self.clickhouse.command(
+            f"CREATE OR REPLACE TABLE storeside_staging.`{self.facts_table}` (path String, {columns})"
+            " ENGINE = MergeTree ORDER BY path"
+        )
+        self.clickhouse.command(
+            f"CREATE OR REPLACE TABLE storeside_staging.`{self.invalid_table}` (object String, reason String)"
+            " ENGINE = MergeTree ORDER BY object"
+        )
+        self.clickhouse.command(
+            f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS storeside.speech"
+        )
+
+    def _push_missing(self, aistore: Any) -> tuple[int, int]:
+        """Insert facts that ClickHouse could not pull by name; return the number and the bytes of all facts."""
+        bucket = self.facts.handle(aistore)
+        expected = size = 0
+        listing = list_aistore(aistore, self.facts, self.prefix)
+        while window := list(islice(listing, _BATCH)):
+            expected += len(window)
+            size += sum(o.size for o in window)
+            paths = [f"{self.facts.name}/{o.name}" for o in window]
+            # Not a parameter: parameters have a maximum length.
+            there = {
+                row[0]
+                for row in self.clickhouse.query(
+                    f"SELECT path FROM storeside_staging.`{self.facts_table}`"
+                    f" WHERE path IN ({', '.join(map(literal, paths))})",
+                    settings={"max_query_size": LONG_STATEMENT},
+                ).result_rows
+            }
+            rows = []
+            for found, full in zip(window, paths, strict=True):
+                if full not in there:
+                    facts = json.loads(bucket.object(found.name).get_reader().read_all())
+                    rows.append([full, *({**_UNSTATED, **facts}[column] for column in FACTS)])
+            if rows:
+                log.info("%d facts have names that ClickHouse cannot address, read through AIStore", len(rows))
+                self.clickhouse.insert(
+                    f"storeside_staging.`{self.facts_table}`",
+                    rows,
+                    column_names=["path", *FACTS],
+                    settings={"async_insert": 0},
+                )
+        loaded = self._count(f"storeside_staging.`{self.facts_table}`")
+        if loaded != expected:
+            raise MissingFactsError(
+                f"{loaded} facts were read where {self.facts}/{self.prefix} holds {expected}: a retry reads them"
+                " again"
+            )
+        return expected, size
+
+    def _require_all(self, scope: Scope) -> None:
+        """Raise MissingFactsError when an object that publishing records as done has no facts."""
+        absent = first_row(
+            self.clickhouse.query(
+                "SELECT count(), any(object) FROM storeside.results(job = {job:String}, effect = {effect:String})"
+                " WHERE fresh AND concat({facts_bucket:String}, '/', destination_object)"
+                f" NOT IN (SELECT path FROM storeside_staging.`{self.facts_table}`)",
+                parameters={**scope.parameters, "facts_bucket": self.facts.name},
+            )
+        )
+        if absent[0]:
+            raise MissingFactsError(
+                f"{absent[0]} facts that were made are gone from {self.facts}, as of {absent[1]!r}:"
+                " a retry reads them again"
+            )
+
+    def _count(self, table: str) -> int:
+        return int(first_row(self.clickhouse.query(f"SELECT count() FROM {table}"))[0])

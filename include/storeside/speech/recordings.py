@@ -1,0 +1,114 @@
+"""Settles a run of the speech pipeline with the queue of its recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storeside import sql
+from storeside.aistore.names import is_folder_marker
+from storeside.events.batches import Batches
+from storeside.events.current import Found, look_at
+from storeside.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome
+from storeside.events.ledger import EventLedger
+from storeside.events.queue import Queue
+from storeside.events.settle import Settled, settle
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.source import Listed, Source
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+    from types_boto3_s3 import S3Client
+
+# Events per query. A key has at most 1,024 bytes, or twice as many when escaped. A parameter has at most 128 KiB
+# (ClickHouse's http_max_field_value_size).
+_SLICE = 50
+_GONE = Outcome("skipped", "it was deleted before it could be loaded")
+_MISSING = Outcome(
+    "undone",
+    "the run ended without it, and neither storeside.speech nor storeside.objects says what became of it: start"
+    " speech_pipeline with 'Retry failed', and send the message back",
+)
+_NOT_REACHED = Outcome("untried", "the run ended before it came to this recording: its log says why")
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """The recordings that a run processes: those of `source` (a bucket's URI) below `prefix`."""
+
+    source: str
+    prefix: str
+    complete: bool
+
+    def outcome(self, bucket: str, key: str, found: Found) -> Outcome:
+        """Return the outcome of an event whose recording is neither loaded nor failed; `found` is its object now."""
+        if found is None:
+            return _GONE
+        if isinstance(found, Listed) and is_folder_marker(key, found.size):
+            return FOLDER
+        if f"s3://{bucket}" != self.source or not key.startswith(self.prefix):
+            return Outcome("untried", f"the last run to have its event takes only {self.source}/{self.prefix}*")
+        if not self.complete:
+            return _NOT_REACHED
+        return Outcome("undone", str(found)) if isinstance(found, LoadObjectError) else _MISSING
+
+
+def settle_run(
+    queue: Queue, client: Client, s3: S3Client, run_id: str, source: str, prefix: str, *, complete: bool
+) -> Settled:
+    """Settle a run's batches with the queue, based on the speech manifest and the ledger.
+
+    For a `complete` run, a recording of its `source` (a bucket's URI) below `prefix` that is neither loaded nor
+    failed nor deleted counts as failed once. All other recordings are released without a failure.
+    """
+    ledger, batches = EventLedger(client, queue.url, run_id), Batches(client, queue.url)
+    total = Settled()
+    for batch in batches.of_run(run_id):
+        deliveries = {message.id: Delivery.read(message) for message in batches.messages(batch)}
+        for message, (_, failures) in ledger.known([d.message for d in deliveries.values()]).items():
+            deliveries[message].failures = failures
+        _decide(list(deliveries.values()), client, s3, _Taken(source, prefix, complete))
+        total.add(settle(queue, ledger, list(deliveries.values())))
+        batches.settled(batch, run_id)
+    ledger.record_depth(queue)
+    return total
+
+
+def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken: _Taken) -> None:
+    places: dict[str, list[tuple[Delivery, int]]] = {}
+    for delivery in deliveries:
+        for n, event in enumerate(delivery.events):
+            if delivery.outcomes[n].is_final:
+                continue
+            if event.created:
+                places.setdefault(event.bucket, []).append((delivery, n))
+            else:
+                delivery.outcomes[n] = Outcome("skipped", "it tells of no new content")
+    for bucket, those in places.items():
+        for start in range(0, len(those), _SLICE):
+            _decide_some(bucket, those[start : start + _SLICE], client, s3, taken)
+
+
+def _decide_some(
+    bucket: str, places: Sequence[tuple[Delivery, int]], client: Client, s3: S3Client, taken: _Taken
+) -> None:
+    events = [delivery.events[n] for delivery, n in places]
+    rows = client.query(
+        sql.query("events_done"),
+        parameters={
+            "bucket": f"s3://{bucket}",
+            "numbers": list(range(len(events))),
+            "keys": [event.key for event in events],
+            "etags": [event.etag for event in events],
+            "times": [event.time.timestamp() for event in events],
+        },
+    ).result_rows
+    for place, state, reason in rows:
+        delivery, n = places[place]
+        delivery.outcomes[n] = Outcome(state, reason)
+    missing = [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
+    found = look_at(Source(bucket), list({d.events[n].key for d, n in missing}), client, s3, pull=False)
+    for delivery, n in missing:
+        key = delivery.events[n].key
+        delivery.outcomes[n] = taken.outcome(bucket, key, found[key])

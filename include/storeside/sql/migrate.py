@@ -1,0 +1,88 @@
+"""Creates and changes Storeside's own tables in ClickHouse through numbered migrations.
+
+Each file ``migrations/NNNN_name.sql`` is one migration. `migrate` applies, in numeric order, the migrations that the
+table ``storeside.migrations`` does not list yet. A released file never changes: each change of the tables is a new
+file. Every statement may run twice (``IF NOT EXISTS``, ``OR REPLACE``), because two tasks may apply a migration at
+the same time, and a task may die between a migration and its record. Migrations only add, so tasks of the previous
+version keep working during a rolling upgrade.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from storeside import sql
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"(\d{4})_\w+")
+_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS storeside\.(\w+)")
+_RECORD = (
+    "CREATE DATABASE IF NOT EXISTS storeside",
+    "CREATE TABLE IF NOT EXISTS storeside.migrations (number UInt32, name String, applied_at DateTime64(3) DEFAULT"
+    " now64(3)) ENGINE = ReplacingMergeTree(applied_at) ORDER BY number",
+)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One numbered step from one state of the tables to the next."""
+
+    number: int
+    name: str
+
+    @property
+    def statements(self) -> list[str]:
+        """The statements of the step, in order."""
+        return sql.schema(f"migrations/{self.name}")
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return all migrations in the order of their numbers."""
+    names = sorted(path.stem for path in (sql.FOLDER / "migrations").glob("*.sql"))
+    return tuple(Migration(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name)))
+
+
+@cache
+def tables() -> frozenset[str]:
+    """Return the names of the tables in the database ``storeside`` that the migrations create."""
+    statements = (statement for migration in migrations() for statement in migration.statements)
+    return frozenset({"migrations", *(name for statement in statements for name in _TABLE.findall(statement))})
+
+
+def migrate(client: Client) -> list[Migration]:
+    """Bring Storeside's tables up to date, and return the migrations that this call applied.
+
+    `client` is a clickhouse-connect client, whose user may create databases and tables. When a table is missing, as
+    after a partial restore, all migrations are applied again: they change nothing that is there.
+
+    Raises:
+        DatabaseError: ClickHouse refused a statement.
+    """
+    there = {
+        name for (name,) in client.query("SELECT name FROM system.tables WHERE database = 'storeside'").result_rows
+    }
+    applied: set[int] = set()
+    if tables() <= there:
+        applied = {number for (number,) in client.query("SELECT number FROM storeside.migrations").result_rows}
+    wanted = [migration for migration in migrations() if migration.number not in applied]
+    if wanted:
+        for statement in _RECORD:
+            client.command(statement)
+    for migration in wanted:
+        for statement in migration.statements:
+            client.command(statement)
+        client.insert(
+            "storeside.migrations", [[migration.number, migration.name]], column_names=["number", "name"],
+            settings={"async_insert": 0},
+        )  # fmt: skip
+        log.info("ClickHouse: migration %s is applied", migration.name)
+    return wanted

@@ -1,0 +1,29 @@
+-- Outcome of each object version that one run, or one batch of its events, had to load from a bucket into a table
+-- (see pages_outcomes).
+SELECT *
+FROM
+(
+    SELECT
+        key, version, toString(load_id) AS load_id, toString(state) AS status, reason, rows, rejected, bytes,
+        toUnixTimestamp64Milli(toDateTime64(recorded_at, 3)) AS recorded_ms
+    FROM storeside.loads
+    WHERE destination = {destination:String} AND bucket = {bucket:String}
+        AND (run_id = {run:String} OR startsWith(run_id, concat({run:String}, '/')))
+        AND (key, version) IN
+        (
+            SELECT key, version
+            FROM storeside.loads
+            WHERE destination = {destination:String} AND bucket = {bucket:String}
+                AND (run_id = {run:String} OR startsWith(run_id, concat({run:String}, '/')))
+                AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
+                AND ({status:String} = '' OR state = {status:String})
+                AND (key > {after_key:String} OR key = {after_key:String} AND version > {after_version:String})
+            ORDER BY key, version
+            LIMIT {limit:UInt32} * 4
+        )
+    ORDER BY key, version, recorded_at DESC
+    LIMIT 1 BY key, version
+)
+WHERE {status:String} = '' OR status = {status:String}
+ORDER BY key, version
+LIMIT {limit:UInt32}

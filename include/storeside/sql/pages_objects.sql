@@ -1,0 +1,35 @@
+-- Objects in the ledger whose names, or whose results' names, begin with a text or contain it. `stem` is the text
+-- without an extension. A result has the name of its object except for the extension, so it is enough to search the
+-- objects' names. The search avoids FINAL, which costs several times as much, and therefore allows for up to four
+-- unmerged versions of a row. The outcome is read with FINAL, and its status is checked again.
+SELECT
+    source, destination, object, destination_object, toString(status) AS status, reason, bytes_in, bytes_out, run_id,
+    toUnixTimestamp64Milli(recorded_at) AS recorded_ms
+FROM storeside.objects FINAL
+WHERE (source, destination, object) IN
+(
+    SELECT source, destination, object
+    FROM storeside.objects
+    WHERE if({anywhere:Bool}, position(object, {stem:String}) > 0, startsWith(object, {stem:String}))
+        AND if(
+            {anywhere:Bool},
+            position(object, {text:String}) > 0 OR position(destination_object, {text:String}) > 0,
+            startsWith(object, {text:String}) OR startsWith(destination_object, {text:String})
+        )
+        AND ({bucket:String} = '' OR source = {bucket:String} OR destination = {bucket:String})
+        AND ({status:String} = '' OR status = {status:String})
+        AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
+        -- rows after the cursor, written so that ClickHouse uses the primary key
+        AND
+        (
+            source > {after_source:String}
+            OR source = {after_source:String} AND destination > {after_destination:String}
+            OR source = {after_source:String} AND destination = {after_destination:String} AND object > {after_object:String}
+        )
+    ORDER BY source, destination, object
+    LIMIT {limit:UInt32} * 4
+)
+    AND ({status:String} = '' OR objects.status = {status:String})
+    AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
+ORDER BY source, destination, object
+LIMIT {limit:UInt32}

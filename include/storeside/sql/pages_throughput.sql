@@ -1,0 +1,13 @@
+-- Objects and bytes that finished tasks moved per second of task time, in time slices of the last `hours` hours.
+SELECT
+    toUnixTimestamp(toStartOfInterval(recorded_at, toIntervalSecond({slice:UInt32}))) AS at,
+    sum(done) / sum(seconds) AS objects_per_second,
+    sum(bytes_in) / sum(seconds) AS bytes_per_second
+FROM storeside.runs FINAL
+WHERE ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
+    AND ({dag:String} = '' OR dag_id = {dag:String})
+    AND kind != 'validate' AND state != 'running' AND done > 0 AND seconds > 0
+    AND recorded_at > now64(3) - toIntervalHour({hours:UInt32})
+GROUP BY at
+ORDER BY at
+LIMIT 200

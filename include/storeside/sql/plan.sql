@@ -1,0 +1,54 @@
+-- Decides what to do with each listed object. An object is done when the ledger records this version of it as done by
+-- the same effect, and the destination still lists the recorded result with the same size and the same version or
+-- content. AIStore's versions are ``counter/checksum``: an equal checksum means the same content. An object without a
+-- checksum has its size in that place; then the counter is compared instead. Objects that failed for good in another
+-- run are left alone, or, unless `trusts_failures`, only those with an impossible name. Objects with impossible names
+-- are refused. If several objects' results would have the same name, all but the first are refused.
+INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
+WITH
+    splitByChar('/', d.version) AS now,
+    splitByChar('/', l.result_version) AS recorded,
+    toString(d.size) AS no_checksum,
+    l.result_version IN ('', d.version)
+        OR if(now[-1] = no_checksum OR recorded[-1] = no_checksum, now[1] = recorded[1], now[-1] = recorded[-1])
+        AS same_version,
+    d.destination_object != '' AND d.size = l.bytes_out AND same_version AND (d.size > 0 OR {effect:String} = '')
+        AS result_is_there
+SELECT
+    {job:String},
+    multiIf(
+        l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String}
+            AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
+            AND ({trusts_failures:Bool} OR s.reason != ''), 'known_bad',
+        s.reason != '' OR s.object != s.winner, 'refused',
+        'pending'
+    ),
+    s.object, s.destination_object, s.size, s.version,
+    multiIf(
+        s.reason != '', s.reason,
+        s.object != s.winner, concat('its result would be named ', s.destination_object, ', like that of ', s.winner),
+        ''
+    )
+FROM
+(
+    SELECT
+        object, destination_object, size, version, reason,
+        min(object) OVER (PARTITION BY destination_object) AS winner
+    FROM storeside.listings
+    WHERE job = {job:String} AND side = 'source'
+) AS s
+LEFT JOIN
+(
+    SELECT destination_object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'before'
+) AS d ON d.destination_object = s.destination_object
+LEFT JOIN
+(
+    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version
+    FROM storeside.objects FINAL
+    WHERE source = {source:String} AND destination = {destination:String}
+) AS l ON l.object = s.object
+WHERE NOT (
+    l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
+    AND (result_is_there OR NOT {keeps_result:Bool})
+)
+SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0, async_insert = 0

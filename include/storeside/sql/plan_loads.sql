@@ -1,0 +1,31 @@
+-- Listed objects whose version is not in the ledger, in batches of a given number of bytes. A small object counts for
+-- at least the batch's bytes divided by its maximum number of objects. Objects that ClickHouse cannot address have
+-- batches of their own. An object that S3 denied or could not serve for a while has not failed for good: credentials
+-- are renewed, policies are corrected, servers recover.
+INSERT INTO storeside.load_plan (transfer, batch, pushed, key, version, size, modified, load_id)
+SELECT
+    {transfer:String},
+    2 * intDiv(sum(weight) OVER (PARTITION BY pushed ORDER BY key ROWS UNBOUNDED PRECEDING) - weight, {batch_bytes:UInt64}) + pushed,
+    pushed, key, version, size, modified,
+    sipHash64({destination:String}, {bucket:String}, key, version)
+FROM
+(
+    SELECT
+        key, size,
+        parseDateTime64BestEffortOrZero(l.modified, 3) AS modified,
+        etag AS version,
+        {push:Bool} OR match(key, {wild:String}) AS pushed,
+        greatest(size, intDiv({batch_bytes:UInt64}, {batch_objects:UInt64})) AS weight
+    FROM storeside.load_listings AS l
+    WHERE transfer = {transfer:String} AND match(key, {regex:String}) AND NOT (size = 0 AND endsWith(key, '/'))
+        AND (key, version) NOT IN
+        (
+            SELECT key, version FROM storeside.loads FINAL
+            WHERE destination = {destination:String} AND bucket = {bucket:String}
+                AND (
+                    state = 'loaded'
+                    OR state = 'failed' AND kind = 'object' AND run_id != {run_id:String} AND NOT {retry_failed:Bool}
+                )
+        )
+)
+SETTINGS async_insert = 0

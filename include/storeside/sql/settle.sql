@@ -1,0 +1,22 @@
+-- Records pending objects as done in the ledger if their result is fresh, and as failed with a reason if not. If the
+-- objects are in another storage system, that system may have caused the failure. So unless the transformer itself
+-- refused an object, its failure is recorded without a version, and the next run tries it again.
+INSERT INTO storeside.objects
+    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
+    result_version, run_id)
+SELECT
+    {source:String}, {destination:String}, r.object,
+    if(r.fresh OR e.refused OR NOT {remote:Bool}, r.version, ''), {effect:String}, r.destination_object,
+    if(r.fresh, 'done', 'failed'),
+    multiIf(r.fresh, '', e.why != '', e.why, {no_reason:String}),
+    r.size, if(r.fresh, r.result_size, 0), if(r.fresh, r.result_version, ''), {run_id:String}
+FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
+LEFT JOIN
+(
+    SELECT object, argMax(reason, (side = 'final', listed_at)) AS why, max(side = 'final') AS refused
+    FROM storeside.listings
+    WHERE job = {job:String} AND side IN ('reason', 'final')
+    GROUP BY object
+) AS e ON e.object = r.object
+WHERE if(r.fresh, {record_done:Bool}, e.why != '' OR {no_reason:String} != '')
+SETTINGS async_insert = 0

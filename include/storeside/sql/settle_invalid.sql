@@ -1,0 +1,14 @@
+-- Records objects whose manifest row was left out as invalid as failed, with the expectation that they did not meet.
+INSERT INTO storeside.objects
+    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
+SELECT
+    {source:String}, {destination:String}, r.object, r.version, {effect:String}, r.destination_object,
+    'failed', concat('its manifest row is not valid: ', i.reason), r.size, 0, {run_id:String}
+FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
+INNER JOIN
+(
+    SELECT object, arrayStringConcat(arraySort(groupUniqArray(reason)), '; ') AS reason
+    FROM storeside_staging.{invalid:Identifier}
+    GROUP BY object
+) AS i ON r.object = i.object
+SETTINGS async_insert = 0

@@ -1,0 +1,9 @@
+-- Records objects that are refused for their names as failed, with that reason.
+INSERT INTO storeside.objects
+    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
+SELECT
+    {source:String}, {destination:String}, object, version, {effect:String}, destination_object, 'failed', reason,
+    size, 0, {run_id:String}
+FROM storeside.listings
+WHERE job = {job:String} AND side = 'refused'
+SETTINGS async_insert = 0

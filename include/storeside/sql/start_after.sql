@@ -1,0 +1,26 @@
+-- The key after which to look for new objects of a bucket whose keys only ever grow; empty if there is none.
+-- Only keys that the transfer selects count: another task's keys in the same table may all sort after them.
+WITH
+    known AS
+    (
+        SELECT key, load_id, state, kind, modified FROM storeside.loads FINAL
+        WHERE destination = {destination:String} AND bucket = {bucket:String}
+            AND startsWith(key, {prefix:String}) AND match(key, {regex:String})
+    ),
+    -- objects that runs planned but did not process, and objects that were unreadable for a while
+    undone AS
+    (
+        SELECT key FROM storeside.load_plan
+        WHERE load_id = sipHash64({destination:String}, {bucket:String}, key, version)
+            AND startsWith(key, {prefix:String}) AND match(key, {regex:String})
+            AND load_id NOT IN (SELECT load_id FROM known WHERE state IN ('loaded', 'replaced', 'failed'))
+        UNION ALL
+        SELECT key FROM known
+        WHERE state = 'publishing'
+            OR state = 'failed' AND kind != 'object'
+    ),
+    (SELECT minOrNull(key) FROM undone) AS first
+SELECT max(key)
+FROM known
+WHERE modified <= (SELECT max(modified) FROM known) - toIntervalMillisecond({overlap:UInt64})
+    AND (first IS NULL OR key < first)

@@ -1,0 +1,15 @@
+-- Totals of a run for the objects that one of its jobs listed; another task of the run may have other objects.
+SELECT
+    countIf(status = 'done') AS done,
+    countIf(status = 'failed') AS failed,
+    sumIf(bytes_in, status = 'done') AS bytes_in,
+    sumIf(bytes_out, status = 'done') AS bytes_out
+FROM
+(
+    SELECT object, toString(status) AS status, bytes_in, bytes_out
+    FROM storeside.objects FINAL
+    WHERE source = {source:String} AND destination = {destination:String} AND run_id = {run_id:String}
+) AS o
+INNER JOIN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source') AS l
+    ON l.object = o.object
+SETTINGS join_algorithm = 'grace_hash'

@@ -1,0 +1,256 @@
+"""The four Airflow processes as components of the stack."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from storeside.stack import aisloader_build, hsds
+from storeside.stack.clickhouse_server import DATABASE, USER
+from storeside.stack.component import Component
+from storeside.stack.podrunner.component import NAMESPACE, kube_config
+from storeside.stack.probes import json_of
+from storeside.stack.s3 import REGION, keys
+from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError
+from storeside.stack.trouble import of_scheduler
+
+# Tasks have their own API server. If users and tasks shared one process, they would block each other: Airflow writes
+# the log entry of a user's answer in the event loop, which waits for SQLite's lock; a task's answer holds that lock
+# and waits for the event loop.
+PROCESSES = {
+    "api-server": ("api-server", "--apps", "core"),
+    "execution-api": ("api-server", "--apps", "execution"),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+HEALTH = {
+    "api-server": "metadatabase",
+    "scheduler": "scheduler",
+    "dag-processor": "dag_processor",
+    "triggerer": "triggerer",
+}
+SERVED = {"api-server": "airflow", "execution-api": "airflow_execution"}
+DATABASE_FILE = "airflow.db"
+# Number of tasks that run at the same time, and of the LocalExecutor's worker processes.
+PARALLELISM = 4
+
+
+def environment(stack: Stack) -> dict[str, str]:
+    """Return the variables that make an `airflow` command belong to this stack; they contain its secrets."""
+    home = stack.state / "airflow"
+    url = stack.url("airflow")
+    settings = {
+        "CORE__DAGS_FOLDER": CHECKOUT / "dags",
+        "CORE__PLUGINS_FOLDER": CHECKOUT / "plugins",
+        "CORE__LOAD_EXAMPLES": False,
+        "CORE__FERNET_KEY": _fernet_key(stack),
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": PARALLELISM,
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": home / "passwords.json",
+        "CORE__EXECUTION_API_SERVER_URL": f"{stack.url('airflow_execution')}/execution/",
+        "DATABASE__SQL_ALCHEMY_CONN": _database_url(home),
+        "DATABASE__LOAD_DEFAULT_CONNECTIONS": False,
+        "API__HOST": HOST,
+        "API__BASE_URL": url,
+        "API__WORKERS": 1,
+        "API_AUTH__JWT_SECRET": stack.secrets["airflow_jwt"],
+        "DAG_PROCESSOR__REFRESH_INTERVAL": 30,
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 30,
+        "DAG_PROCESSOR__PARSING_PROCESSES": 1,
+        "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
+        # seconds until an ended worker is noticed; 5 by default, which is longer than most tasks here
+        "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,
+        "LOGGING__LOGGING_LEVEL": "INFO",
+        "LOGGING__BASE_LOG_FOLDER": home / "logs",
+        "USAGE_DATA_COLLECTION__ENABLED": False,
+    }
+    return {
+        "AIRFLOW_HOME": str(home),
+        "PYTHONPATH": str(SOURCES),
+        **{f"AIRFLOW__{name}": str(value) for name, value in settings.items()},
+        **{f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in connections(stack).items()},
+    }
+
+
+def _fernet_key(stack: Stack) -> str:
+    """Return Airflow's encryption key: without one, processes that start together make a key each."""
+    digest = hashlib.sha256(f"fernet {stack.secrets['airflow_jwt']}".encode()).digest()
+    return base64.urlsafe_b64encode(digest).decode()
+
+
+def connections(stack: Stack) -> dict[str, dict[str, Any]]:
+    """Return the Airflow connections to the other components, by upper-case id."""
+    access_key, secret_key = keys(stack)
+    to_hsds = hsds.connection(stack)
+    return {
+        **({"HSDS_DEFAULT": to_hsds} if to_hsds else {}),
+        "AWS_DEFAULT": {
+            "conn_type": "aws",
+            "login": access_key,
+            "password": secret_key,
+            "extra": {
+                "region_name": REGION,
+                "endpoint_url": stack.url("s3"),
+                "clickhouse_collection": "storeside_s3",
+            },
+        },
+        "CLICKHOUSE_DEFAULT": {
+            "conn_type": "clickhouse",
+            "host": HOST,
+            "port": stack.ports["clickhouse_http"],
+            "login": USER,
+            "password": stack.secrets["clickhouse"],
+            "schema": DATABASE,
+        },
+        "AISTORE_DEFAULT": {
+            "conn_type": "http",
+            "host": HOST,
+            "port": stack.ports["ais_proxy"],
+            "schema": "http",
+            "extra": {
+                "kube_config": str(kube_config(stack)),
+                "kube_namespace": NAMESPACE,
+                "aisloader": str(aisloader_build.path(stack.cache)),
+            },
+        },
+    }
+
+
+def components(stack: Stack) -> list[Component]:
+    """Return API servers, scheduler, DAG processor and triggerer; call `prepare` before they start."""
+    variables = environment(stack)
+    return [
+        Component(
+            name=name,
+            command=_command(name, *(("--port", str(stack.ports[SERVED[name]])) if name in SERVED else ())),
+            healthy=_probe(stack, name),
+            trouble=partial(of_scheduler, stack, PARALLELISM) if name == "scheduler" else str,
+            environment=variables,
+            directory=SOURCES,
+            stop_seconds=15,
+            stop_last=name == "execution-api",  # tasks report their end to it
+            start_seconds=240,
+            ports=(stack.ports[SERVED[name]],) if name in SERVED else (),
+        )
+        for name in PROCESSES
+    ]
+
+
+def _command(name: str, *more: str) -> tuple[str, ...]:
+    watch = ("-m", "storeside.stack.executor_watch", sys.executable) if name == "scheduler" else ()
+    return (sys.executable, *watch, "-m", "airflow", *PROCESSES[name], *more)
+
+
+def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
+    """Write the passwords, make folders and a migrated database for a new state; compile the packages once.
+
+    `tell` is called before steps that take long.
+
+    Raises:
+        StackError: the database cannot be migrated.
+    """
+    home = stack.state / "airflow"
+    home.mkdir(parents=True, exist_ok=True)
+    passwords = home / "passwords.json"
+    new = passwords.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_text(json.dumps({user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}))
+    new.replace(passwords)
+    compile_packages(tell)
+    database = home / DATABASE_FILE
+    if not database.exists():
+        new = database.with_suffix(".new")
+        shutil.copyfile(template(stack.cache), new)
+        new.replace(database)
+
+
+# The largest packages that Airflow does not import by itself, Oracle's SDK larger than all others together: Python
+# compiles their modules at the first import.
+_COMPILED_LATER = ("oci", "kubernetes", "kubernetes_asyncio", "scipy", "matplotlib", "mypy", "fontTools", "altair")
+
+
+def compile_packages(tell: Callable[[str], object] = lambda text: None) -> None:
+    """Compile the installed packages to bytecode once; without it every Airflow start takes twice as long."""
+    packages = Path(sysconfig.get_path("purelib"))
+    done = packages / f".storeside-compiled-{importlib.metadata.version('apache-airflow')}"
+    if done.exists():
+        return
+    tell("compiling the Python packages, once (half a minute)")
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    skipped = re.escape(f"{packages}/") + f"({'|'.join(_COMPILED_LATER)})/"
+    command = [sys.executable, "-m", "compileall", "-q", "-q", "-j", "2", "-x", skipped, str(packages)]
+    subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, check=False)  # a few templates do not compile
+    try:
+        done.touch()
+    except OSError:
+        return  # installed read-only: such an environment came compiled, or stays uncompiled
+
+
+def template(cache: Path) -> Path:
+    """Return an SQLite file with Airflow's current tables; made once for every Airflow version.
+
+    Raises:
+        StackError: the database cannot be migrated.
+    """
+    path = cache / f"airflow-{importlib.metadata.version('apache-airflow')}.db"
+    if path.exists():
+        return path
+    work = cache / "airflow-migration"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    variables = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))},
+        "AIRFLOW_HOME": str(work),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(work / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(work / "plugins"),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database_url(work),
+    }
+    command = [sys.executable, "-m", "airflow", "db", "migrate"]
+    result = subprocess.run(command, env=variables, cwd=work, capture_output=True, text=True, check=False)
+    if result.returncode:
+        said = " | ".join((result.stdout + result.stderr).strip().splitlines()[-3:])
+        raise StackError(f"airflow db migrate failed: {said}")
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with sqlite3.connect(work / DATABASE_FILE) as connection:
+        connection.execute("VACUUM INTO ?", (str(new),))  # one file, including the content of the write-ahead log
+    connection.close()
+    new.replace(path)
+    shutil.rmtree(work)
+    return path
+
+
+def health(url: str) -> dict[str, str]:
+    """Return the status that Airflow's API reports of its processes; empty when it does not answer."""
+    return {
+        name: entry.get("status") or "" for name, entry in json_of(f"{url}/api/v2/monitor/health").items() if entry
+    }
+
+
+def _probe(stack: Stack, name: str) -> Callable[[], bool]:
+    if name == "execution-api":
+        address = f"{stack.url('airflow_execution')}/execution/health"
+        return lambda: json_of(address).get("status") == "healthy"
+    return lambda: health(stack.url("airflow")).get(HEALTH[name]) == "healthy"
+
+
+def _database_url(home: Path) -> str:
+    # Seconds that a write waits for other writes; 5 by default, which a busy disk exceeds.
+    return f"sqlite:///{home / DATABASE_FILE}?timeout=25"

@@ -1,0 +1,57 @@
+"""Builds `aisloader`, AIStore's own load generator, from the same module and version as the nodes.
+
+``python -m storeside.stack.aisloader_build`` builds it for the embedded stack and prints where it is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from storeside.stack.aistore_build import VERSION
+from storeside.stack.aistore_patches import MODULE
+from storeside.stack.go import Go, built_once
+from storeside.stack.settings import StackError, default_folder
+
+TAGS = "mono"
+
+
+def path(cache: Path) -> Path:
+    """Return the path of the built loader below `cache`."""
+    return cache / f"aisloader-{VERSION}" / "aisloader"
+
+
+def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
+    """Return the loader below `cache`; build it first when it is absent, and call `tell` before that.
+
+    Raises:
+        StackError: Go is absent or too old, or the build fails.
+    """
+    return built_once(path(cache), f"aisloader {VERSION}", tell, _build)
+
+
+def _build(go: Go, work: Path) -> Path:
+    module = go.download(MODULE, VERSION, work)
+    requirements = json.loads(go.run("reading go.mod", "mod", "edit", "-json", module["GoMod"], directory=work))
+    go.require(requirements["Go"], work, f"aisloader {VERSION}")
+    new = work / "aisloader"
+    go.run(
+        f"compiling aisloader {VERSION}",
+        "build",
+        "-trimpath",
+        f"-tags={TAGS}",
+        f"-ldflags=-w -s -X main.build={VERSION}",
+        f"-o={new}",
+        "./cmd/aisloader",
+        directory=Path(module["Dir"]),  # read-only: the build changes nothing in it
+    )
+    return new
+
+
+if __name__ == "__main__":
+    try:
+        print(build(default_folder() / "cache", lambda text: print(text, file=sys.stderr, flush=True)))
+    except StackError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,210 @@
+"""AIStore as plain processes: a proxy and its targets, with the embedded S3 store as ``aws`` backend."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from storeside.stack.aistore_patches import LOOPBACK_VARIABLE, SERVICE_ACCOUNT_VARIABLE
+from storeside.stack.component import Component
+from storeside.stack.podrunner.component import NAMESPACE, node_name, pod_name, service_account
+from storeside.stack.probes import answers
+from storeside.stack.s3 import keys as s3_keys
+from storeside.stack.settings import HOST, SOURCES, Stack
+from storeside.stack.trouble import ControlPlane
+
+REGION = "us-east-1"
+# Variables that tell the nodes about the backend for s3:// buckets.
+BACKEND = ("S3_ENDPOINT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+# Bits of `features`, see AIStore's cmn/feat/feat.go: S3-API-via-Root, S3-Reverse-Proxy, S3-Use-Path-Style.
+FEATURES = 1 << 3 | 1 << 13 | 1 << 14
+
+
+def folder(stack: Stack) -> Path:
+    """Return the folder that AIStore's nodes write to."""
+    return stack.state / "aistore"
+
+
+def components(
+    stack: Stack, binary: Path, host: str = HOST, backend: Mapping[str, str] | None = None
+) -> list[Component]:
+    """Write the configuration of all nodes and return their components.
+
+    Clients reach the nodes at `host`. `backend` are the variables `BACKEND`, by default those of the embedded S3.
+    """
+    if backend is None:
+        backend = dict(zip(BACKEND, (stack.url("s3"), REGION, *s3_keys(stack)), strict=True))
+    # Targets join while the proxy starts up: earlier they may get lost, later they cause a rebalance.
+    proxy_up = f"{stack.url('ais_proxy')}/v1/health"
+    proxy = Component(
+        name="ais-proxy",
+        command=(*_command(stack, binary, "proxy"), f"-ntargets={stack.targets}", "-skip_startup=true"),
+        environment=_environment(stack, "proxy", "node-proxy", "ais-proxy", backend),
+        directory=folder(stack) / "proxy",
+        healthy=partial(answers, f"{proxy_up}?prr=true"),
+        stop_signal="INT",
+    )
+    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), host)
+    control_plane = ControlPlane(stack)
+    targets = []
+    for number in range(stack.targets):
+        name = f"target-{number}"
+        ports = tuple(f"ais_target{number}_{kind}" for kind in ("public", "control", "data"))
+        _write(stack, name, ports, host, instance=number + 1)
+        targets.append(
+            Component(
+                name=f"ais-{name}",
+                command=(*_after(proxy_up), *_command(stack, binary, name)),
+                environment=_environment(stack, name, node_name(number), pod_name(number), backend),
+                directory=SOURCES,
+                healthy=partial(answers, f"{stack.url(ports[0])}/v1/health?readiness=true"),
+                trouble=partial(control_plane.of, f"aistarget{number}"),
+                stop_signal="INT",
+            )
+        )
+    return [proxy, *targets]
+
+
+def _after(url: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "storeside.stack.start_after", url)
+
+
+def _command(stack: Stack, binary: Path, node: str) -> tuple[str, ...]:
+    home = folder(stack) / node
+    return (
+        str(binary),
+        f"-config={home / 'ais.json'}",
+        f"-local_config={home / 'ais_local.json'}",
+        f"-role={node.partition('-')[0]}",
+    )
+
+
+def _environment(stack: Stack, node: str, kube_node: str, pod: str, backend: Mapping[str, str]) -> Mapping[str, str]:
+    return {
+        "AIS_DAEMON_ID": f"ais{node}".replace("-", ""),
+        "GOMEMLIMIT": "1GiB",
+        # the address of Kubernetes, which is the pod runner here
+        "KUBERNETES_SERVICE_HOST": HOST,
+        "KUBERNETES_SERVICE_PORT": str(stack.ports["podrunner"]),
+        "K8S_NS": NAMESPACE,
+        "MY_NODE": kube_node,
+        "MY_POD": pod,
+        "HOSTNAME": pod,
+        SERVICE_ACCOUNT_VARIABLE: str(service_account(stack)),
+        LOOPBACK_VARIABLE: "1",
+        # the requested backend, and nothing of the user's own AWS configuration
+        **backend,
+        "AWS_SESSION_TOKEN": "",
+        "AWS_PROFILE": "",
+        "AWS_CONFIG_FILE": str(folder(stack) / "no-aws-config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(folder(stack) / "no-aws-credentials"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def _write(stack: Stack, node: str, ports: tuple[str, ...], host: str, instance: int = 0) -> None:
+    home = folder(stack) / node
+    data = folder(stack) / "data"
+    home.mkdir(parents=True, exist_ok=True)
+    data.mkdir(exist_ok=True)
+    public, control, intra_data = (str(stack.ports[port]) for port in ports)
+    local = {
+        "confdir": str(home),
+        "log_dir": str(home / "log"),
+        "host_net": {
+            "hostname": host,
+            "hostname_intra_control": HOST,
+            "hostname_intra_data": HOST,
+            "port": public,
+            "port_intra_control": control,
+            "port_intra_data": intra_data,
+        },
+        "fspaths": {},
+        "test_fspaths": {
+            "root": str(data),
+            "count": min(instance, 1),
+            "instance": instance,  # from 1: the folder of instance 0 would contain those of all others
+        },
+    }
+    (home / "ais_local.json").write_text(json.dumps(local, indent=1))
+    (home / "ais.json").write_text(json.dumps(_cluster(stack), indent=1))
+
+
+def _cluster(stack: Stack) -> dict[str, Any]:
+    """Return the configuration that all nodes share; omitted settings have AIStore's defaults."""
+    primary = stack.url("ais_proxy_control")
+    return {
+        "backend": {"aws": {}},
+        "features": str(FEATURES),
+        "proxy": {
+            "primary_url": primary,
+            "original_url": primary,
+            "discovery_url": "",
+            "non_electable": False,
+        },
+        "log": {
+            "level": "3",
+            "max_size": "2mb",
+            "max_total": "8mb",
+            "flush_time": "10s",
+            "stats_time": "60s",
+        },
+        "timeout": {
+            "cplane_operation": "1s",
+            "max_keepalive": "2s",
+            "cold_get_conflict": "5s",
+            "max_host_busy": "20s",
+            "startup_time": "30s",
+            "join_startup_time": "1m",
+            "send_file_time": "5m",
+            "ec_streams_time": "10m",
+            "object_md": "2h",
+        },
+        "space": {
+            "cleanupwm": 65,
+            "lowwm": 90,
+            "highwm": 95,
+            "out_of_space": 98,
+            "batch_size": 32768,
+            "dont_cleanup_time": "15m",  # the minimum
+        },
+        "resilver": {"enabled": True},
+        "versioning": {"enabled": True, "validate_warm_get": False},
+        "auth": {},
+        "distributed_sort": {
+            "duplicated_records": "ignore",
+            "missing_shards": "ignore",
+            "ekm_malformed_line": "abort",
+            "ekm_missing_key": "abort",
+            "default_max_mem_usage": "80%",
+            "call_timeout": "10m",
+            "dsorter_mem_threshold": "100GB",
+            "compression": "never",
+            "bundle_multiplier": 4,
+        },
+        "memsys": {
+            "min_free": "256mb",
+            "default_buf": "32kb",
+            "to_gc": "256mb",
+            "hk_time": "3m",
+            "min_pct_total": 0,
+            "min_pct_free": 0,
+        },
+        "net": {
+            "l4": {"proto": "tcp", "sndrcv_buf_size": 131072},
+            "http": {
+                "use_https": False,
+                "idle_conn_time": "6s",
+                "idle_conns_per_host": 32,
+                "idle_conns": 256,
+                "write_buffer_size": 65536,
+                "read_buffer_size": 65536,
+                "chunked_transfer": True,
+            },
+        },
+    }

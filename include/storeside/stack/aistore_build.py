@@ -1,0 +1,63 @@
+"""Builds AIStore's node binary from its published module, with the changes of `aistore_patches`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from storeside.stack.aistore_patches import CLIENT_GO, MODULE, PATCHES
+from storeside.stack.go import Go, built_once
+
+VERSION = "v1.5.0"
+TAGS = "aws etl mono"
+
+_UNUSED = shutil.ignore_patterns("docs", "fern", "python", ".git*")
+
+
+def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
+    """Return the node binary below `cache`; build it first when it is absent, and call `tell` before that."""
+    binary = cache / f"aisnode-{VERSION}-{_patch_set()}" / "aisnode"
+    return built_once(binary, f"AIStore {VERSION}", tell, _build)
+
+
+def _patch_set() -> str:
+    return hashlib.sha256(repr((MODULE, VERSION, TAGS, PATCHES)).encode()).hexdigest()[:10]
+
+
+def _build(go: Go, work: Path) -> Path:
+    empty = work / "empty"
+    empty.mkdir()
+    module = go.download(MODULE, VERSION, empty)
+    source = work / "aistore"
+    _copy(Path(module["Dir"]), source)
+    requirements = json.loads(go.run("reading go.mod", "mod", "edit", "-json", module["GoMod"], directory=empty))
+    go.require(requirements["Go"], source, f"AIStore {VERSION}")
+    client_go = next(entry["Version"] for entry in requirements["Require"] if entry["Path"] == CLIENT_GO)
+    _copy(Path(go.download(CLIENT_GO, client_go, empty)["Dir"]), work / "client-go")
+    for patch in PATCHES:
+        patch.apply(source if patch.module == MODULE else work / "client-go")
+    go.run("go mod edit", "mod", "edit", f"-replace={CLIENT_GO}=../client-go", directory=source)
+    released = json.loads(Path(module["Info"]).read_text())["Time"].replace("Z", "+0000")
+    new = work / "aisnode"
+    go.run(
+        f"compiling AIStore {VERSION}",
+        "build",
+        "-trimpath",
+        f"-tags={TAGS}",
+        f"-ldflags=-w -s -X main.build={VERSION} -X main.buildtime={released}",
+        f"-o={new}",
+        "./cmd/aisnode",
+        directory=source,
+    )
+    return new
+
+
+def _copy(module: Path, to: Path) -> None:
+    """Copy a tree of the module cache, which is read-only, to a folder where it can be changed and deleted."""
+    shutil.copytree(module, to, ignore=_UNUSED, copy_function=shutil.copyfile)
+    for folder, _, _ in os.walk(to):
+        os.chmod(folder, 0o755)  # noqa: S103

@@ -1,0 +1,269 @@
+"""The changes to AIStore's source, and to the Kubernetes client that it uses, with the reason for each.
+
+AIStore runs ETLs only in Kubernetes mode, and that mode assumes a pod: a service account mounted at a fixed
+place below /var/run, and a network beyond loopback. Two changes let environment variables override both;
+without the variables the binary behaves as the stock one. The others repair faults of ETLs that end early;
+docs/aistore-bug-reports.md has the report of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from storeside.stack.settings import StackError
+
+MODULE = "github.com/NVIDIA/aistore"
+CLIENT_GO = "k8s.io/client-go"
+SERVICE_ACCOUNT_VARIABLE = "STORESIDE_SERVICEACCOUNT"
+LOOPBACK_VARIABLE = "STORESIDE_LOOPBACK"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Exact replacements in one file of a module, valid only for one content of that file."""
+
+    module: str
+    file: str
+    sha256: str
+    replacements: tuple[tuple[str, str], ...]
+
+    def apply(self, tree: Path) -> None:
+        """Change the file below `tree`; raises StackError if the file differs from the one that the change is for."""
+        path = tree / self.file
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise StackError(f"cannot patch {self.module}: {error}") from error
+        found = hashlib.sha256(content).hexdigest()
+        if found != self.sha256:
+            raise StackError(
+                f"{self.module}/{self.file} has SHA-256 {found} instead of {self.sha256}: not built; "
+                "clear the Go module cache ('go clean -modcache') and try again"
+            )
+        text = content.decode()
+        for old, new in self.replacements:
+            if text.count(old) != 1:
+                raise StackError(f"{self.module}/{self.file} does not hold the text to be replaced exactly once")
+            text = text.replace(old, new)
+        path.write_text(text)
+
+
+PATCHES = (
+    Patch(
+        module=CLIENT_GO,
+        file="rest/config.go",
+        sha256="eec2bc86377a181b1e0da51dcbe77a33402344b16d9c48e989e870e5e21b576b",
+        replacements=(
+            (
+                "\tconst (\n"
+                '\t\ttokenFile  = "/var/run/secrets/kubernetes.io/serviceaccount/token"\n'
+                '\t\trootCAFile = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"\n'
+                "\t)\n",
+                f'\tserviceAccount := os.Getenv("{SERVICE_ACCOUNT_VARIABLE}")\n'
+                '\tif serviceAccount == "" {\n'
+                '\t\tserviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"\n'
+                "\t}\n"
+                '\ttokenFile, rootCAFile := serviceAccount+"/token", serviceAccount+"/ca.crt"\n',
+            ),
+        ),
+    ),
+    Patch(
+        module=MODULE,
+        file="ais/utils.go",
+        sha256="51761cfec1cfa1a7d769da020791ecc54838ace6085184e4e7c10f0204efd798",
+        replacements=tuple(
+            (
+                f"{rule}\n\t\t\t\tif k8s.IsK8s() {{\n",
+                f'{rule}\n\t\t\t\tif k8s.IsK8s() && os.Getenv("{LOOPBACK_VARIABLE}") != "1" {{\n',
+            )
+            for rule in ("// K8s: always exclude loopback", "// K8s: always exclude 127.0.0.1 loopback")
+        ),
+    ),
+    Patch(
+        module=MODULE,
+        file="ais/htrun.go",
+        sha256="1227ab08fdf901643b77f961fb89119cf8a73ae6691fd5d62ca71325b71b91ce",
+        replacements=(
+            (
+                "\tif h.pubAddrAny(config) {\n",
+                '\tif h.pubAddrAny(config) && h.si.PubNet.Hostname != "127.0.0.1" {\n',
+            ),
+        ),
+    ),
+    # Two faults of the watcher. Its stream of events ends when the API server does: the stock loop then keeps a core
+    # busy for ever, and the ETL seems to run. And `stop` used fields that only `start` sets, so a target panicked
+    # when an ETL was removed before its watcher had started, or when the watcher had failed to start.
+    Patch(
+        module=MODULE,
+        file="ext/etl/pod_watcher.go",
+        sha256="e6070d25ddedbabbbabe433409a31282241d3dc24dda093bc421bec9fad60091",
+        replacements=(
+            (
+                "\t\tcase event := <-pw.watcher.ResultChan():\n",
+                "\t\tcase event, open := <-pw.watcher.ResultChan():\n"
+                "\t\t\tif !open {\n"
+                "\t\t\t\tpw.podCtxCancel()\n"
+                "\t\t\t\tselect {\n"
+                "\t\t\t\tcase <-pw.stopCh.Listen():\n"
+                "\t\t\t\tdefault:\n"
+                "\t\t\t\t\terrCtx := &cmn.ETLErrCtx{PodName: pw.podName, PodStatus: pw.GetPodStatus()}\n"
+                '\t\t\t\t\tpw.xetl.Abort(cmn.NewErrETL(errCtx, "the watch of the pod has ended"))\n'
+                "\t\t\t\t}\n"
+                "\t\t\t\treturn\n"
+                "\t\t\t}\n",
+            ),
+            ("\tpsMutex         sync.Mutex\n", "\tpsMutex         sync.Mutex\n\tstartMutex      sync.Mutex\n"),
+            (
+                "\t\trecentPodStatus: &k8s.PodStatus{},\n\t}\n",
+                "\t\trecentPodStatus: &k8s.PodStatus{},\n"
+                "\t\tstopCh:          cos.NewStopCh(),\n"
+                "\t}\n"
+                "\tpw.podCtx, pw.podCtxCancel = context.WithCancel(context.Background())\n",
+            ),
+            (
+                "\tpw.watcher, err = client.WatchPodEvents(pw.podName)\n"
+                "\tif err != nil {\n"
+                "\t\treturn err\n"
+                "\t}\n"
+                "\n"
+                "\tpw.stopCh = cos.NewStopCh()\n"
+                "\tpw.podCtx, pw.podCtxCancel = context.WithCancel(context.Background())\n",
+                "\twatcher, err := client.WatchPodEvents(pw.podName)\n"
+                "\tif err != nil {\n"
+                "\t\treturn err\n"
+                "\t}\n"
+                "\n"
+                "\tpw.startMutex.Lock()\n"
+                "\tdefer pw.startMutex.Unlock()\n"
+                "\tif pw.stopCh.Stopped() {\n"
+                "\t\twatcher.Stop()\n"
+                '\t\treturn fmt.Errorf("the ETL was stopped before pod %s was watched", pw.podName)\n'
+                "\t}\n"
+                "\tpw.watcher = watcher\n",
+            ),
+            (
+                "\tpw.stopCh.Close()\n\tpw.watcher.Stop()\n",
+                "\tpw.startMutex.Lock()\n"
+                "\tpw.stopCh.Close()\n"
+                "\twatcher := pw.watcher\n"
+                "\tpw.startMutex.Unlock()\n"
+                "\tif watcher == nil {\n"
+                "\t\tpw.podCtxCancel()\n"
+                "\t\treturn\n"
+                "\t}\n"
+                "\twatcher.Stop()\n",
+            ),
+        ),
+    ),
+    # `Stop` finds an ETL as soon as the manager has it, so the watcher must exist before that.
+    Patch(
+        module=MODULE,
+        file="ext/etl/transform.go",
+        sha256="463752ee26c31b261b7371151834dcf479f304289819c16928bbab867705a35e",
+        replacements=(
+            (
+                "\t// 2. Create communicator\n",
+                "\tboot.pw = newPodWatcher(boot.pod.GetName(), nil)\n\n\t// 2. Create communicator\n",
+            ),
+            (
+                "\tboot.pw = newPodWatcher(boot.pod.GetName(), comm.Xact())\n",
+                "\tboot.pw.xetl = comm.Xact()\n",
+            ),
+        ),
+    ),
+    # The manager got the communicator before its xaction existed, and kept it when the xaction could not be made:
+    # listing or stopping ETLs then panicked.
+    Patch(
+        module=MODULE,
+        file="ext/etl/boot.go",
+        sha256="ebd28ac7e32cfdac6603293b1ac6dbc2f0ac0b7f4840a15abdb5a4f14148cd17",
+        replacements=(
+            (
+                "\tif err = mgr.add(msg.Name(), comm, boot); err != nil {\n"
+                "\t\treturn nil, err\n"
+                "\t}\n"
+                "\n"
+                "\tif err = comm.setupXaction(xid); err != nil {\n"
+                "\t\treturn nil, err\n"
+                "\t}\n",
+                "\tif err = comm.setupXaction(xid); err != nil {\n"
+                "\t\treturn nil, err\n"
+                "\t}\n"
+                "\n"
+                "\tif err = mgr.add(msg.Name(), comm, boot); err != nil {\n"
+                "\t\tcomm.stop()\n"
+                "\t\treturn nil, err\n"
+                "\t}\n",
+            ),
+        ),
+    ),
+    # A panic in the listing left the manager's lock held for ever: every later start, stop and listing then hung.
+    Patch(
+        module=MODULE,
+        file="ext/etl/comm_manager.go",
+        sha256="c37f64bdb6190be0c1bc7f584723cf36e59baba5f50e9c777a6c22f77f0e6561",
+        replacements=(
+            (
+                "\tr.mtx.RLock()\n\tetls := make([]Info, 0, len(r.m))\n",
+                "\tr.mtx.RLock()\n\tdefer r.mtx.RUnlock()\n\tetls := make([]Info, 0, len(r.m))\n",
+            ),
+            ("\tr.mtx.RUnlock()\n\treturn etls\n", "\treturn etls\n"),
+        ),
+    ),
+    # Ending an ETL iterated over its sessions without their lock. A session that was made at that moment met a nil
+    # map, panicked with the lock held, and the job of every other session hung when it returned its own.
+    Patch(
+        module=MODULE,
+        file="ext/etl/websocket_comm.go",
+        sha256="35e786ff978639333bf8a8596be46679c1ff988461917e3e6838ec159ffd5804",
+        replacements=(
+            (
+                "\tfor _, session := range ws.sessions {\n"
+                "\t\tsession.Finish(cmn.ErrXactUserAbort)\n"
+                "\t}\n"
+                "\tws.sessions = nil\n",
+                "\tws.m.Lock()\n"
+                "\tsessions := ws.sessions\n"
+                "\tws.sessions = nil\n"
+                "\tws.m.Unlock()\n"
+                "\tfor _, session := range sessions {\n"
+                "\t\tsession.Finish(cmn.ErrXactUserAbort)\n"
+                "\t}\n",
+            ),
+            (
+                "\tws.sessions[xctn.ID()] = wss\n\tws.m.Unlock()\n",
+                "\tstopped := ws.sessions == nil\n"
+                "\tif !stopped {\n"
+                "\t\tws.sessions[xctn.ID()] = wss\n"
+                "\t}\n"
+                "\tws.m.Unlock()\n"
+                "\tif stopped {\n"
+                "\t\twss.Finish(cmn.ErrXactUserAbort)\n"
+                '\t\treturn nil, cos.NewErrNotFound(core.T, "ETL "+ws.ETLName()+", which has been stopped,")\n'
+                "\t}\n",
+            ),
+        ),
+    ),
+    # Aborting held the registry's lock while it ended an ETL, which takes seconds and asks for the same lock again.
+    # If a new xaction waited for the lock in between, both waited for ever, and with them every control call.
+    Patch(
+        module=MODULE,
+        file="xact/xreg/xreg.go",
+        sha256="84d3a9080647048df831c1f1644a082acd35e9d8c1813dc675f929c5b815fb57",
+        replacements=(
+            (
+                "\tr.entries.forEach(args.do)\n",
+                "\tvar all []Renewable\n"
+                "\tr.entries.forEach(func(entry Renewable) bool {\n"
+                "\t\tall = append(all, entry)\n"
+                "\t\treturn true\n"
+                "\t})\n"
+                "\tfor _, entry := range all {\n"
+                "\t\targs.do(entry)\n"
+                "\t}\n",
+            ),
+        ),
+    ),
+)

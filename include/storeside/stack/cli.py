@@ -1,0 +1,335 @@
+"""The commands of ``python -m storeside.stack``: start the embedded stack, show its state, stop it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from storeside.stack import airflow, clickhouse, hsds, ports, s3
+from storeside.stack.clickhouse_server import USER
+from storeside.stack.component import Component
+from storeside.stack.processes import marked
+from storeside.stack.proxies import direct
+from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError, default_folder
+from storeside.stack.supervisor import Status, Supervisor
+
+STAGES = (("s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
+# The parts that start by default.
+PARTS = tuple(part for stage in STAGES for part in stage if part not in hsds.PARTS)
+ALL_PARTS = (*PARTS, *hsds.PARTS)
+TARGETS = 2
+FREE_BYTES = 2_000_000_000
+# Transformers of the checkout's user, such as my_package.words:count, are found in its root.
+_CODE = {"cwd": str(CHECKOUT), "env": {"PYTHONPATH": str(SOURCES)}}
+# The commands that the pod runner runs in place of images.
+IMAGES: Mapping[str, Mapping[str, Any]] = {
+    "storeside/transformer-*": {
+        "command": ["{python}", "-m", "storeside.transformers.serve", "--host", "{host}", "--port", "{port}"],
+        **_CODE,
+    },
+    # the image that the SDK's `init_class` asks for
+    "aistorage/runtime_python": {
+        "command": [
+            *("{python}", "-m", "uvicorn", "storeside.stack.podrunner.runtime_python:app"),
+            *("--host", "{host}", "--port", "{port}", "--no-access-log"),
+        ],
+        **_CODE,
+    },
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    options = _parser().parse_args(arguments)
+    os.environ.update(direct(os.environ))
+    try:
+        return int(options.run(options))
+    except StackError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]:
+    """Return the components of the chosen parts, in stages in the order of their start."""
+    return [
+        [component for part in stage if part in only for component in _components(stack, part)] for stage in STAGES
+    ]
+
+
+def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) -> Stack:
+    """Start the stack below `folder`, or its missing parts, and return it.
+
+    Raises:
+        StackError: there is no room, or a part cannot be built or started.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a new folder where you may write") from e
+    free = shutil.disk_usage(folder).free
+    if free < FREE_BYTES:
+        raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: 2 GB are needed, make room first")
+    stack = Stack.load(folder)
+    if stack is None:
+        stack = Stack.create(folder, TARGETS if targets is None else targets)
+        stack.save()
+    elif targets not in (None, stack.targets):
+        remedy = f"take it down and delete {stack.state} to make another"
+        raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
+    stack = ports.renew(stack, only, _tell)
+    if "airflow" in only:
+        airflow.prepare(stack, _tell)
+    Supervisor(stack).start(stages(stack, only), _tell)
+    for part in hsds.PARTS:
+        if part in only:
+            hsds.prepare(stack, part)
+    return stack
+
+
+def _up(options: argparse.Namespace) -> int:
+    stack = up(options.folder, options.targets, options.only)
+    code = _print_status(stack)
+    _print_table(
+        [
+            ("Airflow", stack.url("airflow"), f"user admin, password {stack.secrets['airflow_admin']}"),
+            ("ClickHouse", stack.url("clickhouse_http"), "user storeside"),
+            ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
+            ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
+            *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
+        ]
+    )
+    print(f"passwords: {stack.state / 'stack.json'}; logs: {stack.state / 'logs'}")
+    return code
+
+
+def _running(options: argparse.Namespace) -> list[str]:
+    return [part for part in hsds.PARTS if part in options.only]
+
+
+def _build(options: argparse.Namespace) -> int:
+    from storeside.stack import aistore_build
+
+    cache = options.folder / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    aistore_build.build(cache, _tell)
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from storeside.stack import demo, speech_corpus
+
+    if options.input:
+        speech_corpus.own_audio(options.input)  # so that a wrong folder is reported before anything starts
+    stack = Stack.load(options.folder)
+    keep = bool(stack and Supervisor(stack).running())
+    try:
+        stack = up(options.folder)
+        _print_table(demo.run(stack, options.input, options.count))
+    finally:
+        if not keep and (stack := Stack.load(options.folder)):
+            _tell("taking the stack down; 'make up' keeps it up")
+            Supervisor(stack).stop()
+    return 0
+
+
+def _demo_hsds(options: argparse.Namespace) -> int:
+    from storeside.stack import hsds_demo
+
+    stack = Stack.load(options.folder)
+    keep = bool(stack and Supervisor(stack).running())
+    try:
+        stack = up(options.folder, only=("s3", "clickhouse", "hsds"))
+        _print_table(hsds_demo.run(stack))
+    finally:
+        if not keep and (stack := Stack.load(options.folder)):
+            Supervisor(stack).stop()
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    stack = Stack.load(options.folder)
+    if stack:
+        Supervisor(stack).stop()
+    print("the stack is down")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    return _print_status(_load(options.folder))
+
+
+def _restart(options: argparse.Namespace) -> int:
+    stack = _load(options.folder)
+    supervisor = Supervisor(stack)
+    name = options.component
+    of_part = stages(stack, [_part(name)]) if name in supervisor.names() else []
+    supervisor.restart(name, (component for stage in of_part for component in stage))
+    print(f"{name} was restarted and is healthy")
+    return 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    folder = _load(options.folder).state / "logs"
+    name = options.component
+    paths = [folder / f"{name}.log"] if name else sorted(folder.glob("*.log"))
+    if not paths or not all(path.exists() for path in paths):
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.log"))) or "none yet"
+        raise StackError(f"there is no log of {name or 'anything'}: {known}")
+    lines = ["-n", "100" if name else "10", *(["-F"] if options.follow else [])]
+    return subprocess.run(["tail", *lines, *map(str, paths)], check=False).returncode
+
+
+def _env(options: argparse.Namespace) -> int:
+    stack = _load(options.folder)
+    for name, value in {**airflow.environment(stack), **clients_environment(stack), **direct(os.environ)}.items():
+        print(f"export {name}={shlex.quote(value)}")
+    return 0
+
+
+def clients_environment(stack: Stack) -> dict[str, str]:
+    """Return the variables, secrets included, by which boto3 and `python -m storeside.transfer` find this stack."""
+    access_key, secret_key = s3.keys(stack)
+    return {
+        "CLICKHOUSE_HOST": HOST,
+        "CLICKHOUSE_PORT": str(stack.ports["clickhouse_http"]),
+        "CLICKHOUSE_USER": USER,
+        "CLICKHOUSE_PASSWORD": stack.secrets["clickhouse"],
+        "AWS_ENDPOINT_URL": stack.url("s3"),
+        "AWS_ACCESS_KEY_ID": access_key,
+        "AWS_SECRET_ACCESS_KEY": secret_key,
+        "AWS_DEFAULT_REGION": s3.REGION,
+    }
+
+
+def _components(stack: Stack, part: str) -> list[Component]:
+    if part == "s3":
+        return s3.components(stack)
+    if part == "clickhouse":
+        return clickhouse.components(stack)
+    if part in hsds.PARTS:
+        return hsds.components(stack, part, _tell)
+    if part == "podrunner":
+        from storeside.stack.podrunner import component as podrunner
+
+        return podrunner.components(stack, IMAGES)
+    if part == "aistore":
+        from storeside.stack import aistore, aistore_build
+
+        return aistore.components(stack, aistore_build.build(stack.cache, _tell))
+    return airflow.components(stack)
+
+
+def _part(name: str) -> str:
+    """Return the part that a component belongs to."""
+    if name in PARTS:
+        return name
+    if name.startswith("hsds"):
+        return name.rpartition("-")[0]
+    return "aistore" if name.startswith("ais-") else "airflow"
+
+
+def _load(folder: Path) -> Stack:
+    stack = Stack.load(folder)
+    if stack is None:
+        raise StackError(f"there is no stack below {folder}: start one with 'python -m storeside.stack up'")
+    return stack
+
+
+def _print_status(stack: Stack) -> int:
+    supervisor = Supervisor(stack)
+    parts = {_part(name) for name in supervisor.names()}
+    found = supervisor.status(component for stage in stages(stack, parts) for component in stage)
+    if not found:
+        left = len(marked(stack.state))
+        print(f"the supervisor is gone, {left} processes are left: run up or down" if left else "the stack is down")
+        return 3
+    _print_table([("component", "state", "pid", "up"), *map(_row, found)])
+    for entry in found:
+        if entry.trouble:
+            print(f"{entry.name}: {entry.trouble}")
+    return 0 if all(entry.healthy for entry in found) else 1
+
+
+def _row(entry: Status) -> tuple[str, ...]:
+    state = "healthy" if entry.healthy else f"{entry.state}, not healthy"
+    uptime = "" if entry.uptime is None else f"{entry.uptime:.0f} s"
+    return entry.name, state, str(entry.pid or ""), uptime
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _folder(text: str) -> Path:
+    return Path(text).resolve()  # the processes of the stack work in other folders
+
+
+def _selection(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = sorted(set(names) - set(ALL_PARTS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(ALL_PARTS)}")
+    return names
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 16:
+        raise argparse.ArgumentTypeError("choose a number from 1 to 16")
+    return int(text)
+
+
+def _objects(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError("choose a number from 1 to 100000")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m storeside.stack", description="The embedded stack of Storeside.")
+    parser.add_argument(
+        "--folder", type=_folder, default=default_folder(), help="where the stack lives (default: %(default)s)"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("up", help="start what does not run and wait until it is healthy")
+    command.add_argument("--targets", type=_count, help=f"AIStore targets of a new stack (default: {TARGETS})")
+    command.add_argument(
+        "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(ALL_PARTS)}"
+    )
+    command.set_defaults(run=_up)
+    command = commands.add_parser("build", help="build AIStore, which the first start does otherwise")
+    command.set_defaults(run=_build)
+    command = commands.add_parser("demo", help="run the speech pipeline on recordings and print what happened")
+    command.add_argument("--input", type=Path, help="folder of your own audio (default: recordings from LibriVox)")
+    command.add_argument("--count", type=_objects, default=300, help="recordings to make (default: %(default)s)")
+    command.set_defaults(run=_demo)
+    command = commands.add_parser("demo-hsds", help="an array through HSDS, Parquet on S3 and ClickHouse")
+    command.set_defaults(run=_demo_hsds)
+    command = commands.add_parser("down", help="stop everything")
+    command.set_defaults(run=_down)
+    command = commands.add_parser("status", help="show components; exit status 0 healthy, 1 not healthy, 3 down")
+    command.set_defaults(run=_status)
+    command = commands.add_parser("restart", help="stop one component, start it again and wait until it is healthy")
+    command.add_argument("component", help="a name that 'status' shows")
+    command.set_defaults(run=_restart)
+    command = commands.add_parser("logs", help="show the last lines of logs")
+    command.add_argument("component", nargs="?")
+    command.add_argument("-f", "--follow", action="store_true", help="go on showing new lines")
+    command.set_defaults(run=_logs)
+    command = commands.add_parser("env", help="print shell lines that make 'airflow' use this stack; has passwords")
+    command.set_defaults(run=_env)
+    return parser

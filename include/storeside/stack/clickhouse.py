@@ -1,0 +1,73 @@
+"""The ClickHouse server as a component of the stack."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import urllib.parse
+from dataclasses import asdict
+
+from storeside.stack.clickhouse_server import USER, Config
+from storeside.stack.component import Component
+from storeside.stack.probes import answers
+from storeside.stack.settings import SOURCES, Stack
+
+MEMORY_RATIO = 0.4
+
+
+def components(stack: Stack) -> list[Component]:
+    """Return the ClickHouse server; writes its configuration file, which only its owner can read."""
+    folder = stack.state / "clickhouse"
+    config = Config(
+        folder=str(folder),
+        http_port=stack.ports["clickhouse_http"],
+        tcp_port=stack.ports["clickhouse_tcp"],
+        password=stack.secrets["clickhouse"],
+        memory_ratio=MEMORY_RATIO,
+        collections=collections(stack),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "launcher.json"
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600)
+    new.write_text(json.dumps(asdict(config), indent=1))
+    new.replace(path)
+    return [
+        Component(
+            name="clickhouse",
+            command=(sys.executable, "-m", "storeside.stack.clickhouse_server", "--config", str(path)),
+            healthy=lambda: healthy(stack),
+            directory=SOURCES,
+            stop_seconds=40,
+            ports=(config.http_port, config.tcp_port),
+        )
+    ]
+
+
+def collections(stack: Stack) -> dict[str, dict[str, str]]:
+    """Return the named collections that let queries read S3 without credentials in their text.
+
+    Use: ``s3(storeside_s3, url = 'http://…/bucket/key')`` or ``s3(storeside_s3, filename = 'bucket/key')``.
+    """
+    return {
+        "storeside_s3": {
+            "url": stack.url("s3") + "/",
+            "access_key_id": stack.secrets["s3_access_key"],
+            "secret_access_key": stack.secrets["s3_secret_key"],
+        },
+        "storeside_aistore": {
+            "url": stack.url("ais_proxy") + "/",
+            "access_key_id": "storeside",
+            "secret_access_key": "storeside",
+        },
+    }
+
+
+def healthy(stack: Stack) -> bool:
+    """Whether the server answers and accepts the product's user."""
+    query = urllib.parse.urlencode({"query": "SELECT 1"})
+    login = base64.b64encode(f"{USER}:{stack.secrets['clickhouse']}".encode()).decode()
+    url = f"{stack.url('clickhouse_http')}/?{query}"
+    return answers(url, headers={"Authorization": f"Basic {login}"})

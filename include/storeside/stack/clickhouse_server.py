@@ -1,0 +1,296 @@
+"""Run the ClickHouse server that is inside the chdb-core wheel.
+
+The wheel's engine is clickhouse-local, which opens ClickHouse's own HTTP and TCP handlers on ``SYSTEM START
+LISTEN``. It serves until its list of statements ends; the last statement reads a named pipe, and closing
+that pipe ends the server cleanly.
+
+Usage: ``python -m storeside.stack.clickhouse_server --config FILE`` with the fields of `Config` as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from storeside.stack.confine import confine
+from storeside.stack.probes import answers
+from storeside.stack.processes import listener
+from storeside.stack.settings import HOST, SOURCES, StackError
+
+PINNED = "26.9.0"
+USER = "storeside"
+DATABASE = "storeside"
+CLUSTER = "storeside"  # contains only this server, so that statements for clusters can be tried
+
+ENGINES = (
+    *("MergeTree", "AggregatingMergeTree", "CoalescingMergeTree", "CollapsingMergeTree", "GraphiteMergeTree"),
+    *("ReplacingMergeTree", "SummingMergeTree", "VersionedCollapsingMergeTree"),
+    *("Buffer", "Dictionary", "GenerateRandom", "Join", "Log", "MaterializedView", "Memory", "Merge", "Null"),
+    *("S3", "Set", "StripeLog", "TinyLog", "View", "WindowView"),
+)
+GRANTS = (
+    "SHOW, SELECT, INSERT, ALTER TABLE, ALTER VIEW, ALTER DATABASE, CREATE DATABASE, CREATE TABLE, CREATE VIEW, "
+    "CREATE TEMPORARY TABLE, DROP, UNDROP TABLE, TRUNCATE, OPTIMIZE, MOVE PARTITION BETWEEN SHARDS, dictGet, "
+    "SYSTEM FLUSH LOGS, SYSTEM MERGES, SYSTEM DROP CACHE ON *.*",
+    "CREATE FUNCTION, DROP FUNCTION ON *.*",
+    "READ, WRITE ON S3",
+    *(f"TABLE ENGINE ON {engine}" for engine in ENGINES),
+)
+# The session that runs the statements of this file has no password. Its only slot is taken as long as
+# the server runs, so no other client can use it.
+BOOT_GRANTS = (
+    "SYSTEM LISTEN ON *.*",
+    "FILE, CREATE TEMPORARY TABLE ON *.*",
+    f"CREATE DATABASE ON {DATABASE}.*",
+)
+LOGS = ("query_log", "part_log")
+
+CONFIG_XML = """\
+<clickhouse>
+  <listen_host>{host}</listen_host>
+  <http_port>{http_port}</http_port>
+  <tcp_port>{tcp_port}</tcp_port>
+  <path>{data}/</path>
+  <tmp_path>{folder}/tmp/</tmp_path>
+  <user_files_path>{folder}/user_files/</user_files_path>
+  <user_scripts_path>{folder}/user_scripts/</user_scripts_path>
+  <format_schema_path>{folder}/format_schemas/</format_schema_path>
+  <users_config>{folder}/users.xml</users_config>
+  <access_control_improvements>
+    <table_engines_require_grant>true</table_engines_require_grant>
+  </access_control_improvements>
+  <logger>
+    <level>warning</level><console>0</console>
+    <log>{folder}/server.log</log><errorlog>{folder}/server.err.log</errorlog>
+    <size>10M</size><count>2</count>
+  </logger>
+  <max_server_memory_usage_to_ram_ratio>{memory_ratio}</max_server_memory_usage_to_ram_ratio>
+  <mark_cache_size>268435456</mark_cache_size>
+  <uncompressed_cache_size>0</uncompressed_cache_size>
+  <page_cache_min_size>33554432</page_cache_min_size><page_cache_max_size>268435456</page_cache_max_size>
+  {logs}
+  <named_collections>{collections}</named_collections>
+  <remote_servers><{cluster}><shard><replica>
+    <host>{host}</host><port>{tcp_port}</port><user>{user}</user><password>{password}</password>
+  </replica></shard></{cluster}></remote_servers>
+</clickhouse>
+"""
+LOG_XML = (
+    "<{0}><database>system</database><table>{0}</table>"
+    "<flush_interval_milliseconds>1000</flush_interval_milliseconds></{0}>"
+)
+USERS_XML = """\
+<clickhouse>
+  <profiles>
+    <default/>
+    <boot><max_sessions_for_user>1</max_sessions_for_user></boot>
+  </profiles>
+  <quotas><default/></quotas>
+  <users>
+    <default>
+      <password/>
+      <networks><ip>127.0.0.1</ip></networks>
+      <profile>boot</profile><quota>default</quota>
+      <grants>{boot_grants}</grants>
+    </default>
+    <{user}>
+      <password_sha256_hex>{digest}</password_sha256_hex>
+      <networks><ip>127.0.0.1</ip><ip>::1</ip></networks>
+      <profile>default</profile><quota>default</quota>
+      <default_database>{database}</default_database>
+      <grants>{grants}</grants>
+    </{user}>
+  </users>
+</clickhouse>
+"""
+SYSTEM_PATHS = (
+    *(
+        "/dev",
+        "/proc",
+        "/sys",
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/share/zoneinfo",
+        "/usr/share/ca-certificates",
+    ),
+    *("/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf"),
+    *("/etc/localtime", "/etc/ssl", "/etc/pki", "/etc/ld.so.cache"),
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Where and how to serve; `collections` are ClickHouse's named collections, such as S3 keys."""
+
+    folder: str
+    http_port: int
+    tcp_port: int
+    password: str = field(repr=False)
+    memory_ratio: float = 0.6
+    collections: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
+
+
+def serve(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    Raises:
+        StackError: another server has the folder, a port is taken, or the wheel is not the pinned one.
+    """
+    folder = Path(config.folder).resolve()
+    os.umask(0o077)
+    for name in ("data", "tmp", "user_files", "user_scripts", "format_schemas", ".clickhouse-local"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    lock = _lock(folder)
+    for port in (config.http_port, config.tcp_port):
+        owner = listener(port)
+        if owner:  # the engine would only print this, and another server could answer /ping
+            raise StackError(f"port {port} of clickhouse is taken by {owner}")
+    _write_configuration(config, folder)
+    pipe = folder / "stop.fifo"
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    hold = os.open(pipe, os.O_RDWR)
+    os.environ["HOME"] = str(folder)
+    readable = [Path(path) for path in (*SYSTEM_PATHS, sys.prefix, sys.base_prefix, SOURCES)]
+    if not confine([folder, Path("/dev/null")], readable):
+        print("this kernel has no Landlock: the SQL function file() can read this user's files", flush=True)
+    engine = _Engine(load_engine(), _statements(pipe), folder / "data")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: engine.ended.set())
+    engine.start()
+    while not engine.ended.wait(0.1) and not answers(f"http://{HOST}:{config.http_port}/ping"):
+        pass
+    if not engine.ended.is_set():
+        print(f"ready on http://{HOST}:{config.http_port}, pid {os.getpid()}", flush=True)
+    engine.ended.wait()
+    os.close(hold)
+    engine.join(30)
+    lock.close()
+    if engine.error:
+        print(f"clickhouse stopped: {engine.error}", file=sys.stderr, flush=True)
+    return 1 if engine.error or engine.is_alive() else 0
+
+
+def load_engine() -> Any:
+    """Import the engine and check that its private entry point is the one that this launcher was written for.
+
+    Raises:
+        StackError: chdb-core is absent, of another version, or has no such entry point.
+    """
+    try:
+        version = importlib.metadata.version("chdb-core")
+        from chdb import _chdb
+    except ImportError as error:
+        raise StackError(f"chdb-core=={PINNED} cannot be imported: {error}; install requirements.lock") from error
+    if version != PINNED or not callable(getattr(_chdb, "query", None)):
+        found = f"chdb-core {version}" + ("" if hasattr(_chdb, "query") else " without chdb._chdb.query")
+        raise StackError(
+            f"the ClickHouse launcher needs chdb-core=={PINNED}, found {found}; install requirements.lock"
+        )
+    return _chdb
+
+
+class _Engine(threading.Thread):
+    """The thread that runs the engine's statements."""
+
+    def __init__(self, module: Any, statements: str, data: Path) -> None:
+        super().__init__(name="clickhouse", daemon=True)
+        self.ended = threading.Event()
+        self.error: Exception | None = None
+        self._module, self._statements, self._data = module, statements, data
+        module.set_signal_handlers_enabled(False)
+
+    def run(self) -> None:
+        """Run the statements until the pipe is closed."""
+        try:
+            # The format also becomes the server's default output format.
+            self._module.query(self._statements, "TabSeparated", path=str(self._data))
+            if not self.ended.is_set():
+                self.error = RuntimeError("its statements ended early")
+        except Exception as error:
+            self.error = error
+        self.ended.set()
+
+
+def _statements(pipe: Path) -> str:
+    path = str(pipe).replace("\\", "\\\\").replace("'", "\\'")
+    wait = f"file('{path}', 'LineAsString', 'l String') SETTINGS storage_file_read_method='read'"
+    start = f"CREATE DATABASE IF NOT EXISTS {DATABASE}; SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
+    return f"{start} SELECT * FROM {wait};"
+
+
+def _lock(folder: Path) -> Any:
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise StackError(f"another ClickHouse server runs in {folder}: stop it first") from error
+    return lock
+
+
+def _write_configuration(config: Config, folder: Path) -> None:
+    collections = "".join(
+        f"<{name}>{''.join(f'<{key}>{escape(value)}</{key}>' for key, value in values.items())}</{name}>"
+        for name, values in config.collections.items()
+    )
+    text = CONFIG_XML.format(
+        host=HOST,
+        http_port=config.http_port,
+        tcp_port=config.tcp_port,
+        folder=escape(str(folder)),
+        data=escape(str(folder / "data")),
+        memory_ratio=config.memory_ratio,
+        logs="".join(LOG_XML.format(name) for name in LOGS),
+        collections=collections,
+        cluster=CLUSTER,
+        user=USER,
+        password=escape(config.password),
+    )
+    users = USERS_XML.format(
+        user=USER,
+        database=DATABASE,
+        digest=hashlib.sha256(config.password.encode()).hexdigest(),
+        grants=_queries((*GRANTS, *(f"NAMED COLLECTION ON {name}" for name in config.collections))),
+        boot_grants=_queries(BOOT_GRANTS),
+    )
+    for path, content in ((folder / ".clickhouse-local" / "config.xml", text), (folder / "users.xml", users)):
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(content)
+    shutil.rmtree(folder / "tmp")
+    (folder / "tmp").mkdir()
+
+
+def _queries(grants: tuple[str, ...]) -> str:
+    return "".join(f"<query>GRANT {grant}</query>" for grant in grants)
+
+
+def main() -> int:
+    """Serve with the configuration named on the command line."""
+    parser = argparse.ArgumentParser(description="Run the ClickHouse server of the chdb-core wheel.")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file with the fields of Config")
+    try:
+        return serve(Config(**json.loads(parser.parse_args().config.read_text())))
+    except StackError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # the engine's threads do not survive a normal interpreter shutdown

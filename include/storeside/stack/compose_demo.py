@@ -1,0 +1,56 @@
+"""``python -m storeside.stack.compose_demo FOLDER``: send recordings through the pipeline of the compose stack.
+
+It finds the systems by the connections in its environment, as the doctor does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from storeside.doctor import connections
+from storeside.stack.airflow_api import AirflowApi
+
+BUCKET = "recordings"
+DAG = "speech_pipeline"
+URL = "http://api-server:8080"
+_SECONDS = 600
+
+
+def main(folder: str) -> int:
+    """Upload every audio file of the folder, run the pipeline and print the manifest; return 1 if it failed."""
+    systems = connections.systems(connections.found(os.environ, connections.IDS), BUCKET)
+    if systems.s3 is None or systems.clickhouse is None:
+        print("error: there are no connections to S3 and ClickHouse in the environment", file=sys.stderr)
+        return 1
+    s3, clickhouse = systems.s3(), systems.clickhouse()
+    if not Path(folder).is_dir():
+        print(f"error: {folder} is not a folder: set RECORDINGS to one that holds audio files", file=sys.stderr)
+        return 1
+    files = sorted(path for path in Path(folder).iterdir() if path.suffix in (".flac", ".wav", ".mp3", ".ogg"))
+    for path in files:
+        s3.upload_file(str(path), BUCKET, f"demo/{path.name}")
+    print(f"{len(files)} recordings in s3://{BUCKET}/demo/", flush=True)
+    api = AirflowApi(URL, "admin", os.environ["AIRFLOW_ADMIN_PASSWORD"])
+    deadline = time.monotonic() + _SECONDS
+    while DAG not in {dag["dag_id"] for dag in api.get("dags", limit=100)["dags"]}:
+        if time.monotonic() > deadline:
+            print(f"error: Airflow has not read {DAG} after {_SECONDS} s: docker compose logs dag-processor")
+            return 1
+        time.sleep(2)
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    state = api.wait(DAG, api.trigger(DAG, {"prefix": "demo/"}), _SECONDS)["state"]
+    print(f"{DAG}: {state}")
+    rows = clickhouse.query(
+        "SELECT object, round(duration_seconds, 1), sample_rate, round(rms_dbfs, 1) FROM storeside.speech FINAL"
+        " WHERE startsWith(object, 'demo/') ORDER BY object"
+    ).result_rows
+    for row in rows:
+        print(*row, sep="\t")
+    return 0 if state == "success" and len(rows) == len(files) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "."))

@@ -1,0 +1,224 @@
+"""``make demo``: real speech through the whole pipeline on the embedded stack, with a table of the results."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore.cluster import Cluster
+from storeside.sql.answers import first_row, whole_answers
+from storeside.stack import s3, speech_corpus
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.clickhouse_server import USER
+from storeside.stack.settings import CHECKOUT, HOST, Stack, StackError
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+    from types_boto3_s3 import S3Client
+
+DAG = "speech_pipeline"
+RECORDINGS = CHECKOUT / "tests" / "data" / "speech"
+RUN_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The demo's upload into S3."""
+
+    prefix: str
+    objects: int
+    bytes: int
+    broken: int
+
+
+def run(stack: Stack, own: Path | None, count: int) -> list[tuple[str, str]]:
+    """Upload speech, run the pipeline on it twice, and return the rows of the result table.
+
+    Raises:
+        StackError: `own` holds no audio, or a run failed; the message has the failing task's last lines.
+    """
+    api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
+    clickhouse = clickhouse_client(stack)
+    prefix = time.strftime("demo/%Y%m%d-%H%M%S/", time.gmtime())
+    _tell("making recordings" if own is None else f"taking recordings from {own}")
+    upload = _upload(stack, prefix, own, count)
+    _tell(f"{upload.objects} recordings ({upload.bytes / 1e6:.1f} MB) are in s3://{s3.BUCKET}/{prefix}")
+    _wait_for_dag(api)
+    read_before = bytes_sent_to_clients(stack)
+    started = first_row(clickhouse.query("SELECT now64(3)"))[0]
+    seconds = _run_pipeline(api, prefix)
+    read = bytes_sent_to_clients(stack) - read_before
+    before = _rows(clickhouse)
+    _run_again(api, prefix)
+    again = _rows(clickhouse) - before
+    return _table(stack, clickhouse, upload, Outcome(started, seconds, read, again))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Start and seconds of the first run, object bytes sent to clients meanwhile, and rows of the second run."""
+
+    started: datetime
+    seconds: float
+    read: int
+    again: int
+
+
+def clickhouse_client(stack: Stack) -> Any:
+    """Return a clickhouse-connect client of the stack's server, which threads may share."""
+    import clickhouse_connect
+
+    return whole_answers(clickhouse_connect.get_client(
+        host=HOST, port=stack.ports["clickhouse_http"], username=USER, password=stack.secrets["clickhouse"],
+        autogenerate_session_id=False,
+    ))  # fmt: skip
+
+
+def bytes_sent_to_clients(stack: Stack) -> int:
+    """Return the bytes of objects that the cluster's targets have sent to outside clients (their GET counter)."""
+    performance: Mapping[str, Any] = Cluster(stack.url("ais_proxy")).client().cluster().get_performance()
+    return sum(int(node["tracker"].get("get.size", 0)) for node in performance.values())
+
+
+def _upload(stack: Stack, prefix: str, own: Path | None, count: int) -> Upload:
+    folder = stack.state / "demo"
+    broken: Mapping[str, str] = {}
+    if own is None:
+        speech_corpus.make(RECORDINGS, folder / prefix, count, seed=int(time.time()))
+        broken = speech_corpus.make_bad(folder / prefix)
+        files = {prefix + str(p.relative_to(folder / prefix)): p for p in (folder / prefix).rglob("*") if p.is_file()}
+    else:
+        files = {prefix + str(p.relative_to(own)): p for p in speech_corpus.own_audio(own)}
+    client: S3Client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda item: client.upload_file(str(item[1]), s3.BUCKET, item[0]), files.items()))
+    return Upload(prefix, len(files), sum(p.stat().st_size for p in files.values()), len(broken))
+
+
+def _wait_for_dag(api: AirflowApi, seconds: float = 90) -> None:
+    """Wait until the DAG processor has read the DAG, and unpause it."""
+    import requests
+
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+            return
+        except requests.HTTPError as e:
+            errors = api.get("importErrors")["import_errors"]
+            if errors:
+                raise StackError(
+                    f"the DAG cannot be read: {errors[0]['stack_trace'].strip().splitlines()[-1]}"
+                ) from e
+            if time.monotonic() > deadline:
+                raise StackError(f"Airflow has not read {DAG} after {seconds:.0f} s: see 'make logs'") from e
+            time.sleep(0.5)
+
+
+def _run_pipeline(api: AirflowApi, prefix: str) -> float:
+    """Run the DAG to its end and return its seconds. Raises StackError with a failed task's last lines."""
+    started = time.monotonic()
+    run = api.trigger(DAG, {"prefix": prefix})
+    _tell(f"run {run} of {DAG}")
+    seen: dict[str, str] = {}
+    while (state := api.run(DAG, run)["state"]) not in ("success", "failed"):
+        _tell_tasks(api, run, seen, started)
+        if time.monotonic() - started > RUN_SECONDS:
+            raise StackError(f"run {run} is still {state} after {RUN_SECONDS} s: see it in Airflow")
+        time.sleep(0.5)
+    _tell_tasks(api, run, seen, started)
+    if state == "failed":
+        task = next(t for t in api.task_instances(DAG, run) if t["state"] == "failed")
+        last = api.log(DAG, run, task["task_id"], task["try_number"]).strip().splitlines()[-12:]
+        raise StackError(f"task {task['task_id']} of run {run} failed:\n" + "\n".join(last))
+    return time.monotonic() - started
+
+
+def _run_again(api: AirflowApi, prefix: str) -> None:
+    """Wait for the run that the uploads' events started; start one if there is none."""
+    waiting = [r for r in api.runs(DAG) if r["state"] in ("queued", "running")]
+    if not waiting:
+        _run_pipeline(api, prefix)
+    for found in waiting:
+        _tell(f"run {found['dag_run_id']} of {DAG}, started by the uploads' S3 events")
+        api.wait(DAG, found["dag_run_id"], RUN_SECONDS)
+
+
+def _rows(clickhouse: Client) -> int:
+    return int(first_row(clickhouse.query("SELECT count() FROM storeside.speech"))[0])
+
+
+def _tell_tasks(api: AirflowApi, run: str, seen: dict[str, str], started: float) -> None:
+    """Print each task once it has ended."""
+    for task in api.task_instances(DAG, run):
+        name, state = task["task_id"], task["state"] or ""
+        if state in ("success", "failed") and seen.get(name) != state:
+            seen[name] = state
+            _tell(f"  {name:20} {state:8} {time.monotonic() - started:6.1f} s")
+
+
+def _table(stack: Stack, clickhouse: Client, upload: Upload, outcome: Outcome) -> list[tuple[str, str]]:
+    """Summarise from ClickHouse the outcomes of the uploaded recordings, over all runs."""
+    bound = {"prefix": upload.prefix, "started": outcome.started}
+    done, failed, size_in, size_out = first_row(
+        clickhouse.query(
+            "SELECT countIf(status = 'done'), countIf(status = 'failed'),"
+            " sumIf(bytes_in, status = 'done'), sum(bytes_out)"
+            " FROM storeside.objects FINAL"
+            " WHERE destination = 'ais://speech' AND startsWith(object, {prefix:String})",
+            parameters=bound,
+        )
+    )
+    failures = clickhouse.query(
+        "SELECT substring(object, length({prefix:String}) + 1), reason FROM storeside.objects FINAL"
+        " WHERE startsWith(object, {prefix:String}) AND status = 'failed'"
+        " ORDER BY object LIMIT 10",
+        parameters=bound,
+    ).result_rows
+    rows, audio = first_row(
+        clickhouse.query(
+            "SELECT count(), sum(duration_seconds) FROM storeside.speech"
+            " WHERE startsWith(source_object, {prefix:String})",
+            parameters=bound,
+        )
+    )
+    transcoding, working, pulled, checked, invalid = first_row(
+        clickhouse.query(
+            "SELECT sumIf(seconds, task_id = 'transcode' AND done > 0),"
+            " sumIf(job_seconds, task_id = 'transcode' AND done > 0), sumIf(bytes_out, task_id = 'probe'),"
+            " sumIf(listed, kind = 'validate'), sumIf(failed, kind = 'validate')"
+            " FROM storeside.runs FINAL WHERE recorded_at >= {started:DateTime64(3)}",
+            parameters=bound,
+        )
+    )
+    broken = f", {upload.broken} of them broken on purpose" if upload.broken else ""
+    verdict = f"passed, {checked} rows" if checked and not invalid else f"{invalid} of {checked} rows are not valid"
+    return [
+        ("recordings in S3", f"{upload.objects} objects, {upload.bytes / 1e6:.1f} MB{broken}"),
+        ("transcoded in the cluster", f"{done} objects, {size_in / 1e6:.1f} MB in, {size_out / 1e6:.1f} MB out"),
+        ("", f"{working:.1f} s of work in the cluster, {done / max(working, 0.001):.1f} objects/s"),
+        ("", f"{transcoding:.1f} s with planning, starting the ETL, reconciling and retrying"),
+        ("not transcoded", f"{failed} objects" + (":" if failures else "")),
+        *(("", f"{name}: {reason}") for name, reason in failures),
+        (
+            "audio read by Airflow workers",
+            f"{max(outcome.read - pulled, 0)} bytes of {size_in / 1e6:.1f} MB transformed",
+        ),
+        ("", f"ClickHouse pulled {pulled / 1e3:.0f} kB of facts from the cluster"),
+        ("validation", verdict),
+        ("rows loaded", f"{rows}, {audio / 60:.1f} minutes of speech"),
+        ("rows loaded by a second run", str(outcome.again)),
+        ("whole run", f"{outcome.seconds:.1f} s"),
+        ("look at it", f"make up, then {stack.url('airflow')}/dags/{DAG}"),
+        ("", "SELECT object, duration_seconds, rms_dbfs FROM storeside.speech LIMIT 5"),
+    ]
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,252 @@
+"""HSDS as an optional component of the stack: a service node and two data nodes on unix sockets.
+
+It has its own environment, since it pins packages that Airflow pins as well. It stores its data in a folder,
+or, with the part ``hsds-s3``, in a bucket of the embedded S3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from storeside.stack import s3
+from storeside.stack.component import Component
+from storeside.stack.settings import Stack, StackError, default_folder
+
+PARTS = ("hsds", "hsds-s3")
+REQUIREMENTS = Path(__file__).with_name("hsds_requirements.txt")
+DATA_NODES = 2
+USERS = ("admin", "storeside", "reader")
+BUCKET = "hsds"
+# Linux' limit for the path of a socket.
+_MOST_PATH = 107
+
+
+@dataclass(frozen=True)
+class Login:
+    """A client's access: the endpoint, and one of the users with its password."""
+
+    endpoint: str
+    username: str
+    password: str
+
+
+def login(stack: Stack, username: str = "storeside", part: str = "hsds") -> Login:
+    """Return the endpoint and a user's password. Raises StackError if HSDS was never started."""
+    try:
+        record = dict(line.split(":", 1) for line in _passwords(stack, part).read_text().splitlines())
+    except FileNotFoundError as error:
+        raise StackError(f"there is no HSDS below {stack.state}: start it with 'up --only s3,{part}'") from error
+    return Login(_url(_socket(stack, part, "sn")), username, record[username])
+
+
+def connection(stack: Stack) -> dict[str, Any] | None:
+    """Return the Airflow connection to HSDS; None if HSDS was never started."""
+    part = next((part for part in PARTS if _passwords(stack, part).exists()), None)
+    if part is None:
+        return None
+    found = login(stack, part=part)
+    return {
+        "conn_type": "http",
+        "login": found.username,
+        "password": found.password,
+        "extra": {"endpoint": found.endpoint},
+    }
+
+
+def components(stack: Stack, part: str, tell: Callable[[str], object] = lambda text: None) -> list[Component]:
+    """Return the nodes, data nodes first; installs HSDS if it is absent, and writes its configuration.
+
+    Raises:
+        StackError: HSDS cannot be installed, or the path of the stack is too long for sockets.
+    """
+    python = install(stack.cache, tell)
+    home = _home(stack, part)
+    for folder in (home, home / "data" / BUCKET):
+        folder.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    _configure(stack, part)
+    nodes = [f"dn{number}" for number in range(DATA_NODES)]
+    sockets = [_socket(stack, part, node) for node in nodes]
+    shared = (
+        "--standalone",
+        "--use_socket",
+        f"--dn_urls={','.join(map(_url, sockets))}",
+        f"--hsds_endpoint={_url(_socket(stack, part, 'sn'))}",
+        f"--config_dir={home}",
+        *(() if part == "hsds-s3" else (f"--root_dir={home / 'data'}",)),
+    )
+    types = [("--node_type=dn", f"--node_number={number}") for number in range(DATA_NODES)]
+    types.append(("--node_type=sn", f"--sn_url={_url(_socket(stack, part, 'sn'))}"))
+    # A killed node leaves its socket, which the next one would take for that of a running node.
+    start = ("/bin/sh", "-c", 'rm -f "$0" && exec "$@"')
+    return [
+        Component(
+            name=f"{part}-{node}",
+            command=(*start, str(path), str(python), "-m", "hsds.node_runner", *kind, *shared),
+            healthy=partial(_healthy, path),
+            environment=_environment(stack, part),
+            directory=home,
+        )
+        for node, path, kind in zip([*nodes, "sn"], [*sockets, _socket(stack, part, "sn")], types, strict=True)
+    ]
+
+
+def prepare(stack: Stack, part: str = "hsds") -> None:
+    """Create the folder ``/home`` of the running server, and one in it of `storeside`; with S3, the bucket first.
+
+    Raises:
+        StackError: the server refuses it.
+    """
+    if part == "hsds-s3":
+        client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+        if BUCKET not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
+            client.create_bucket(Bucket=BUCKET)
+    admin = login(stack, "admin", part)
+    authorization = "Basic " + b64encode(f"{admin.username}:{admin.password}".encode()).decode()
+    headers = {"Authorization": authorization, "Content-Type": "application/json"}
+    for folder, owner in (("/home", "admin"), ("/home/storeside", "storeside")):
+        body = json.dumps({"folder": True, "owner": owner})
+        with contextlib.closing(_Connection(_socket(stack, part, "sn"), 30)) as node:
+            node.request("PUT", f"/?domain={folder}", body, headers)
+            answer = node.getresponse()
+        if answer.status not in (HTTPStatus.CREATED, HTTPStatus.CONFLICT):
+            raise StackError(f"HSDS does not create {folder}: {answer.status} {answer.reason}")
+
+
+def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
+    """Return the interpreter of HSDS's environment below `cache`; makes the environment first if it is absent.
+
+    Raises:
+        StackError: uv is absent or the packages cannot be installed.
+    """
+    version = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:10]
+    folder = cache / f"hsds-{sys.version_info.major}.{sys.version_info.minor}-{version}"
+    python = folder / "bin" / "python"
+    if folder.exists():
+        return python
+    uv = default_folder() / "uv" / "bin" / "uv"
+    command = str(uv) if uv.exists() else shutil.which("uv")
+    if command is None:
+        raise StackError(f"uv is needed to install HSDS and is not at {uv}: run 'make install'")
+    tell("installing HSDS, once")
+    cache.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix="hsds-", dir=cache))
+    sync = (
+        "pip",
+        "sync",
+        "--quiet",
+        "--require-hashes",
+        "--python",
+        str(new / "bin" / "python"),
+    )
+    try:
+        for step in (
+            ("venv", "--quiet", "--clear", "--python", sys.executable, str(new)),
+            (*sync, str(REQUIREMENTS)),
+        ):
+            done = subprocess.run([command, *step], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise StackError(f"HSDS cannot be installed: {' '.join(done.stderr.split())[-500:]}")
+        with contextlib.suppress(OSError):  # another process was faster
+            new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return python
+
+
+def _configure(stack: Stack, part: str) -> None:
+    """Write users and settings; passwords are made once."""
+    passwords = _passwords(stack, part)
+    if not passwords.exists():
+        new = passwords.with_suffix(".new")
+        new.touch(mode=0o600)
+        new.write_text("".join(f"{user}:{secrets.token_urlsafe(24)}\n" for user in USERS))
+        new.replace(passwords)
+    settings = {
+        "allow_noauth": False,
+        "admin_user": "admin",
+        "aws_region": s3.REGION,
+        "bucket_name": BUCKET,
+        "groups_file": "",
+        "log_level": "WARNING",
+        "password_file": str(passwords),
+        # a chunk is seldom read twice: of the default 128 MB for each node most would be garbage
+        "chunk_mem_cache_size": "32m",
+        "metadata_mem_cache_size": "16m",
+    }
+    (_home(stack, part) / "override.yml").write_text(json.dumps(settings, indent=1))  # JSON is valid YAML
+
+
+def _environment(stack: Stack, part: str) -> dict[str, str]:
+    memory = {"MALLOC_ARENA_MAX": "1"}  # threads share one memory arena
+    if part == "hsds":
+        return memory
+    access, secret = s3.keys(stack)
+    return {
+        **memory,
+        "AWS_S3_GATEWAY": stack.url("s3"),
+        "AWS_ACCESS_KEY_ID": access,
+        "AWS_SECRET_ACCESS_KEY": secret,
+    }
+
+
+def _home(stack: Stack, part: str) -> Path:
+    return stack.state / part
+
+
+def _passwords(stack: Stack, part: str) -> Path:
+    return _home(stack, part) / "passwords.txt"
+
+
+def _socket(stack: Stack, part: str, node: str) -> Path:
+    path = _home(stack, part) / f"{node}.sock"
+    if len(os.fsencode(path)) > _MOST_PATH:
+        raise StackError(
+            f"{path} is too long for a socket ({_MOST_PATH} bytes): set STORESIDE_HOME to a shorter path"
+        )
+    return path
+
+
+def _url(path: Path) -> str:
+    return "http+unix://" + str(path).replace("/", "%2F")
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to a unix socket."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _healthy(path: Path) -> bool:
+    """Whether a node answers that it is ready."""
+    try:
+        with contextlib.closing(_Connection(path, 1)) as node:
+            node.request("GET", "/info")
+            return bool(json.load(node.getresponse())["node"]["state"] == "READY")
+    except (OSError, ValueError, KeyError, http.client.HTTPException):
+        return False

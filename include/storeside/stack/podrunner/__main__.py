@@ -1,0 +1,35 @@
+"""``python -m storeside.stack.podrunner --config file.json`` runs the pod runner until it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import uvicorn
+
+from storeside.stack.podrunner.server import Api
+from storeside.stack.podrunner.settings import Settings
+
+
+def main() -> None:
+    """Serve."""
+    parser = argparse.ArgumentParser(prog="podrunner", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    settings = Settings.load(parser.parse_args().config)
+    uvicorn.run(
+        Api(settings).app(),
+        host=settings.host,
+        port=settings.port,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        log_level="warning",
+        timeout_keep_alive=3600,  # longer than client-go keeps an idle connection
+        timeout_graceful_shutdown=1,  # watches do not end by themselves
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The pod runner as a component of the embedded stack."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import ssl
+import sys
+import urllib.request
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+from storeside.stack.component import Component
+from storeside.stack.probes import UNANSWERED
+from storeside.stack.settings import HOST, SOURCES, Stack
+
+NAMESPACE = "ais"
+
+
+def folder(stack: Stack) -> Path:
+    """Return the folder that holds the runner's configuration, certificate and records."""
+    return stack.state / "podrunner"
+
+
+def service_account(stack: Stack) -> Path:
+    """Return the folder with ``ca.crt``, ``token`` and ``namespace`` that clients in "pods" look for."""
+    return folder(stack) / "serviceaccount"
+
+
+def kube_config(stack: Stack) -> Path:
+    """Return the kubeconfig file with which Kubernetes clients reach the runner."""
+    return folder(stack) / "kubeconfig"
+
+
+def node_name(target: int) -> str:
+    """Return the Kubernetes node that a target takes itself to be on."""
+    return f"node-target-{target}"
+
+
+def pod_name(target: int) -> str:
+    """Return the pod that a target takes itself to be in."""
+    return f"ais-target-{target}"
+
+
+def components(stack: Stack, images: Mapping[str, Mapping[str, Any]]) -> list[Component]:
+    """Write the runner's files and return its component.
+
+    `images` maps patterns of image names, without tag, to ``{"command": [...], "env": {...}, "cwd": "..."}``;
+    ``{port}``, ``{host}`` and ``{python}`` in commands and values are filled in for each pod.
+    """
+    home = folder(stack)
+    _write_credentials(home, service_account(stack))
+    _write_kube_config(stack)
+    config = home / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "host": HOST,
+                "port": stack.ports["podrunner"],
+                "namespace": NAMESPACE,
+                "token_file": str(service_account(stack) / "token"),
+                "certificate": str(home / "server.pem"),
+                "key": str(home / "server.key"),
+                "state": str(home),
+                "python": sys.executable,
+                "nodes": [
+                    {
+                        "name": pod_name(target),
+                        "node": node_name(target),
+                        "mounts": [str(stack.state / "aistore" / "data")],
+                    }
+                    for target in range(stack.targets)
+                ],
+                "images": {pattern: dict(image) for pattern, image in images.items()},
+            },
+            indent=1,
+        )
+    )
+    return [
+        Component(
+            name="podrunner",
+            command=(sys.executable, "-m", "storeside.stack.podrunner", "--config", str(config)),
+            directory=SOURCES,
+            healthy=partial(_healthy, stack),
+            start_seconds=30,
+        )
+    ]
+
+
+def _write_credentials(home: Path, account: Path) -> None:
+    """Make certificate and token once: AIStore's nodes read them when they start and keep them."""
+    account.mkdir(parents=True, exist_ok=True, mode=0o700)
+    home.chmod(0o700)
+    (account / "namespace").write_text(NAMESPACE)
+    token = account / "token"
+    if token.exists():
+        return
+    authority = trustme.CA()
+    certificate = authority.issue_cert(HOST, "localhost")
+    authority.cert_pem.write_to_path(str(account / "ca.crt"))
+    with open(home / "server.key", "wb", opener=_private) as file:
+        file.write(certificate.private_key_pem.bytes())
+    with open(home / "server.pem", "wb") as file:
+        file.writelines(blob.bytes() for blob in certificate.cert_chain_pems)
+    new = token.with_suffix(".new")
+    with open(new, "w", opener=_private) as file:
+        file.write(secrets.token_urlsafe(32))
+    new.replace(token)  # written last: a token shows that all files are complete
+
+
+def _write_kube_config(stack: Stack) -> None:
+    account = service_account(stack)
+    named = {"name": "storeside"}
+    cluster = {"server": stack.url("podrunner", "https"), "certificate-authority": str(account / "ca.crt")}
+    context = {"cluster": "storeside", "user": "storeside", "namespace": NAMESPACE}
+    record = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{**named, "cluster": cluster}],
+        "users": [{**named, "user": {"tokenFile": str(account / "token")}}],
+        "contexts": [{**named, "context": context}],
+        "current-context": "storeside",
+    }
+    kube_config(stack).write_text(json.dumps(record, indent=1))
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_TRUNC, 0o600)
+
+
+def _healthy(stack: Stack) -> bool:
+    try:
+        context = ssl.create_default_context(cafile=str(service_account(stack) / "ca.crt"))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        with opener.open(f"{stack.url('podrunner', 'https')}/healthz", timeout=1) as response:
+            return bool(response.status == 200)
+    except UNANSWERED:
+        return False

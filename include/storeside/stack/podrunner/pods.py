@@ -1,0 +1,281 @@
+"""Pods run as processes: each with its own port, environment, log, readiness probe and memory limit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storeside.stack.podrunner.processes import dies_with_parent, kill_tree, usage
+from storeside.stack.podrunner.settings import Image
+from storeside.stack.probes import UNANSWERED, Connection
+
+if TYPE_CHECKING:
+    from storeside.stack.podrunner.cluster import Cluster
+
+TAIL_BYTES = 2048
+LOG_BYTES = 16 << 20
+PASSED_ON = ("PATH", "HOME", "LANG")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "m": 1e-3}
+_UNITS |= {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_ANY_HOST = r"(?:0\.0\.0\.0|127\.0\.0\.1|localhost|\[::\])"
+_CONDITIONS = ("Initialized", "PodScheduled", "ContainersReady", "Ready")
+
+Manifest = dict[str, Any]
+
+
+class InvalidError(Exception):
+    """The object cannot be accepted."""
+
+
+def quantity(text: str) -> float:
+    """Convert a Kubernetes quantity such as ``512Mi`` to a number; ValueError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)([kMGTm]?|[KMGT]i)", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a Kubernetes quantity")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def free_port(host: str, preferred: int = 0) -> int:
+    """Return `preferred` if it can be bound, otherwise any port that can."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, preferred))
+        except OSError:
+            probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def now() -> str:
+    """Return the time as Kubernetes writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _at_port(arguments: list[str], container_port: int, port: int, host: str) -> list[str]:
+    """Make a command that listens on all addresses of its container listen on `host` and `port` instead."""
+    listening = rf"(--(?:port|bind)[= ]\S*?|-[pb] \S*?|{_ANY_HOST}:|^:)\b{container_port}\b"
+    inline = re.compile(listening)
+    result: list[str] = []
+    for argument in arguments:
+        if argument == str(container_port) and result and result[-1] in ("--port", "-p"):
+            result.append(str(port))
+        else:
+            result.append(inline.sub(rf"\g<1>{port}", argument).replace("0.0.0.0", host))  # noqa: S104
+    return result
+
+
+class Pod:
+    """One pod: its Kubernetes object, and the process that represents its first container."""
+
+    def __init__(self, manifest: Manifest, cluster: Cluster) -> None:
+        self.manifest = manifest
+        self.name = str(manifest["metadata"]["name"])
+        self.log = cluster.logs / f"{self.name}.log"
+        self.process: asyncio.subprocess.Process | None = None
+        self._cluster = cluster
+        self._container: Manifest = manifest["spec"]["containers"][0]
+        self._port = 0
+        self._limit: float | None = None
+        self._verdict = ""
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---- starting
+
+    async def start(self) -> None:
+        """Start the process, or record at once why that is impossible."""
+        try:
+            command, image = self._command()
+            limit = self._container.get("resources", {}).get("limits", {}).get("memory")
+            self._limit = quantity(limit) if limit is not None else None
+            self.log.unlink(missing_ok=True)
+            with self.log.open("ab") as log:  # appending, so that it can be truncated while it is written to
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    cwd=self._container.get("workingDir") or image.directory,
+                    env=self._environment(image),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=dies_with_parent(),
+                )
+        except InvalidError as error:
+            self._terminated(128, "ImageNotRunnable", str(error))
+        except (OSError, ValueError) as error:
+            self._terminated(127, "ContainerCannotRun", f"cannot start {self._container.get('image')!r}: {error}")
+        else:
+            self.process = process
+            self._cluster.ledger.add(process.pid, self.name)
+            self.manifest["status"].update(phase="Running", startTime=now())
+            self._state({"running": {"startedAt": now()}})
+            self._tasks = [asyncio.create_task(self._reap(process)), asyncio.create_task(self._probe())]
+
+    def _command(self) -> tuple[list[str], Image]:
+        settings = self._cluster.settings
+        name = self._container.get("image", "")
+        image = settings.image(name)
+        if image is None:
+            known = ", ".join(settings.images) or "none"
+            raise InvalidError(f"the pod runner knows no image {name!r}; it knows: {known}")
+        spec = self.manifest["spec"]
+        if len(spec["containers"]) > 1 or spec.get("initContainers"):
+            raise InvalidError("the pod runner runs pods of one container, without init containers")
+        self._port = self._cluster.claim_port(self.name)
+        given = [*self._container.get("command", ()), *self._container.get("args", ())]
+        if not given:
+            return [self._fill(part) for part in image.command], image
+        ports = self._container.get("ports") or [{}]
+        command = _at_port(given, ports[0].get("containerPort", self._port), self._port, settings.host)
+        if command[0] in ("python", "python3"):
+            command[0] = settings.python
+        return command, image
+
+    def _fill(self, text: str) -> str:
+        settings = self._cluster.settings
+        for placeholder, value in (
+            ("port", str(self._port)),
+            ("host", settings.host),
+            ("python", settings.python),
+        ):
+            text = text.replace(f"{{{placeholder}}}", value)
+        return text
+
+    def _environment(self, image: Image) -> dict[str, str]:
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        programs = str(Path(self._cluster.settings.python).parent)
+        environment["PATH"] = os.pathsep.join([programs, environment.get("PATH", os.defpath)])
+        environment.update((name, self._fill(value)) for name, value in image.environment.items())
+        environment.update((entry["name"], entry.get("value", "")) for entry in self._container.get("env", ()))
+        return environment | {"HOSTNAME": self.name}
+
+    # ---- running
+
+    async def _probe(self) -> None:
+        """Run the readiness probe; until the first success more often than its period says."""
+        probe = self._container.get("readinessProbe", {})
+        period = probe.get("periodSeconds") or 10
+        threshold = probe.get("failureThreshold") or 3
+        failures = 0
+        await asyncio.sleep(probe.get("initialDelaySeconds", 0))
+        while self.alive:
+            if "httpGet" not in probe or await asyncio.to_thread(self._answers, probe):
+                failures = 0
+                self._ready(True)
+            else:
+                failures += 1
+                if failures >= threshold:
+                    self._ready(False)
+            await asyncio.sleep(period if self.is_ready else min(period, 0.2))
+
+    def _answers(self, probe: Manifest) -> bool:
+        connection = Connection(self._cluster.settings.host, self._port, timeout=probe.get("timeoutSeconds") or 1)
+        try:
+            connection.request("GET", probe["httpGet"].get("path") or "/")
+            return 200 <= connection.getresponse().status < 400
+        except UNANSWERED:
+            return False
+        finally:
+            connection.close()
+
+    async def _reap(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        kill_tree(process.pid)
+        self._cluster.ledger.remove(process.pid)
+        if self._stopping:
+            return
+        reason = "OOMKilled" if self._verdict else "Error" if code else "Completed"
+        message = "\n".join(part for part in (self._verdict, self._tail()) if part)
+        self._terminated(code if code >= 0 else 128 - code, reason, message)
+
+    def _tail(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+    def enforce(self) -> None:
+        """Kill the pod if it uses more memory than its limit, and keep its log from filling the disk."""
+        if self.process is None or not self.alive or self._verdict:
+            return
+        if self._limit is not None:
+            resident = usage(self.process.pid)[1]
+            if resident > self._limit:
+                self._verdict = f"killed: {resident >> 20} MiB in use, the limit is {int(self._limit) >> 20} MiB"
+                kill_tree(self.process.pid)
+        if self.log.stat().st_size > LOG_BYTES:
+            os.truncate(self.log, 0)
+
+    async def stop(self, grace: float) -> None:
+        """End the process and its descendants: with SIGTERM first, with SIGKILL after `grace` seconds."""
+        self._stopping = True
+        if self.process is None:
+            return
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), grace)
+        kill_tree(self.process.pid)
+        reaping, probing = self._tasks
+        probing.cancel()
+        await reaping
+
+    async def measure(self) -> tuple[float, int]:
+        """Return the CPU cores (over a short while) and the resident bytes in use."""
+        if self.process is None or not self.alive:
+            return 0.0, 0
+        before, _ = usage(self.process.pid)
+        await asyncio.sleep(0.5)
+        after, resident = usage(self.process.pid)
+        return max(0.0, after - before) / 0.5, resident
+
+    # ---- status
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and its end has not been requested."""
+        return self.process is not None and self.process.returncode is None and not self._stopping
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the last readiness probe succeeded."""
+        statuses = self.manifest["status"].get("containerStatuses", ())
+        return any(status["ready"] for status in statuses)
+
+    def _ready(self, ready: bool) -> None:
+        if ready == self.is_ready or not self.alive:
+            return
+        word = "True" if ready else "False"
+        unchanged = ("Initialized", "PodScheduled")
+        self.manifest["status"]["conditions"] = [
+            {"type": kind, "status": "True" if kind in unchanged else word, "lastTransitionTime": now()}
+            for kind in _CONDITIONS
+        ]
+        self.manifest["status"]["containerStatuses"][0]["ready"] = ready
+        self._cluster.touch(self)
+
+    def _terminated(self, code: int, reason: str, message: str) -> None:
+        status = self.manifest["status"]
+        status.update(phase="Failed" if code else "Succeeded", reason=reason, message=message)
+        status["conditions"] = [{"type": "Ready", "status": "False", "lastTransitionTime": now()}]
+        end = {"exitCode": code, "reason": reason, "message": message, "finishedAt": now()}
+        self._state({"terminated": end})
+
+    def _state(self, state: Manifest) -> None:
+        self.manifest["status"]["containerStatuses"] = [
+            {
+                "name": self._container.get("name", ""),
+                "image": self._container.get("image", ""),
+                "imageID": "",
+                "ready": False,
+                "started": "running" in state,
+                "restartCount": 0,
+                "state": state,
+            }
+        ]
+        self._cluster.touch(self)

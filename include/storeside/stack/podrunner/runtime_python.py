@@ -1,0 +1,34 @@
+"""Replaces the image ``aistorage/runtime_python``: serves the class that the SDK's ``init_class`` has sent.
+
+Run with ``python -m uvicorn storeside.stack.podrunner.runtime_python:app``.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import sys
+from typing import Any
+
+
+def load_app() -> Any:
+    """Return the ASGI application of the class in the environment; exit with one line if it cannot be run."""
+    from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
+
+    for variable in ("PACKAGES", "OS_PACKAGES"):
+        if os.environ.get(variable):
+            sys.exit(f"{variable} is not supported: the class runs in the environment of the stack, install there")
+    payload = os.environ.get("ETL_CLASS_PAYLOAD", "")
+    if not payload:
+        sys.exit("ETL_CLASS_PAYLOAD is missing: start this image with the SDK's init_class()")
+    server_class = pickle.loads(base64.b64decode(payload))  # noqa: S301 - running sent code is its purpose
+    if not issubclass(server_class, FastAPIServer):
+        sys.exit(f"{server_class.__name__} is not a FastAPIServer, the one kind of server that runs here")
+    return server_class(port=0).app
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return load_app()
+    raise AttributeError(name)

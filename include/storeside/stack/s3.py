@@ -1,0 +1,129 @@
+"""The embedded S3 and SQS (ministack) as a component of the stack."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from storeside.stack.component import Component
+from storeside.stack.settings import HOST, SOURCES, Stack
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+    from types_boto3_sqs import SQSClient
+
+REGION = "us-east-1"
+BUCKET = "recordings"
+QUEUE = f"{BUCKET}-events"
+# The bucket of the DAGs that load tables; each bucket's queue is named like that of the recordings.
+TABLES = "tables"
+# The bucket of exports. It has no notifications: the task that follows an export loads its objects.
+ARRAYS = "arrays"
+# A kill or a restart costs a receive as well; messages that fail are moved to the dead letters after three failures.
+MAX_RECEIVES = 50
+
+
+def components(stack: Stack) -> list[Component]:
+    """Return the S3 and SQS server; the server creates bucket, queues and notification itself at every start."""
+    folder = stack.state / "s3"
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    probe: list[S3Client] = []
+
+    def healthy() -> bool:
+        try:
+            if not probe:
+                probe.append(client("s3", stack.url("s3"), *keys(stack), quick=True))
+            return bool(probe[0].get_bucket_notification_configuration(Bucket=BUCKET).get("QueueConfigurations"))
+        except Exception:
+            return False
+
+    access_key, secret_key = keys(stack)
+    return [
+        Component(
+            name="s3",
+            command=(sys.executable, "-m", "storeside.stack.s3_server"),
+            healthy=healthy,
+            environment={
+                "AUTH": "true",  # refuses unknown access keys and anonymous requests; it accepts a wrong secret
+                "AWS_ACCESS_KEY_ID": access_key,
+                "AWS_SECRET_ACCESS_KEY": secret_key,
+                "BIND_HOST": HOST,
+                "GATEWAY_PORT": str(stack.ports["s3"]),
+                "IOT_MTLS_ENABLED": "0",
+                "LOG_LEVEL": "WARNING",
+                "MINISTACK_HOST": HOST,
+                "MINISTACK_REGION": REGION,
+                "PERSIST_STATE": "1",
+                "S3_DATA_DIR": str(folder / "objects"),
+                "S3_PERSIST": "1",
+                "SERVICES": "s3,sqs,sts",
+                "SFTP_ENABLED": "0",
+                "STATE_DIR": str(folder / "services"),
+                "TMPDIR": str(folder / "tmp"),
+            },
+            directory=SOURCES,
+            ports=(stack.ports["s3"],),
+        )
+    ]
+
+
+def keys(stack: Stack) -> tuple[str, str]:
+    """Return access key and secret key of the embedded S3."""
+    return stack.secrets["s3_access_key"], stack.secrets["s3_secret_key"]
+
+
+def prepare(stack: Stack) -> None:
+    """Create bucket, queues and notification on the running server, if they are missing."""
+    configure(stack.url("s3"), *keys(stack))
+
+
+def configure(url: str, access_key: str, secret_key: str) -> None:
+    """Create the buckets, their queues with dead letters, and the notifications of new objects, if missing."""
+    s3: S3Client = client("s3", url, access_key, secret_key)
+    sqs: SQSClient = client("sqs", url, access_key, secret_key)
+    there = {found["Name"] for found in s3.list_buckets()["Buckets"]}
+    for bucket in {ARRAYS, TABLES, BUCKET} - there:
+        s3.create_bucket(Bucket=bucket)
+    for bucket in (TABLES, BUCKET):
+        _configure(s3, sqs, bucket)
+
+
+def _configure(s3: S3Client, sqs: SQSClient, bucket: str) -> None:
+    dead_letters = _queue(sqs, f"{bucket}-events-dlq", {})
+    redrive = {"deadLetterTargetArn": dead_letters, "maxReceiveCount": str(MAX_RECEIVES)}
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": {
+            "Effect": "Allow",
+            "Principal": {"Service": "s3.amazonaws.com"},
+            "Action": "sqs:SendMessage",
+            "Resource": "*",
+        },
+    }
+    queue = _queue(sqs, f"{bucket}-events", {"RedrivePolicy": json.dumps(redrive), "Policy": json.dumps(policy)})
+    wanted = {"QueueArn": queue, "Events": ["s3:ObjectCreated:*"]}
+    present = s3.get_bucket_notification_configuration(Bucket=bucket).get("QueueConfigurations", [])
+    if wanted not in [{key: found.get(key) for key in wanted} for found in present]:
+        s3.put_bucket_notification_configuration(
+            Bucket=bucket,
+            NotificationConfiguration={"QueueConfigurations": [wanted]},  # type: ignore[list-item]
+        )
+
+
+def _queue(sqs: SQSClient, name: str, attributes: dict[str, str]) -> str:
+    """Create a queue if it is missing and return its ARN."""
+    url = sqs.create_queue(QueueName=name)["QueueUrl"]
+    if attributes:
+        sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)  # type: ignore[arg-type]
+    return sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+
+
+def client(service: Any, url: str, access_key: str, secret_key: str, quick: bool = False) -> Any:
+    """Return a boto3 client of the embedded server; a `quick` one gives up after a second."""
+    import boto3
+    from botocore.config import Config
+
+    limits = {"connect_timeout": 1, "read_timeout": 1, "retries": {"total_max_attempts": 1}} if quick else {}
+    session = boto3.Session(access_key, secret_key, region_name=REGION)
+    return session.client(service, endpoint_url=url, config=Config(proxies={}, **limits))  # type: ignore[arg-type]

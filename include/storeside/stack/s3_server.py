@@ -1,0 +1,65 @@
+"""Run ministack, the embedded S3 and SQS, so that a kill loses at most the last second of the queues.
+
+ministack writes objects to disk at once, but queues and the settings of buckets only when it ends cleanly. This
+launcher writes those every second as well, and creates the product's buckets and queues as soon as the server
+answers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+from storeside.stack.probes import answers
+from storeside.stack.s3 import configure
+from storeside.stack.settings import HOST
+
+SAVE_SECONDS = 1.0
+
+
+def main() -> None:
+    """Serve until SIGTERM with the settings of the environment; see `storeside.stack.s3.components`."""
+    from ministack.app import main as serve  # type: ignore[import-untyped]
+
+    threading.Thread(target=_configure, daemon=True).start()
+    threading.Thread(target=_save_regularly, daemon=True).start()
+    sys.argv = ["ministack"]
+    serve()
+
+
+def _configure() -> None:
+    """Create bucket, queues and notification; end the process if that fails."""
+    url = f"http://{HOST}:{os.environ['GATEWAY_PORT']}"
+    while not answers(f"{url}/_ministack/health"):
+        time.sleep(0.05)
+    try:
+        configure(url, os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+    except Exception as error:
+        print(f"cannot create bucket and queues: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _save_regularly() -> None:
+    """Write the state of the services that have been used whenever it has changed."""
+    from ministack.core.persistence import save_state  # type: ignore[import-untyped]
+
+    saved: dict[str, object] = {}
+    while True:
+        time.sleep(SAVE_SECONDS)
+        for name in ("s3", "sqs"):
+            service = sys.modules.get(f"ministack.services.{name}")
+            if service is None:
+                continue
+            try:
+                state = service.get_state()
+            except RuntimeError:  # changed while it was copied: try again next time
+                continue
+            if saved.get(name) != repr(state):
+                save_state(name, state)
+                saved[name] = repr(state)
+
+
+if __name__ == "__main__":
+    main()

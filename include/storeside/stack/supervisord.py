@@ -1,0 +1,105 @@
+"""Configuration files, environment and command line of `supervisord`."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import xmlrpc.client
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from storeside.stack.probes import Connection
+from storeside.stack.processes import MARK, mark
+from storeside.stack.proxies import direct
+
+# Variables of the caller that would change the components' behaviour.
+UNWANTED = re.compile(r"AIRFLOW|AWS_|PYTHON(DONTWRITEBYTECODE|PATH|HOME|STARTUP)$|STORESIDE_")
+
+SUPERVISORD = """\
+[supervisord]
+logfile = {logs}/supervisord.log
+logfile_maxbytes = 2MB
+logfile_backups = 1
+pidfile = {run}/supervisord.pid
+childlogdir = {logs}
+directory = {run}
+umask = 077
+minfds = 1024
+
+[inet_http_server]
+port = {host}:{port}
+username = storeside
+password = {password}
+
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
+"""
+
+PROGRAM = """\
+[program:{name}]
+command = {command}
+directory = {sources}
+autostart = false
+autorestart = true
+startsecs = {steady}
+startretries = {retries}
+stopsignal = {signal}
+stopwaitsecs = {stop_seconds}
+stopasgroup = true
+killasgroup = true
+redirect_stderr = true
+stdout_logfile = ../logs/{name}.log
+stdout_logfile_maxbytes = 10MB
+stdout_logfile_backups = 2
+"""
+
+
+class Transport(xmlrpc.client.Transport):
+    """A transport that gives up when the supervisor does not answer."""
+
+    def make_connection(self, host: Any) -> http.client.HTTPConnection:
+        """Return a connection with a time-out of ten seconds."""
+        name, self._extra_headers, _ = self.get_host_info(host)
+        self._connection = host, Connection(name, timeout=10)
+        return self._connection[1]
+
+
+def environment(state: Path) -> Mapping[str, str]:
+    """Return the caller's environment without variables that would change the components' behaviour."""
+    kept = {name: value for name, value in os.environ.items() if not UNWANTED.match(name)}
+    return {**kept, **direct(kept), MARK: mark(state, "supervisord")}
+
+
+def escape(value: object) -> str:
+    """Escape a value of supervisord's configuration, which expands ``%`` and ends a value at `` ;``."""
+    return str(value).replace("%", "%%")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, completely or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600)
+    new.write_text(text)
+    new.replace(path)
+
+
+def read(path: Path) -> str | None:
+    """Return the content of a file; None if it is absent."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def tail(path: Path, size: int = 8192) -> list[str]:
+    """Return the last lines of a log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - size))
+            return file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,1 @@
+"""Transfers from S3 to ClickHouse."""

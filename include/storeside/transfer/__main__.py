@@ -1,0 +1,170 @@
+"""``python -m storeside.transfer s3://bucket/prefix database.table``: a transfer without Airflow.
+
+Environment variables name ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER, CLICKHOUSE_PASSWORD,
+CLICKHOUSE_SECURE) and S3 (those of boto3, such as AWS_ENDPOINT_URL_S3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from storeside.sql.answers import whole_answers
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import TransferError, TransferInputError, plain
+from storeside.transfer.formats import Csv
+from storeside.transfer.options import SYSTEM_COLUMNS, Batches, ReadOptions, TableOptions
+from storeside.transfer.request import CHOICES, Request
+from storeside.transfer.source import Source
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one transfer; return 1 when objects failed and 2 when the transfer could not run."""
+    from clickhouse_connect.driver.exceptions import DatabaseError
+
+    parser = transfer_arguments("storeside.transfer", __doc__ or "")
+    parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
+    parser.add_argument("--retry-failed", action="store_true", help="also objects that failed for good before")
+    given = parser.parse_args(arguments)
+    quiet_logging()
+    try:
+        wanted = replace(request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed)
+        transfer = Transfer(wanted, clickhouse(), aws("s3"), given.run_id or f"cli/{uuid.uuid4().hex}")
+        report = transfer.run(transfer.prepare())
+    except TransferError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    except DatabaseError as e:
+        print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
+        return 2
+    print(report)
+    for key, reason in report.failures:
+        print(f"failed: {key!r}: {reason}", file=sys.stderr)
+    return 1 if report.failed else 0
+
+
+def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser for the arguments of all transfers, from listings and from events."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description.split("\n", maxsplit=1)[0])
+    parser.add_argument("source", help="s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz")
+    parser.add_argument("table", help="database.table; it is made where it is missing")
+    for options, fields in ((Request, CHOICES), (ReadOptions, ReadOptions.CHOICES)):
+        for name, choices in fields.items():
+            default = getattr(options, name)
+            parser.add_argument(_option(name), choices=choices, default=default, help="default: %(default)s")
+    parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
+    parser.add_argument("--delimiter", default=",", help="of CSV; default: %(default)s")
+    parser.add_argument("--names", default="", help="columns of CSV without a header, with commas between")
+    parser.add_argument("--order-by", default="tuple()", help="of a new table; default: %(default)s")
+    parser.add_argument("--partition-by", default="", help="of a new table")
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="NAME=TYPE", help="a type that is not deduced"
+    )
+    parser.add_argument("--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS))
+    for name, default, what in (
+        ("sample_objects", ReadOptions.sample_objects, "number of objects sampled to infer format and columns"),
+        ("sample_bytes", ReadOptions.sample_bytes, "bytes read of each sampled text object"),
+        ("batch_objects", Batches.objects, "most objects that are published at once"),
+    ):
+        parser.add_argument(_option(name), type=int, default=default, help=f"{what}; default: %(default)s")
+    parser.add_argument(
+        "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
+    )
+    parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
+    return parser
+
+
+def quiet_logging() -> None:
+    """Show the engine's log, but only errors of the client."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    for client in ("clickhouse_connect", "botocore", "urllib3"):
+        logging.getLogger(client).setLevel(logging.ERROR)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def request(given: argparse.Namespace) -> Request:
+    """Return the request of parsed arguments. Raises TransferInputError for invalid arguments."""
+    scheme, _, path = given.source.partition("://")
+    bucket, _, keys = path.partition("/")
+    if scheme != "s3":
+        raise TransferInputError(f"source {given.source!r}: write s3://bucket/prefix")
+    columns = dict(column.partition("=")[::2] for column in given.column)
+    if not all(columns.values()):
+        raise TransferInputError(f"--column {next(name for name in columns if not columns[name])!r}: write NAME=TYPE")
+    return Request(
+        Source(bucket, keys, given.collection, aws("s3").meta.endpoint_url),
+        given.table,
+        **{name: getattr(given, name) for name in CHOICES},
+        read=ReadOptions(
+            csv=Csv(given.delimiter, names=tuple(filter(None, given.names.split(",")))),
+            strict_json=given.strict_json,
+            sample_objects=given.sample_objects,
+            sample_bytes=given.sample_bytes,
+            **{name: getattr(given, name) for name in ReadOptions.CHOICES},
+        ),
+        table_options=TableOptions(
+            columns, tuple(given.system_column), order_by=given.order_by, partition_by=given.partition_by
+        ),
+        batches=Batches(objects=given.batch_objects),
+    )
+
+
+def clickhouse() -> Any:
+    """Return a client of the ClickHouse that the environment names.
+
+    Raises TransferInputError when ClickHouse does not answer.
+    """
+    import clickhouse_connect
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    host, port = os.environ.get("CLICKHOUSE_HOST", "localhost"), os.environ.get("CLICKHOUSE_PORT", "0")
+    if not port.isdecimal():
+        raise TransferInputError(
+            f"CLICKHOUSE_PORT {port!r}: write a number, such as 8123, or 8443 with CLICKHOUSE_SECURE=1"
+        )
+    try:
+        return whole_answers(
+            clickhouse_connect.get_client(
+                host=host,
+                port=int(port),
+                username=os.environ.get("CLICKHOUSE_USER", "default"),
+                password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
+                secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+                autogenerate_session_id=False,  # threads share the client
+            )
+        )
+    except ClickHouseError as e:
+        settings = "CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER and CLICKHOUSE_PASSWORD"
+        why = getattr(root_of(e), "strerror", None) or plain(e)
+        raise TransferInputError(f"ClickHouse at {host}, port {port}: {why}: correct {settings}") from e
+
+
+def root_of(error: BaseException) -> BaseException:
+    """Return the root cause of an error: below the clients' errors, the operating system's."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
+
+
+def aws(service: Any) -> Any:
+    """Return boto3's client of a service, from the environment. Raises TransferInputError for invalid settings."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return boto3.client(service)
+    except (BotoCoreError, ValueError) as e:
+        raise TransferInputError(f"{service}: {e} Correct AWS_DEFAULT_REGION, AWS_PROFILE or AWS_ENDPOINT_URL") from e
+
+
+if __name__ == "__main__":
+    sys.exit(main())

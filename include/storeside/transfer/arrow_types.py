@@ -1,0 +1,111 @@
+"""ClickHouse's types for the columns of Parquet, as pyarrow describes them.
+
+Each Parquet type maps to the type in the table of DoubleCloud's connector
+(https://double.cloud/blog/posts/2023/10/native-s3-connector-vs-airbyte-s3-connector/), or to a more precise
+ClickHouse type if there is one. The table in docs/transfer.md lists all types, with the reasons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.schema import NOTHING, Column, nullable
+from storeside.transfer.source import identifier
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_SIMPLE = {
+    "bool": "Bool", "int8": "Int8", "int16": "Int16", "int32": "Int32", "int64": "Int64", "uint8": "UInt8",
+    "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64", "halffloat": "Float32", "float": "Float32",
+    "double": "Float64", "string": "String", "large_string": "String", "string_view": "String", "binary": "String",
+    "large_binary": "String", "binary_view": "String", "date32[day]": "Date32", "date64[ms]": "Date32",
+    # Parquet has no time in seconds: pyarrow writes milliseconds.
+    "time32[s]": "Time64(3)", "time32[ms]": "Time64(3)", "time64[us]": "Time64(6)", "time64[ns]": "Time64(9)",
+    "null": NOTHING,
+    # Stored as text: ClickHouse's JSON type takes only objects, and loses nulls, order and the notation of numbers.
+    "extension<arrow.json>": "String",
+    "extension<arrow.uuid>": "UUID",
+}  # fmt: skip
+
+
+def arrow_columns(found: pyarrow.Schema) -> list[Column]:
+    """Return a Parquet file's columns.
+
+    Raises TransferInputError for types without a counterpart, and for equal names.
+    """
+    for name, times in Counter(found.names).items():
+        if times > 1:
+            raise TransferInputError(f"column {name!r} is there {times} times: a table has each name once")
+    return [Column(field.name, field_type(field)) for field in found]
+
+
+def field_type(field: pyarrow.Field, *, in_optional: bool = False, keep: bool = False) -> str:
+    """Return the type of a field's values; `in_optional` marks the fields of a struct that may be NULL.
+
+    With `keep`, structs that may be NULL become Nullable tuples. Without it, their fields become Nullable, so that a
+    NULL struct can be written as a tuple of NULLs.
+    """
+    kind = arrow_type(field.type, field.name, optional=field.nullable or in_optional, keep=keep)
+    if keep and field.nullable and kind.startswith("Tuple("):
+        return f"Nullable({kind})"
+    return nullable(kind) if field.nullable or in_optional else kind
+
+
+def arrow_type(kind: pyarrow.DataType, name: str, *, optional: bool = False, keep: bool = False) -> str:
+    """Return the ClickHouse type of an Arrow type; `name` is the column's, for errors.
+
+    `optional` and `keep` apply to structs: see `field_type`.
+    """
+    import pyarrow as pa
+    import pyarrow.types as of
+
+    if found := _SIMPLE.get("extension<arrow.json>" if _is_json(kind) else str(kind)):
+        return found
+    if isinstance(kind, pa.BaseExtensionType):
+        return arrow_type(kind.storage_type, name, optional=optional, keep=keep)
+    if of.is_dictionary(kind) or of.is_run_end_encoded(kind):
+        return arrow_type(kind.value_type, name, optional=optional, keep=keep)
+    if of.is_nested(kind):
+        return _nested_type(kind, name, optional=optional, keep=keep)
+    if plain := _plain_type(kind):
+        return plain
+    raise TransferInputError(
+        f"column {name!r}: ClickHouse has no type for Arrow's {kind}: write it as another, or give the column's type"
+    )
+
+
+def _plain_type(kind: pyarrow.DataType) -> str:
+    """Return the ClickHouse type of an unnested Arrow type with parameters; empty if there is none."""
+    import pyarrow.types as of
+
+    if of.is_timestamp(kind):
+        digits = {"s": 0, "ms": 3, "us": 6, "ns": 9}[kind.unit]
+        return f"DateTime64({digits}, 'UTC')" if kind.tz else f"DateTime64({digits})"
+    if of.is_decimal(kind):
+        return f"Decimal({kind.precision}, {kind.scale})"
+    if of.is_fixed_size_binary(kind):
+        return f"FixedString({kind.byte_width})"
+    return "Int64" if of.is_duration(kind) else ""  # Parquet has no durations: it stores their integers
+
+
+def _is_json(kind: pyarrow.DataType) -> bool:
+    return str(kind).startswith("extension<arrow.json")
+
+
+def _nested_type(kind: pyarrow.DataType, name: str, *, optional: bool, keep: bool) -> str:
+    import pyarrow.types as of
+
+    if of.is_map(kind):
+        return f"Map({arrow_type(kind.key_type, name, keep=keep)}, {field_type(kind.item_field, keep=keep)})"
+    if of.is_struct(kind):
+        fields = (
+            f"{identifier(part.name)} {field_type(part, in_optional=optional and not keep, keep=keep)}"
+            for part in kind
+        )
+        return f"Tuple({', '.join(fields)})"
+    if hasattr(kind, "value_field"):
+        return f"Array({field_type(kind.value_field, keep=keep)})"
+    raise TransferInputError(f"column {name!r}: ClickHouse has no type for Arrow's {kind}: give the column's type")

@@ -1,0 +1,312 @@
+"""Objects that a worker reads by range or as a stream, never whole into memory."""
+
+from __future__ import annotations
+
+import bz2
+import functools
+import io
+import lzma
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from storeside.copying.errors import passes
+from storeside.transfer.errors import (
+    DELETED,
+    DENIED,
+    LoadObjectError,
+    NoAccessError,
+    TransferError,
+    TransferInputError,
+    TransferTransientError,
+)
+from storeside.transfer.formats import compression_of, is_hadoop_snappy
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+CHUNK = 1 << 20
+# Bytes per read: a sample ends within a compressed stream, and a single read beyond that end would fail.
+_SIP = 1 << 6
+# A block-compressed stream yields nothing before its first block is complete; lz4 blocks have up to 4 MB.
+_LONGEST_BLOCK = 4 * CHUNK + CHUNK
+_OVERWRITTEN = "it was overwritten after it was listed; the next run loads that"
+_DENIED = ("AccessDenied", "403")
+_REASONS = {
+    **dict.fromkeys(("PreconditionFailed", "412"), _OVERWRITTEN),
+    **dict.fromkeys(("NoSuchKey", "404"), DELETED),
+}
+
+
+def s3_error(error: Any, bucket: str, key: str) -> TransferError:
+    """Return our error for botocore's `error` about an object, or about a listing of a prefix `key`."""
+    from botocore.exceptions import ClientError
+
+    if not isinstance(error, ClientError):
+        return TransferTransientError(f"s3://{bucket}/{key}: {error}")
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    if passes(error):
+        return TransferTransientError(f"s3://{bucket}/{key}: {code}")
+    if code == "NoSuchBucket":
+        return TransferInputError(f"there is no bucket {bucket!r} at this endpoint")
+    if error.operation_name == "ListObjectsV2":
+        remedy = f": allow s3:ListBucket on s3://{bucket}" if code in _DENIED else ""
+        return TransferInputError(f"s3://{bucket} cannot be listed: {error}{remedy}")
+    if code in _DENIED:
+        return NoAccessError(DENIED)
+    return LoadObjectError(_REASONS.get(code, f"S3 says {code}: {error}"))
+
+
+class Content(io.RawIOBase):
+    """An object as a seekable file; every read is one request for exactly these bytes.
+
+    With `etag` it is that version of the object; if the object has another version, a read raises LoadObjectError.
+    """
+
+    def __init__(self, client: S3Client, bucket: str, key: str, size: int, etag: str = "") -> None:
+        self.client, self.bucket, self.key, self.size, self.etag = client, bucket, key, size, etag
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Tell that it can seek."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position, absolute or relative to the current position or the end."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from the current position."""
+        content = self.range(self._position, len(buffer))
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    def range(self, start: int, length: int) -> bytes:
+        """Return bytes of the object. Raises LoadObjectError or TransferTransientError."""
+        from botocore.exceptions import BotoCoreError
+
+        length = min(length, self.size - start)
+        if length <= 0:  # S3 refuses an empty range
+            return b""
+        body = self._get(Range=f"bytes={start}-{start + length - 1}")
+        try:
+            return bytes(body.read())
+        except BotoCoreError as e:
+            raise s3_error(e, self.bucket, self.key) from e
+
+    def _get(self, **what: Any) -> Any:
+        """Return the body of a response. It compares the ETag itself, because AIStore ignores the condition."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        condition: Any = {"IfMatch": f'"{self.etag}"'} if self.etag else {}
+        try:
+            answer = self.client.get_object(Bucket=self.bucket, Key=self.key, **condition, **what)
+        except (BotoCoreError, ClientError) as e:
+            raise s3_error(e, self.bucket, self.key) from e
+        if self.etag and answer.get("ETag", "").strip('"') != self.etag:
+            answer["Body"].close()
+            raise LoadObjectError(_OVERWRITTEN)
+        return answer["Body"]
+
+    @functools.cached_property
+    def compression(self) -> str:
+        """The content's compression; empty if it is not compressed."""
+        head = self.range(0, 10)
+        return compression_of(head) or ("hadoop-snappy" if is_hadoop_snappy(self.key, head) else "")
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield the whole content in pieces of a megabyte."""
+        from botocore.exceptions import BotoCoreError
+
+        body = self._get()
+        try:
+            yield from body.iter_chunks(CHUNK)
+        except BotoCoreError as e:
+            raise s3_error(e, self.bucket, self.key) from e
+
+    def plain(self) -> Any:
+        """Return the decompressed content as a file that can be read once."""
+        kind = self.compression
+        return opened(_Body(self._get(), self), kind)
+
+    def sample(self, most: int) -> bytes:
+        """Return the first bytes, decompressed; a text that is longer ends with its last whole line."""
+        kind = self.compression
+        for reach in (most, CHUNK, _LONGEST_BLOCK):
+            raw = self.range(0, max(reach, most))
+            content, error = _beginning(raw, kind, most)
+            if content or len(raw) == self.size:
+                break
+        if error and not content:
+            raise LoadObjectError(f"its {kind} content is broken: {error}")
+        if len(raw) == self.size and len(content) < most and not error:
+            return content
+        return content[: content.rfind(b"\n") + 1] or content
+
+
+def _beginning(raw: bytes, kind: str, most: int) -> tuple[bytes, OSError | None]:
+    """Return the decompressed first bytes of an object, and the error if they end early."""
+    file = opened(io.BytesIO(raw), kind)
+    content = bytearray()
+    try:
+        while len(content) < most and (piece := file.read(_SIP if kind else CHUNK)):
+            content += piece
+    except OSError as e:
+        return bytes(content), e
+    return bytes(content), None
+
+
+def opened(file: Any, kind: str) -> Any:
+    """Return a readable file that decompresses `file` by `kind`, several members one after the other.
+
+    A read raises OSError if the content is corrupt or truncated.
+    """
+    import pyarrow as pa
+
+    if not kind:
+        return file
+    if kind == "xz":
+        return _Decompressed(lzma.open(file))
+    if kind == "bz2":  # pyarrow fails if the second member is empty
+        return _Decompressed(bz2.open(file))
+    if kind in ("snappy", "hadoop-snappy"):
+        return _Snappy(file, kind)
+    return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
+
+
+class _Body:
+    """The body of a response; its errors are those of this package."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, body: Any, content: Content) -> None:
+        self._body, self._content = body, content
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            return bytes(self._body.read(size))
+        except BotoCoreError as e:
+            raise s3_error(e, self._content.bucket, self._content.key) from e
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._body.close()
+
+
+class _Decompressed:
+    """A decompressing file; all its errors are OSErrors."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        import pyarrow as pa
+
+        try:
+            return bytes(self._file.read(size))
+        except TransferError:
+            raise
+        except (lzma.LZMAError, EOFError, ValueError, pa.ArrowException) as e:
+            raise OSError(str(e)) from e
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def close(self) -> None:
+        """Let go of what it reads from."""
+        self._file.close()
+
+
+class _Snappy:
+    """A snappy stream, in the framing format or in Hadoop's format; pyarrow has no reader for either.
+
+    https://github.com/google/snappy/blob/main/framing_format.txt; Hadoop writes blocks with their decompressed length
+    and, in them, pieces with their compressed length, both big-endian.
+    """
+
+    closed = False
+    _MOST = 64 << 20
+
+    def __init__(self, file: Any, kind: str) -> None:
+        self._file = file
+        self._blocks = self._framed() if kind == "snappy" else self._hadoop()
+        self._block = io.BytesIO()
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        while not (content := self._block.read(size)):
+            if (block := next(self._blocks, None)) is None:
+                return b""
+            self._block = io.BytesIO(block)
+        return content
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def close(self) -> None:
+        """Let go of what it reads from."""
+        self._file.close()
+
+    def _framed(self) -> Iterator[bytes]:
+        while head := self._file.read(4):
+            body = self._exactly(int.from_bytes(head[1:], "little"))
+            if head[0] == 0:
+                yield _unsnapped(body[4:])
+            elif head[0] == 1:
+                yield body[4:]
+            elif head[0] < 0x80:
+                raise OSError(f"snappy stream has an unknown chunk {head[0]:#x}")
+
+    def _hadoop(self) -> Iterator[bytes]:
+        while head := self._file.read(4):
+            left = int.from_bytes(head, "big")
+            while left > 0:
+                piece = _unsnapped(self._exactly(int.from_bytes(self._exactly(4), "big")))
+                left -= len(piece)
+                yield piece
+
+    def _exactly(self, size: int) -> bytes:
+        content = self._file.read(size) if size <= self._MOST else b""
+        if len(content) < size:
+            raise OSError("snappy stream is cut off, or none")
+        return bytes(content)
+
+
+def _unsnapped(block: bytes) -> bytes:
+    """Return the content of a raw snappy block, which begins with its length."""
+    import pyarrow as pa
+
+    length = shift = 0
+    for byte in block[:5]:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if length > _Snappy._MOST:
+        raise OSError("snappy stream has a block that is too long")
+    try:
+        return bytes(pa.decompress(block, decompressed_size=length, codec="snappy", asbytes=True))
+    except pa.ArrowException as e:
+        raise OSError(str(e)) from e

@@ -1,0 +1,262 @@
+"""What can go wrong in a transfer, and how it is handled.
+
+TransferError
+├── TransferCancelled        the user has stopped it
+├── LeftError                this process ends, and another one continues
+├── TransferInputError       the request cannot be carried out; no retry helps
+├── LoadObjectError          one object cannot be loaded; the others are
+│   ├── DriftError           its columns are not the table's
+│   ├── NoAccessError        S3 denies it; the next run tries it again
+│   └── BusyObjectError      it cannot be read at the moment; the next run tries it again
+└── TransferTransientError   another try may succeed
+    └── StaleError           the staged rows can no longer be published; they must be read again
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Any
+
+from storeside.errors import BadInput, Cancelled, Partial, StoresideError, Transient
+
+
+class FailureKind(StrEnum):
+    """Why an object failed: the column ``kind`` of ``storeside.loads``, which decides whether the next run tries it.
+
+    The members are those of the column's type.
+    """
+
+    NONE = "none"  # it did not fail
+    OBJECT = "object"  # for good, because of its content
+    ACCESS = "access"  # credentials or a policy kept it from being read
+    TRANSIENT = "transient"  # it could not be read at the time
+
+    @property
+    def is_final(self) -> bool:
+        """Whether later runs skip the object; ``plan_loads.sql`` and ``start_after.sql`` use the same rule."""
+        return self is FailureKind.OBJECT
+
+
+class TransferError(StoresideError):
+    """A transfer, or a part of it, cannot continue; the message names what and why.
+
+    `key` is the key of the object that caused it, if one of several is known to be the cause.
+    """
+
+    key = ""
+
+
+class TransferCancelled(TransferError, Cancelled):
+    """The user has stopped the transfer."""
+
+
+class LeftError(TransferError, Cancelled):
+    """The process ends; ClickHouse's queries continue, and `Transfer.run` in another process takes them over."""
+
+
+class TransferInputError(TransferError, BadInput):
+    """The request is invalid or contradicts the existing table or objects."""
+
+
+class LoadObjectError(TransferError, Partial):
+    """An object cannot be loaded; `kind` is its kind in the ledger."""
+
+    kind = FailureKind.OBJECT
+
+
+class DriftError(LoadObjectError):
+    """An object has columns, or types of columns, that the table does not accept."""
+
+
+class NoAccessError(LoadObjectError):
+    """S3 denies access to an object."""
+
+    kind = FailureKind.ACCESS
+
+
+class BusyObjectError(LoadObjectError):
+    """An object cannot be read at the moment; the others can."""
+
+    kind = FailureKind.TRANSIENT
+
+
+class TransferTransientError(TransferError, Transient):
+    """A server could not be reached, was busy, or was overloaded."""
+
+
+class StaleError(TransferTransientError):
+    """A staging table no longer fits the destination, or another process that published first removed it."""
+
+
+DELETED = "it was deleted after it was listed"
+DENIED = "S3 denies the access to it (403): allow s3:GetObject on it"
+BUSY = "it cannot be read for now"
+
+# https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
+UNKNOWN_TABLE = 60
+SUPPORT_IS_DISABLED = 344
+TABLE_EXISTS = 57
+DIFFERENT_STRUCTURE = 122
+ACCESS_DENIED = 497
+_S3_ERROR = 499
+OBJECT_CHANGED = 1009
+# files that cannot be written, timeouts, names of hosts, memory, too many queries or parts, network, a session in
+# use, a server that stops, lost or killed queries, lack of space
+_TRANSIENT = frozenset(
+    {75, 159, 198, 202, 203, 209, 210, 236, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000}
+)
+# Those of these codes that a single object may cause: it takes too long, or too much memory.
+_BY_SIZE = frozenset({159, 241})
+# Limits on memory that other users' statements use as well.
+_SHARED_MEMORY = re.compile(r"\(total\) memory limit|User memory limit")
+_UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
+# S3's transient errors. ClickHouse gives all errors of S3 the one code S3_ERROR.
+_S3_BUSY = re.compile(
+    r"HTTP response code: (?:429|5\d\d)|SlowDown|RequestTimeout|InternalError|Connection|Timeout|Poco"
+    r"|DNS_ERROR"
+    r"|ExpiredToken|token has expired|Skewed|difference between the request time"
+)
+# A proxy in front of ClickHouse answers instead of it.
+_GATEWAY = re.compile(r"received HTTP status 5\d\d")
+_FILE = re.compile(
+    r"\(in file/uri (?P<in>.+?)\)|while reading '(?P<while>.+?)' in bucket|reading from: (?P<from>\S+)"
+)
+_NOISE = re.compile(
+    r"^Received ClickHouse exception, code: \d+, server response: |\(for url [^)]*\)|Code: \d+\. DB::Exception: "
+    r"|\(version [^)]*\)|\(in file/uri .+?\):?|While reading from: [^:]*:|:? ?While executing \w+"
+    r"|In scope SELECT .*(?= \()"
+    r"|Set the '\w+' parameter explicitly to ignore and proceed|\(while reading header\):?"
+)
+# A cast names its column in its expression; a parser shows all columns of the row up to the one that failed.
+_CAST = re.compile(r": while executing 'FUNCTION accurateCast\((?:__table\d+\.)?(?P<name>`[^`]+`|\w+) ::? .*'\.")
+_EXPRESSION = re.compile(r": while executing 'FUNCTION .*'\.")
+_PARSED = re.compile(
+    r"^(?P<what>.*?): \(at row (?P<row>\d+)\).*Column \d+, name: (?P<name>.*?), type: [^\"]*parsed text: "
+    r"(?:.*?ERROR: (?P<why>.*)|.*(?P<code> \(.*))$"
+)
+_AT_ROW = re.compile(r"\(at row (\d+)\)")
+_KEY = re.compile(r":? ?\(while reading the value of key (?P<name>.+?)\)")
+_BEFORE_NAME = re.compile(r"[:.\s]+(?=\([A-Z_0-9]+\)$)")
+_GONE = re.compile(r"HTTP response code: 404|NoSuchKey|The specified key does not exist")
+_DENIED = re.compile(r"HTTP response code: 403|Access ?Denied", re.IGNORECASE)
+# What the user can do about an error, by its name.
+_REMEDIES = {
+    "CANNOT_CONVERT_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
+    "VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
+    "CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN": "make the column Nullable",
+    "MEMORY_LIMIT_EXCEEDED": "divide its rows or row groups, or set `max_memory_usage` in the user's profile",
+    "UNKNOWN_DATABASE": "create the database, or correct the table's name",
+    "ZLIB_INFLATE_FAILED": "upload it again",
+    "LZMA_STREAM_DECODER_FAILED": "upload it again",
+}
+_MOST = 600
+# Characters examined at both ends of a long error, which may quote an unknown column's name of any length.
+_END = 16 << 10
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    """Return the ledger's kind for an object that failed with this error."""
+    return error.kind if isinstance(error, LoadObjectError) else FailureKind.OBJECT
+
+
+def code_of(error: BaseException) -> int:
+    """Return the code that ClickHouse gave an error; 0 for errors that are not the server's."""
+    return int(getattr(error, "code", 0) or 0)
+
+
+def _text(error: BaseException) -> str:
+    text = str(error)
+    return text if len(text) <= 2 * _END else f"{text[:_END]} … {text[-_END:]}"
+
+
+def plain(error: BaseException, first_row: int = 0) -> str:
+    """Return the first words of an error, without the wrapping of client and server.
+
+    Rows are numbered like the column `_row_number`, from 0; the statement began with row `first_row`.
+    """
+    text = _NOISE.sub("", " ".join(_text(error).split())).strip()
+    if cast := _CAST.search(text):
+        text = f"column {cast['name'].strip('`')!r}: {text[: cast.start()]}{text[cast.end() :]}"
+    text = _EXPRESSION.sub("", text)
+    if parsed := _PARSED.search(text):
+        why = f": {parsed['why']}" if parsed["why"] else parsed["code"]
+        row = int(parsed["row"]) - 1 + first_row
+        text = f"row {row}, column {parsed['name']!r}: {parsed['what']}{why}"
+    elif key := _KEY.search(text):
+        text = f"column {key['name']!r}: {text[: key.start()]}{text[key.end() :]}"
+    text = _AT_ROW.sub(lambda found: f"(row {int(found[1]) - 1 + first_row})", text)
+    text = _BEFORE_NAME.sub(" ", text.strip()).replace(" (FUNCTION_THROW_IF_VALUE_IS_NON_ZERO)", "")
+    return text if len(text) <= _MOST else f"{text[:_MOST]} …"
+
+
+def shown(name: str) -> str:
+    """Return a name with invisible characters escaped: a line feed in it would start a new log line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def remedy(text: str) -> str:
+    """Return an error's text with a remedy for the user, if the error's name determines one."""
+    found = next((what for name, what in _REMEDIES.items() if f"({name})" in text), "")
+    return f"{text}: {found}" if found else text
+
+
+def by_size(error: BaseException) -> bool:
+    """Tell whether the object may be the cause of the failure: a time-out, or the statement's memory limit."""
+    cause = error.__cause__ if isinstance(error, TransferTransientError) and error.__cause__ else error
+    return code_of(cause) in _BY_SIZE and not _SHARED_MEMORY.search(_text(cause))
+
+
+def named_file(error: BaseException) -> str:
+    """Return the ``bucket/key``, or the key, that an error of ClickHouse names; empty if it names none."""
+    found = _FILE.search(_text(error))
+    return next((value for value in found.groupdict().values() if value), "") if found else ""
+
+
+def is_unlistable(error: BaseException) -> bool:
+    """Tell whether ClickHouse could not parse a listing, such as one with a control character, which XML forbids.
+
+    The server has answered, so ClickHouse reaches it and may list; objects can still be read by name.
+    """
+    return code_of(error) == _S3_ERROR and "Xml Parse Error" in _text(error)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same statement may succeed later."""
+    from clickhouse_connect.driver.exceptions import OperationalError
+
+    code = code_of(error)
+    if code == _S3_ERROR:
+        return bool(_S3_BUSY.search(_text(error)))
+    if not code:
+        return isinstance(error, OperationalError) or bool(_GATEWAY.search(_text(error)))
+    return code in _TRANSIENT
+
+
+def about(error: TransferError, key: str) -> TransferError:
+    """Return the error with the key of the object that caused it."""
+    error.key = key
+    return error
+
+
+def classify(error: Any) -> TransferError:
+    """Return our error for ClickHouse's error about an object that it read."""
+    if isinstance(error, TransferError):
+        return error
+    text = plain(error)
+    if is_transient(error):
+        return TransferTransientError(text)
+    if code_of(error) == _S3_ERROR:
+        return _of_s3(text)
+    if code_of(error) == ACCESS_DENIED:
+        return TransferInputError(f"ClickHouse does not allow it: {text}")
+    if _UNKNOWN_COLUMN.search(text):
+        return DriftError(f"{text}: see `on_drift`")
+    return LoadObjectError(remedy(text))
+
+
+def _of_s3(text: str) -> LoadObjectError:
+    """Return our error for a permanent error of S3."""
+    if _GONE.search(text):
+        return LoadObjectError(DELETED)
+    return NoAccessError(DENIED) if _DENIED.search(text) else LoadObjectError(text)

@@ -1,0 +1,124 @@
+"""The footer of a Parquet object, field by field, with a check that each column's declarations are consistent.
+
+pyarrow can open such a footer, but crashes the process if some declarations of a column contradict each other. Field
+ids are those of https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from storeside.transfer.content import Content
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.thrift import Decoder, Struct
+
+# The count of NULLs in a column for which the footer has none.
+UNKNOWN = 1 << 60
+OTHER_ROWS = "its footer says {} rows, and its row groups have {}: write it again"
+# The footers of most objects fit into this number of last bytes.
+_TAIL = 64 << 10
+# Compression codecs: all except LZO, which neither pyarrow nor ClickHouse reads.
+_CODECS = frozenset({0, 1, 2, 4, 5, 6, 7})
+
+
+class Footer:
+    """What the footer of an object declares. Raises LoadObjectError if it is corrupt."""
+
+    def __init__(self, content: Content) -> None:
+        tail = content.range(max(0, content.size - _TAIL), _TAIL)
+        size = int.from_bytes(tail[-8:-4], "little") + 8
+        if size > len(tail):
+            tail = content.range(max(0, content.size - size), size)
+        try:
+            footer = Decoder(tail, max(0, len(tail) - size)).struct()
+            self.rows = int(footer[3][1])
+            self.writer = str(_field(footer, 6) or b"", "utf-8", "replace")
+            self._groups: list[tuple[int, list[Struct]]] = [
+                (int(group[3][1]), [dict(chunk[3][1]) for chunk in group[1][1][1]]) for group in footer[4][1][1]
+            ]
+        except (ValueError, LookupError, TypeError) as e:
+            raise LoadObjectError(f"its footer is broken: {e}") from e
+
+    def check(self, repeated: Sequence[bool]) -> None:
+        """Compare the numbers of rows and values; `repeated` says for each column whether it is within lists."""
+        rows = sum(count for count, _ in self._groups)
+        if rows != self.rows:
+            raise LoadObjectError(OTHER_ROWS.format(self.rows, rows))
+        for count, chunks in self._groups:
+            if len(chunks) != len(repeated):
+                raise LoadObjectError(
+                    f"it has {len(repeated)} columns, and a row group has {len(chunks)}: write it again"
+                )
+            for chunk, is_repeated in zip(chunks, repeated, strict=True):
+                _check_chunk(chunk, count, is_repeated)
+
+    def null_counts(self, columns: int) -> tuple[int, ...]:
+        """Return how many values of each column are NULL; UNKNOWN if the writer has not counted them."""
+        found = [0] * columns
+        for _, chunks in self._groups:
+            for n, chunk in enumerate(chunks):
+                statistics = _field(chunk, 12)
+                count = _field(statistics, 3) if isinstance(statistics, dict) else None
+                found[n] += count if isinstance(count, int) else UNKNOWN
+        return tuple(found)
+
+    def at_level(self, columns: Sequence[int], level: int) -> int | None:
+        """Return how many definition levels in one of these columns are `level`; None if no column has counts.
+
+        Newer writers count them: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift,
+        SizeStatistics.
+        """
+        total = 0
+        for _, chunks in self._groups:
+            counts = next(filter(None, (_histogram(chunks[n]) for n in columns)), None)
+            if counts is None or level >= len(counts):
+                return None
+            total += counts[level]
+        return total
+
+    def without_value(self, column: int) -> int | None:
+        """Return how many of a column's values are missing, by its levels; None where its writer has not counted."""
+        total = 0
+        for _, chunks in self._groups:
+            counts = _histogram(chunks[column])
+            if not counts:
+                return None
+            total += sum(counts[:-1])
+        return total
+
+    def has_dictionary(self, column: int) -> bool:
+        """Tell whether a column has a dictionary page."""
+        return any(_number(chunks[column], 11) for _, chunks in self._groups)
+
+    def sizes(self, columns: Sequence[int]) -> dict[int, int]:
+        """Return the bytes of columns."""
+        return {n: sum(_number(chunks[n], 7) for _, chunks in self._groups) for n in columns}
+
+
+def _field(struct: Struct, number: int) -> Any:
+    return struct[number][1] if number in struct else None
+
+
+def _number(struct: Struct, number: int) -> int:
+    value = _field(struct, number)
+    return value if isinstance(value, int) else 0
+
+
+def _histogram(chunk: Struct) -> list[int] | None:
+    sizes = _field(chunk, 16)
+    counts = _field(sizes, 3) if isinstance(sizes, dict) else None
+    return counts[1] if isinstance(counts, tuple) and all(isinstance(n, int) for n in counts[1]) else None
+
+
+def _check_chunk(chunk: Struct, rows: int, is_repeated: bool) -> None:
+    values, codec = _number(chunk, 5), _number(chunk, 4)
+    path = _field(chunk, 3)
+    parts = path[1] if isinstance(path, tuple) else ()
+    name = ".".join(part.decode("utf-8", "replace") for part in parts if isinstance(part, bytes)) or "?"
+    if values < rows if is_repeated else values != rows:
+        raise LoadObjectError(f"column {name!r} has {values} values in a row group of {rows} rows: write it again")
+    if codec not in _CODECS:
+        raise LoadObjectError(f"column {name!r} is compressed by codec {codec}, which ClickHouse does not read")
+    if _number(chunk, 7) < 0 or _number(chunk, 9) < 0:
+        raise LoadObjectError(f"column {name!r} begins or ends before the object does: write it again")

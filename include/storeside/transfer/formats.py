@@ -1,0 +1,192 @@
+"""The formats of objects: how ClickHouse reads each format, and how content shows its format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from storeside.transfer.errors import TransferInputError
+
+FormatName = Literal["parquet", "csv", "jsonl"]
+FORMATS = ("parquet", "csv", "jsonl")
+
+# First bytes: the specifications of gzip (RFC 1952), Zstandard (RFC 8878), xz, bzip2, and the two framings of snappy
+# and LZ4.
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bz2",
+    b"\xff\x06\x00\x00sNaPpY": "snappy",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+_SUFFIX = {
+    ".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".xz": "xz", ".lzma": "xz", ".bz2": "bz2",
+    ".lz4": "lz4", ".snappy": "snappy", ".br": "br",
+}  # fmt: skip
+_EXTENSIONS: dict[str, FormatName] = {
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".json": "jsonl",
+}  # fmt: skip
+# Delimiters that ClickHouse's CSV does not accept.
+_NOT_NATIVE = " \t\"'.UL"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Csv:
+    """The dialect of CSV objects.
+
+    If ClickHouse has no setting for a choice (a tab as `delimiter`, `quote`, `escape`, several `null_values`,
+    `true_values`, `timestamp_formats`, an `encoding` other than UTF-8), pyarrow parses the objects, and the worker
+    pushes them.
+
+    :param delimiter: one character between the fields of a row
+    :param quote: one character around a field; empty if fields are never quoted
+    :param escape: one character before a quote within a field; empty if quotes are doubled
+    :param names: names of the columns, if objects have no header
+    :param skip_rows: lines to leave out before the header
+    :param null_values: unquoted texts that mean NULL
+    :param true_values: texts that mean true
+    :param false_values: texts that mean false
+    :param timestamp_formats: strptime formats of times; the default is ISO 8601
+    :param encoding: Python's name of the encoding
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = ""
+    names: tuple[str, ...] = ()
+    skip_rows: int = 0
+    null_values: tuple[str, ...] = ("\\N",)
+    true_values: tuple[str, ...] = ()
+    false_values: tuple[str, ...] = ()
+    timestamp_formats: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        for name in ("names", "null_values", "true_values", "false_values", "timestamp_formats"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON turned them into lists
+
+    def check(self) -> None:
+        """Raise TransferInputError for a dialect that cannot be read."""
+        for name, most in (("delimiter", 1), ("quote", 1), ("escape", 1)):
+            if len(value := getattr(self, name)) > most or (name == "delimiter" and not value):
+                raise TransferInputError(f"csv {name} {value!r}: needs one character")
+        if self.skip_rows < 0:
+            raise TransferInputError(f"csv skip_rows {self.skip_rows}: needs a number of lines, 0 or more")
+        try:
+            "".encode(self.encoding)
+        except LookupError as e:
+            raise TransferInputError(f"csv encoding {self.encoding!r}: Python knows no such encoding") from e
+
+    @property
+    def is_native(self) -> bool:
+        """Whether ClickHouse itself can read this dialect."""
+        return (
+            self.quote == '"'
+            and self.delimiter not in _NOT_NATIVE
+            and not self.escape
+            and len(self.null_values) <= 1
+            and not (self.true_values or self.false_values or self.timestamp_formats)
+            and self.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii")
+        )
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format with its options, as ClickHouse must read it."""
+
+    name: FormatName
+    csv: Csv = field(default_factory=Csv)
+
+    @property
+    def clickhouse(self) -> str:
+        """ClickHouse's name of the format."""
+        if self.name == "csv":
+            return "CSV" if self.csv.names else "CSVWithNames"
+        return {"parquet": "Parquet", "jsonl": "JSONEachRow"}[self.name]
+
+    @property
+    def is_native(self) -> bool:
+        """Whether ClickHouse itself can read it."""
+        return self.name != "csv" or self.csv.is_native
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values must be parsed, and so may have any type."""
+        return self.name != "parquet"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of statements that read it, so that nothing is dropped, shifted or wrapped silently."""
+        settings: dict[str, Any] = {
+            "input_format_skip_unknown_fields": 0,
+            "input_format_allow_errors_num": 0,
+            "input_format_allow_errors_ratio": 0,
+            "date_time_overflow_behavior": "throw",
+        }
+        if self.is_text:
+            settings["date_time_input_format"] = "best_effort"
+        if self.name == "parquet":
+            settings["input_format_parquet_allow_missing_columns"] = 0
+        if self.name == "csv":
+            settings |= {
+                "format_csv_delimiter": self.csv.delimiter,
+                "input_format_csv_skip_first_lines": self.csv.skip_rows,
+                "input_format_csv_detect_header": 0,
+                "input_format_csv_allow_variable_number_of_columns": 0,
+                "input_format_csv_use_default_on_bad_values": 0,
+                "input_format_csv_trim_whitespaces": 0,  # for strings and names; spaces around numbers are skipped
+            }
+            if self.csv.null_values:
+                settings["format_csv_null_representation"] = self.csv.null_values[0]
+        if self.name == "jsonl":
+            settings["input_format_json_ignore_unknown_keys_in_named_tuple"] = 0
+            settings["input_format_json_ignore_unnecessary_fields"] = 0  # parse what follows the last known one
+            settings["input_format_json_read_bools_as_numbers"] = 0
+        return settings
+
+
+def compression_of(head: bytes) -> str:
+    """Return the compression of content with these first bytes (10 are enough); empty if it is not compressed."""
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
+
+
+def is_hadoop_snappy(key: str, head: bytes) -> bool:
+    """Tell by its name and first lengths whether an object has Hadoop's framing of snappy, which has no magic.
+
+    ClickHouse reads this framing.
+    """
+    blocks = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
+    return key.lower().endswith(".snappy") and len(head) >= 8 and 0 < blocks[1] <= 2 * blocks[0] + 32 < 1 << 28
+
+
+# In text with these compressions ClickHouse does not detect a truncated stream, or cannot read it.
+BY_WORKER = frozenset({"zstd", "lz4", "bz2", "snappy"})
+
+
+def compression_by_name(key: str) -> str:
+    """Return the compression that an object's name suggests, by ClickHouse's rules for names."""
+    return next((name for suffix, name in _SUFFIX.items() if key.lower().endswith(suffix)), "")
+
+
+def format_of(key: str, head: bytes) -> FormatName:
+    """Return the format of an object by its decompressed content, otherwise by its name.
+
+    Raises TransferInputError when neither shows the format.
+    """
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    if text.startswith(b"{"):
+        return "jsonl"
+    name = key.lower()
+    for suffix in _SUFFIX:
+        name = name.removesuffix(suffix)
+    for extension, found in _EXTENSIONS.items():
+        if name.endswith(extension):
+            return found
+    first = text.partition(b"\n")[0]
+    if b"," in first and b"\0" not in first:
+        return "csv"
+    raise TransferInputError(f"the format of {key!r} is not plain from its content or its name: give `format`")

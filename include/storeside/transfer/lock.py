@@ -1,0 +1,107 @@
+"""A lock on a destination table during publication; stored in ClickHouse, which has no locks for users.
+
+``CREATE TABLE`` is the only statement of ClickHouse that succeeds for exactly one of many callers. A dead holder does
+not block others for long: the lock names the staging table that its holder may publish, and a process that breaks an
+old lock first drops that table, so that a holder that was only slow can no longer publish.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.transfer.errors import TABLE_EXISTS, UNKNOWN_TABLE, TransferError, TransferTransientError, code_of
+from storeside.transfer.source import literal
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+STAGING = "storeside_staging"
+# Publication usually takes milliseconds; if the lock of a live process is broken, that costs at most a retry.
+STALE_SECONDS = 10.0
+# A broken lock keeps its name while another process may try to break it as well; it is dropped after an hour.
+BROKEN = "broken_"
+_PATIENCE_SECONDS = 300.0
+_POLL_SECONDS = 0.1
+
+
+@contextmanager
+def locked(client: Client, destination: str, owner: str, staging: str) -> Iterator[None]:
+    """Hold the lock of `destination` in order to publish the table `staging`.
+
+    An `owner` that returns after a failure takes its own lock again. Raises TransferTransientError when others hold
+    the lock for five minutes.
+    """
+    name = f"lock_{hashlib.sha256(destination.encode()).hexdigest()[:24]}"
+    holder = json.dumps({"owner": owner, "staging": staging})
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not _take(client, name, holder):
+        if time.monotonic() > deadline:
+            raise TransferTransientError(f"others have been publishing to {destination} for {_PATIENCE_SECONDS:g} s")
+        time.sleep(_POLL_SECONDS)
+    try:
+        yield
+    except DatabaseError as e:
+        if code_of(e):
+            _release(client, name, holder)
+        # Without a response the statement may still run: the owner takes the lock again, or it expires.
+        raise
+    except TransferError:
+        _release(client, name, holder)
+        raise
+    else:
+        _release(client, name, holder)
+
+
+def _release(client: Client, name: str, holder: str) -> None:
+    """Release the lock, unless another process has broken it: then the existing lock is not ours."""
+    found = _look(client, name)
+    if found is not None and found[0] == holder:
+        client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+
+
+def _look(client: Client, name: str) -> tuple[str, str, int] | None:
+    """Return the lock's holder, UUID and age in seconds."""
+    rows = client.query(
+        "SELECT comment, toString(uuid), dateDiff('second', metadata_modification_time, now()) FROM system.tables"
+        f" WHERE database = '{STAGING}' AND name = {{name:String}}",
+        parameters={"name": name},
+    ).result_rows
+    return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+
+def _take(client: Client, name: str, holder: str) -> bool:
+    try:
+        client.command(f"CREATE TABLE {STAGING}.`{name}` (x UInt8) ENGINE = Null COMMENT {literal(holder)}")
+    except DatabaseError as e:
+        if code_of(e) != TABLE_EXISTS:
+            raise
+    else:
+        return True
+    found = _look(client, name)
+    if found is None:
+        return False
+    comment, uuid, age = found
+    if comment == holder:
+        return True
+    if age > STALE_SECONDS:
+        _break(client, name, uuid, json.loads(comment)["staging"])
+    return False
+
+
+def _break(client: Client, name: str, uuid: str, staging: str) -> None:
+    """Remove the lock of a dead holder, after its staging table; only one of many callers succeeds."""
+    client.command(f"DROP TABLE IF EXISTS {STAGING}.`{staging}` SYNC")
+    try:
+        client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
+        # A table's age counts from its last change: even if the lock is a day old, the hour starts now.
+        client.command(f"ALTER TABLE {STAGING}.`{BROKEN}{uuid}` MODIFY COMMENT '{BROKEN}'")
+    except DatabaseError as e:
+        if code_of(e) not in (TABLE_EXISTS, UNKNOWN_TABLE):
+            raise

@@ -1,0 +1,185 @@
+"""Parquet objects as a worker reads them: their footers and their rows."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from storeside.transfer.arrow_types import arrow_columns, field_type
+from storeside.transfer.content import CHUNK, Content
+from storeside.transfer.errors import LoadObjectError, TransferInputError
+from storeside.transfer.footer import Footer
+from storeside.transfer.schema import UNNAMED, Column
+
+log = logging.getLogger(__name__)
+
+_BATCH_ROWS = 65_536
+# The worker fetches a row group of at most this number of bytes at once. It fetches a larger one a column and a
+# megabyte at a time: that takes more requests, but the memory does not grow with the row group.
+WHOLE_ROW_GROUP = 128 << 20
+# Logical types of pyarrow that ClickHouse 26.9 refuses to read; for "UNDEFINED" pyarrow knows only the storage type.
+_FOREIGN = frozenset({"GEOMETRY", "GEOGRAPHY", "VARIANT", "UNDEFINED"})
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A list, map or struct that may be NULL.
+
+    `path` has the names from the column down to it, "[]" for the elements of a list. `level` is the definition level
+    of a NULL, and `leaves` are the numbers of its Parquet columns.
+    """
+
+    path: tuple[str, ...]
+    kind: str
+    level: int
+    leaves: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns of a Parquet object.
+
+    `keeping` has their types with Nullable tuples for structs that may be NULL. `flat` has the unnested columns that
+    may be NULL, each with its number. `foreign` has the columns that ClickHouse cannot read.
+    """
+
+    columns: tuple[Column, ...]
+    keeping: tuple[str, ...]
+    nested: tuple[Nested, ...] = ()
+    flat: tuple[tuple[str, int], ...] = ()
+    foreign: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a footer says: columns, rows, and the number of NULLs in each Parquet column that may have some."""
+
+    shape: Shape
+    rows: int
+    nulls: tuple[int, ...]
+
+
+def parquet_file(content: Content, *, pre_buffer: bool = True) -> Any:
+    """Open a Parquet object; with `pre_buffer`, everything that one read needs is fetched first.
+
+    Raises LoadObjectError if it is not Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with faults("not a whole Parquet file: "):
+        return pq.ParquetFile(pa.PythonFile(content, mode="r"), buffer_size=CHUNK, pre_buffer=pre_buffer)
+
+
+def facts(content: Content) -> Facts:
+    """Return what a Parquet object's footer says. Raises LoadObjectError."""
+    file = parquet_file(content)
+    with faults():
+        shape = _shape(file)
+        leaves = [file.schema.column(n) for n in range(len(file.schema))]
+    footer = Footer(content)
+    footer.check([leaf.max_repetition_level > 0 for leaf in leaves])
+    return Facts(shape, footer.rows, footer.null_counts(len(leaves)))
+
+
+def columns_of(schema: Any) -> list[Column]:
+    """Return the columns of an Arrow schema. Raises LoadObjectError, also for names that are not UTF-8."""
+    try:
+        with faults():
+            return arrow_columns(schema)
+    except TransferInputError as e:
+        raise LoadObjectError(str(e)) from e
+
+
+def row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
+    """Return the Arrow schema of an object and its rows in batches, one row group after the other."""
+    file = parquet_file(content)
+    with faults():
+        groups = range(file.num_row_groups)
+        if any(file.metadata.row_group(n).total_byte_size > WHOLE_ROW_GROUP for n in groups):
+            file = parquet_file(content, pre_buffer=False)
+        # One after the other: pyarrow holds all row groups of one request in memory together.
+        each = (file.iter_batches(_BATCH_ROWS, row_groups=[n]) for n in groups)
+        return file.schema_arrow, batches_of(itertools.chain.from_iterable(each))
+
+
+def batches_of(reader: Any) -> Iterator[Any]:
+    """Yield the batches of a pyarrow reader. Raises LoadObjectError if the content turns out to be corrupt."""
+    with faults():
+        yield from reader
+
+
+@contextlib.contextmanager
+def faults(what: str = "") -> Iterator[None]:
+    """Turn each error by which pyarrow blames the content into a LoadObjectError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError) as e:
+        raise LoadObjectError(f"{what}{e}") from e
+
+
+def renamed(schema: Any) -> Any:
+    """Return an Arrow schema in which every column has a name."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_name(field.name or UNNAMED) for field in schema])
+
+
+def _shape(file: Any) -> Shape:
+    schema = renamed(file.schema_arrow)
+    leaves = [file.schema.column(n) for n in range(len(file.schema))]
+    walk = _Walk()
+    foreign, flat = [], []
+    for field, original in zip(schema, file.schema_arrow, strict=True):
+        numbers = walk.field(field, (field.name,), 0)
+        strange = [str(leaves[n].logical_type) for n in numbers if leaves[n].logical_type.type in _FOREIGN]
+        if strange or not original.name:
+            foreign.append(field.name)
+        if strange:
+            log.info("column %r: its type %s is loaded as it is stored", field.name, ", ".join(strange))
+        if field.nullable and not _parts(getattr(field.type, "storage_type", field.type)):
+            flat.append((field.name, numbers[0]))
+    columns = columns_of(schema)
+    keeping = tuple(field_type(field, keep=True) for field in schema)
+    return Shape(tuple(columns), keeping, tuple(walk.found), tuple(flat), tuple(foreign))
+
+
+class _Walk:
+    """Finds the lists, maps and structs that may be NULL, in the order of the columns of Parquet."""
+
+    def __init__(self) -> None:
+        self.found: list[Nested] = []
+        self._next = 0
+
+    def field(self, field: Any, path: tuple[str, ...], level: int) -> tuple[int, ...]:
+        """Return the numbers of a field's Parquet columns; `level` is the level of its parent."""
+        kind = getattr(field.type, "storage_type", field.type)
+        here = level + field.nullable
+        if not (parts := _parts(kind)):
+            self._next += 1
+            return (self._next - 1,)
+        name = "struct" if not hasattr(kind, "value_field") and not hasattr(kind, "key_field") else "list"
+        name = "map" if hasattr(kind, "key_field") else name
+        numbers = tuple(
+            n for label, part in parts for n in self.field(part, (*path, label), here + (name != "struct"))
+        )
+        if field.nullable:
+            self.found.append(Nested(path, name, level, numbers))
+        return numbers
+
+
+def _parts(kind: Any) -> list[tuple[str, Any]]:
+    """Return the fields of a type with their names; none if it is not nested."""
+    import pyarrow.types as of
+
+    if of.is_map(kind):
+        return [("key", kind.key_field), ("value", kind.item_field)]
+    if of.is_struct(kind):
+        return [(part.name, part) for part in kind]
+    return [("[]", kind.value_field)] if hasattr(kind, "value_field") else []

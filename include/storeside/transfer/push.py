@@ -1,0 +1,276 @@
+"""The push loader: a worker streams objects that ClickHouse cannot reach or cannot address."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from clickhouse_connect.driver.exceptions import OperationalError
+
+from storeside.transfer import queries
+from storeside.transfer.content import CHUNK, Content
+from storeside.transfer.errors import DriftError, LoadObjectError, TransferError
+from storeside.transfer.formats import Csv
+from storeside.transfer.loads import Planned
+from storeside.transfer.nulls import emptied, wrapped
+from storeside.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
+from storeside.transfer.records import one_column, records
+from storeside.transfer.schema import UNNAMED, Column, bare, structure
+from storeside.transfer.source import literal
+from storeside.transfer.statement import Reading, pushed_columns, settings
+from storeside.transfer.strict_json import checked
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+# ClickHouse keeps the whole body of a Parquet request in memory: larger objects are sent by row group.
+WHOLE_PARQUET = 256 << 20
+# Encodings that ClickHouse accepts in requests. It takes a truncated zstd or lz4 stream for a complete one, and not
+# every build has bz2: a worker decompresses those.
+_ENCODINGS = {"gzip": "gzip", "xz": "xz", "": None}
+
+
+def push(
+    client: Client,
+    content: Content,
+    reading: Reading,
+    planned: Planned,
+    staging: str,
+    system: Sequence[str],
+    query_id: str,
+    *,
+    strict: bool = False,
+    tidy: bool = False,
+) -> int:
+    """Stream one object into the staging table; return the number of rows that ClickHouse has read.
+
+    The worker sends the object's own bytes, unless it must parse them first. With `strict`, it checks JSON Lines on
+    the way; see `strict_json`. With `tidy` it sends the rows that `records` yields.
+    """
+    form = reading.form
+    if form.is_text and not planned.size:  # ClickHouse reports an empty request as a missing header
+        return 0
+    if form.name == "parquet" and (reading.by_arrow or planned.size > WHOLE_PARQUET):
+        batches = _sendable(*row_groups(content), reading)
+        return _insert_arrow(client, batches, reading, planned, staging, system, query_id)
+    if not form.is_native:
+        return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
+    encoding: str | None = None
+    body: Iterator[bytes] = content.stream()
+    if tidy:
+        reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # they are gone
+        rows = records(content.plain(), form)
+        if (first := next(rows, None)) is None:
+            return 0
+        body = gathered(raw for _, raw in itertools.chain([first], rows))
+        body = checked(body) if form.name == "jsonl" and strict else body
+    elif form.name == "jsonl" and strict:
+        body = checked(pieces(content.plain()))
+    elif form.is_text:
+        kind = content.compression
+        if kind in _ENCODINGS:
+            encoding = _ENCODINGS[kind]
+        else:
+            body = pieces(content.plain())
+    return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id, encoding=encoding)
+
+
+def insert(
+    client: Client, body: Iterator[bytes], kind: str, reading: Reading, planned: Planned, staging: str,
+    system: Sequence[str], query_id: str, *, encoding: str | None = None, first_row: int = 0,
+) -> int:  # fmt: skip
+    """Send a body of ClickHouse's format `kind` through the reading's expressions; return the rows read.
+
+    The body is a stream that can be read once: the client would resend a body that it can read again when the
+    connection breaks after the rows have arrived.
+    """
+    source = f"input({literal(structure(reading.columns))})"
+    more: dict[str, Any] = {"query_id": query_id}
+    if "_row_number" in system:  # rows are numbered as they arrive, so one stream must bring them
+        more |= {"max_threads": 1, "max_insert_threads": 1, "input_format_parquet_preserve_order": 1}
+    elif kind == reading.form.clickhouse and reading.form.is_text and not encoding:
+        more |= queries.fewer_parsers(client)
+    faults: list[TransferError] = []
+    try:
+        summary = client.raw_insert(
+            reading.insert(staging, pushed_columns(planned, system, first_row), source),
+            insert_block=_watched(body, faults),
+            fmt=kind,
+            compression=encoding,
+            settings=settings(reading.form, **more),
+        )
+    except OperationalError:
+        if faults:
+            raise faults[0] from None
+        raise
+    return int(summary.summary.get("read_rows", 0))
+
+
+def _watched(body: Iterator[bytes], faults: list[TransferError]) -> Generator[bytes, None, None]:
+    """Yield a body; an error in it closes the connection, because ClickHouse would otherwise wait for the rest."""
+    try:
+        yield from body
+    except TransferError as e:
+        faults.append(e)
+        raise OSError(str(e)) from e
+
+
+def _insert_arrow(
+    client: Client, batches: tuple[Any, Iterator[Any]], reading: Reading, planned: Planned, staging: str,
+    system: Sequence[str], query_id: str,
+) -> int:  # fmt: skip
+    return insert(client, _arrow_stream(*batches), "ArrowStream", reading, planned, staging, system, query_id)
+
+
+def _arrow_stream(schema: Any, batches: Iterator[Any]) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            if sink.tell() >= CHUNK:
+                yield sink.getvalue()
+                sink.seek(0)
+                sink.truncate()
+    yield sink.getvalue()
+
+
+def _sendable(schema: Any, batches: Iterator[Any], reading: Reading) -> tuple[Any, Iterator[Any]]:
+    """Return the rows of a Parquet object in a form that ClickHouse's Arrow reader accepts.
+
+    The Arrow reader refuses values that the Parquet reader accepts: NULL structs for tuples, and some kinds of lists.
+    """
+    import pyarrow as pa
+
+    schema = renamed(schema)
+
+    def changed(name: str, array: Any) -> Any:
+        if name in reading.as_it_is:
+            return array
+        return wrapped(array) if name in reading.wrapped else emptied(array)
+
+    def columns(arrays: Sequence[Any]) -> list[Any]:
+        return [changed(name, array) for name, array in zip(schema.names, arrays, strict=True)]
+
+    empty = columns([column.combine_chunks() for column in schema.empty_table().columns])
+    sent = pa.schema([pa.field(name, array.type) for name, array in zip(schema.names, empty, strict=True)])
+
+    def rows() -> Iterator[Any]:
+        for batch in batches:
+            with faults():
+                yield pa.RecordBatch.from_arrays(columns(batch.columns), schema=sent)
+
+    return sent, rows()
+
+
+def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]:
+    types = {column.name: _arrow_type(column.type) for column in reading.columns}
+    if UNNAMED in types:
+        types[""] = types[UNNAMED]
+    dialect = reading.form.csv
+    reader = csv_reader(content.plain(), dialect, types, has_one=_has_one_column(content.sample(CHUNK), dialect))
+    with faults():
+        unknown = [name for name in reader.schema.names if (name or UNNAMED) not in types]
+    if unknown:
+        raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in the table")
+
+    schema = reader.schema.with_metadata(None)
+    named = schema if "" not in schema.names else schema_of([name or UNNAMED for name in schema.names], schema)
+    return named, (batch.rename_columns(named.names) for batch in batches_of(reader))
+
+
+def schema_of(names: Sequence[str], schema: Any) -> Any:
+    """Return a schema with other names."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_name(name) for name, field in zip(names, schema, strict=True)])
+
+
+def _arrow_type(kind: str) -> Any:
+    import pyarrow as pa
+
+    kinds = {
+        "Int64": pa.int64(), "UInt64": pa.uint64(), "Float32": pa.float32(), "Float64": pa.float64(),
+        "Bool": pa.bool_(),
+    }  # fmt: skip
+    core = bare(kind)
+    return pa.timestamp("us") if core.startswith("DateTime64") else kinds.get(core, pa.string())
+
+
+def _has_one_column(sample: bytes, csv: Csv) -> bool:
+    """Tell whether the first row of a CSV dialect has a single column."""
+    if csv.names:
+        return len(csv.names) == 1
+    lines = sample.decode(csv.encoding, "replace").splitlines()[csv.skip_rows :]
+    return one_column(next(filter(None, lines), "").encode(csv.encoding, "replace"), csv)
+
+
+def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any], *, has_one: bool = False) -> Any:
+    """Return pyarrow's streaming reader of a CSV dialect; with `has_one` column, blank lines are empty values.
+
+    Columns without a type get the type that the first rows suggest. Raises LoadObjectError when not even these can be
+    read.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    with faults():
+        return pc.open_csv(
+            file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r"),
+            read_options=pc.ReadOptions(
+                block_size=4 * CHUNK,
+                skip_rows=csv.skip_rows,
+                encoding=csv.encoding,
+                column_names=list(csv.names) or None,
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=csv.delimiter,
+                quote_char=csv.quote or False,
+                escape_char=csv.escape or False,
+                newlines_in_values=True,
+                ignore_empty_lines=not has_one,
+            ),
+            convert_options=pc.ConvertOptions(
+                column_types=types,
+                null_values=["", *csv.null_values],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                true_values=list(csv.true_values) or None,
+                false_values=list(csv.false_values) or None,
+                timestamp_parsers=[*csv.timestamp_formats, pc.ISO8601] if csv.timestamp_formats else None,
+            ),
+        )
+
+
+def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
+    """Return the columns that pyarrow infers from a sample of a CSV dialect. Raises LoadObjectError."""
+    schema = csv_reader(io.BytesIO(sample), csv, {}).schema
+    with faults():
+        names = [name or UNNAMED for name in schema.names]
+    return columns_of(schema_of(names, schema))
+
+
+def gathered(rows: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield rows in pieces of about a megabyte."""
+    some: list[bytes] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row)
+        if size >= CHUNK:
+            yield b"".join(some)
+            some, size = [], 0
+    yield b"".join(some)
+
+
+def pieces(file: Any) -> Iterator[bytes]:
+    """Yield a file's content, a megabyte at a time. Raises LoadObjectError if the compressed data are corrupt."""
+    try:
+        while piece := file.read(CHUNK):
+            yield piece
+    except OSError as e:
+        raise LoadObjectError(f"its compressed content is broken: {e}") from e

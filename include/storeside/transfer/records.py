@@ -1,0 +1,176 @@
+"""The rows of text objects as raw text, for a worker that must examine each row."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from storeside.transfer.content import CHUNK
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.formats import Csv, Format
+from storeside.transfer.schema import UNNAMED
+
+# Maximum bytes of a row; longer text is not a row.
+LONGEST_ROW = 64 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BLANK = b" \t\r\n"
+_NO_NAME = re.compile(rb'""[ \t]*:')
+_TOKEN = re.compile(rb'""[ \t]*:|"(?:[^"\\]|\\.)*"|[{}\[\]]')
+
+Record = tuple[int, bytes]
+
+
+def records(file: Any, form: Format) -> Iterator[Record]:
+    """Yield a text's rows, each with its number and a line feed at its end; the header of CSV has number 0.
+
+    A line feed within quotes does not end a CSV row. Blank lines are left out, except after the header of CSV with
+    one column: there they are empty values. A column without a name gets the name `UNNAMED`.
+    """
+    if form.name == "csv":
+        yield from _csv_records(file, form.csv)
+        return
+    number = 0
+    for line in lines(file):
+        if line.strip(_BLANK):
+            yield number, _ended(_named(line) if _NO_NAME.search(line) else line)
+            number += 1
+
+
+def _csv_records(file: Any, dialect: Csv) -> Iterator[Record]:
+    number = 0
+    has_one = len(dialect.names) == 1
+    for record in _joined(file, dialect):
+        is_header = not number and not dialect.names
+        if record.strip(_BLANK if is_header else b"\r\n") or has_one:
+            has_one = one_column(record, dialect) if is_header else has_one
+            yield number, _ended(_named_header(record, dialect) if is_header else record)
+            number += 1
+
+
+def one_column(header: bytes, dialect: Csv) -> bool:
+    """Tell whether CSV with this header, or first row, has a single column."""
+    return len(_fields(header, dialect)) == 1
+
+
+def _fields(header: bytes, dialect: Csv) -> list[str]:
+    """Return the names in a header; none if they cannot be parsed."""
+    text = header.decode(dialect.encoding, "surrogateescape").strip("\r\n")
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE
+    reader = csv.reader([text], delimiter=dialect.delimiter, quotechar=dialect.quote or None, quoting=quoting)
+    try:
+        return next(reader, [])
+    except csv.Error:
+        return []
+
+
+def _named_header(header: bytes, dialect: Csv) -> bytes:
+    """Return a header in which each unnamed column gets a name."""
+    names = _fields(header, dialect)
+    if "" not in names:
+        return header
+    quoted = ('"' + (name or UNNAMED).replace('"', '""') + '"' for name in names)
+    return dialect.delimiter.join(quoted).encode(dialect.encoding, "surrogateescape")
+
+
+def _named(line: bytes) -> bytes:
+    """Return a line of JSON in which an unnamed field of the outermost object gets a name."""
+    depth = 0
+
+    def replaced(found: re.Match[bytes]) -> bytes:
+        nonlocal depth
+        token = found.group()
+        depth += (token in b"{[") - (token in b"}]") if len(token) == 1 else 0
+        return b'"%b"' % UNNAMED.encode() + token[2:] if depth == 1 and _NO_NAME.fullmatch(token) else token
+
+    return _TOKEN.sub(replaced, line)
+
+
+def is_untidy(file: Any, form: Format) -> bool:
+    """Tell whether a text has faults that ClickHouse refuses and `records` repairs."""
+    if form.name == "jsonl":
+        return any(_NO_NAME.search(line) for line in lines(file))
+    for n, record in enumerate(_joined(file, form.csv)):
+        if not record.strip(b"\r\n"):
+            return True
+        if not n and not form.csv.names and (not record.strip(_BLANK) or "" in _fields(record, form.csv)):
+            return True
+    return False
+
+
+def _joined(file: Any, dialect: Csv) -> Iterator[bytes]:
+    """Yield the lines of CSV after those to skip; lines of one row are joined."""
+    opening = re.compile(rb'(?:^|%b)"' % re.escape(dialect.delimiter.encode()))
+    pending: list[bytes] = []
+    size = number = 0
+    inside = False
+    skip = dialect.skip_rows
+    for line in lines(file):
+        if skip:
+            skip -= 1
+            continue
+        pending.append(line)
+        size += len(line)
+        if b'"' in line:
+            inside = _ends_inside(line, opening, inside)
+        if size > LONGEST_ROW:
+            raise LoadObjectError(f"row {number} does not end within {LONGEST_ROW >> 20} MB")
+        if inside:
+            continue
+        yield b"".join(pending)
+        number += 1
+        pending, size = [], 0
+    if pending:
+        yield b"".join(pending)
+
+
+def _ended(record: bytes) -> bytes:
+    """Return a record with a line feed in place of its line ending."""
+    return record.removesuffix(b"\n").removesuffix(b"\r") + b"\n"
+
+
+def _ends_inside(line: bytes, opening: re.Pattern[bytes], inside: bool) -> bool:
+    """Tell whether a line ends within quotes. A quote opens only at the start of a field; elsewhere it is text."""
+    at = 0
+    while True:
+        if inside:
+            at = line.find(b'"', at) + 1
+            if not at:
+                return True
+            inside = line[at : at + 1] == b'"'  # two quotes stand for one
+            at += inside
+        else:
+            found = opening.search(line, at)
+            if not found:
+                return False
+            at, inside = found.end(), True
+
+
+def lines(file: Any) -> Iterator[bytes]:
+    """Yield the lines of a text with their line feeds, without a byte order mark. Raises LoadObjectError."""
+    pending: list[bytes] = []  # of an unfinished line: joining at each piece would take quadratic time
+    size = 0
+    is_first = True
+    while True:
+        try:
+            piece = file.read(CHUNK)
+        except OSError as e:
+            raise LoadObjectError(f"its compressed content is broken: {e}") from e
+        if not piece:
+            break
+        if is_first:
+            piece, is_first = piece.removeprefix(_BYTE_ORDER_MARK), False
+        first, *whole = piece.split(b"\n")
+        pending.append(first)
+        size += len(first)
+        if whole:
+            yield b"".join(pending) + b"\n"
+            *whole, rest = whole
+            for line in whole:
+                yield line + b"\n"
+            pending, size = [rest], len(rest)
+        if size > LONGEST_ROW:
+            raise LoadObjectError(f"a row does not end within {LONGEST_ROW >> 20} MB")
+    if rest := b"".join(pending):
+        yield rest

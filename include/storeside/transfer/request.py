@@ -1,0 +1,77 @@
+"""The request of a transfer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.formats import FORMATS, Csv
+from storeside.transfer.options import Batches, ReadOptions, TableOptions, require_choice
+from storeside.transfer.source import Source
+
+CHOICES = {
+    "format": ("auto", *FORMATS),
+    "loader": ("auto", "pull", "push"),
+    "on_drift": ("fail", "add", "widen", "rest"),
+    "on_bad_rows": ("fail", "skip", "keep"),
+    "on_overwrite": ("append", "replace"),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A transfer from an S3 bucket into a ClickHouse table; serialisable as JSON. Raises TransferInputError.
+
+    `table` is ``database.table``; a missing table is created from `table_options` and the columns of sampled objects.
+
+    `loader`: ``pull`` has ClickHouse read the objects, ``push`` has the worker stream them, ``auto`` pulls when
+    ClickHouse reaches the bucket.
+    `on_drift`: when an object's columns differ from the table's, the object fails, its new columns are added, types
+    are widened as well, or columns that the table lacks go into the column ``_rest``.
+    `on_bad_rows`: when a row cannot be parsed, its object fails, or the row is skipped and counted, or also kept in
+    ``<table>_rejected``.
+    `on_overwrite`: rows of an earlier version of an object stay beside those of the new one, or are replaced.
+    `retry_failed`: objects that failed for good in earlier runs are tried again.
+    `all_or_nothing`: all objects of the run become visible at once, or, if one fails, none does.
+    `overlap_seconds`: assumes that keys grow with time, and lists only keys after those loaded this many seconds
+    before the newest; None lists all keys and misses none.
+    """
+
+    source: Source
+    table: str
+    format: str = "auto"
+    loader: str = "auto"
+    on_drift: str = "fail"
+    on_bad_rows: str = "fail"
+    on_overwrite: str = "append"
+    read: ReadOptions = field(default_factory=ReadOptions)
+    table_options: TableOptions = field(default_factory=TableOptions)
+    retry_failed: bool = False
+    all_or_nothing: bool = False
+    overlap_seconds: float | None = None
+    batches: Batches = field(default_factory=Batches)
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            require_choice(name, getattr(self, name), choices)
+        for options in (self.read, self.table_options, self.batches):
+            options.check()
+        if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
+            raise TransferInputError(f"table {self.table!r}: write database.table")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the request as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Request:
+        """Create a request from the values of `to_dict`, also after a round trip through JSON."""
+        given = dict(values)
+        given["source"] = Source(**given["source"])
+        given["read"] = ReadOptions(**{**given["read"], "csv": Csv(**given["read"]["csv"])})
+        given["table_options"] = TableOptions(**given["table_options"])
+        given["batches"] = Batches(**given["batches"])
+        return cls(**given)

@@ -1,0 +1,154 @@
+"""Text objects with rows that cannot be parsed: the good rows are loaded, the bad ones are counted or kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.transfer import strict_json
+from storeside.transfer.content import CHUNK, Content
+from storeside.transfer.errors import LoadObjectError, TransferTransientError, is_transient, plain
+from storeside.transfer.loads import Planned
+from storeside.transfer.push import insert
+from storeside.transfer.records import Record, records
+from storeside.transfer.source import identifier
+from storeside.transfer.statement import Reading
+from storeside.transfer.table import Destination
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+_BLOCK = 4 * CHUNK
+_KEPT_BYTES = 64 << 10
+_KEPT_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that could not be parsed; `row` is its number as in the column `_row_number`: from 0, no header."""
+
+    row: int
+    raw: bytes
+    reason: str
+
+
+def salvage(
+    client: Client, content: Content, reading: Reading, planned: Planned, staging: str, system: Sequence[str],
+    query_id: str, reject: Callable[[Rejected], None], *, strict: bool = False,
+) -> int:  # fmt: skip
+    """Send the rows of an object that can be parsed to the staging table; return their number.
+
+    Rows are sent in blocks; a refused block is halved until the bad rows are alone. These go to `reject`, which may
+    raise to give up. With `strict`, lines of JSON that RFC 8259 forbids go there as well. Raises LoadObjectError for
+    content without rows.
+    """
+    header = b""
+    rows = records(content.plain(), reading.form)
+    if reading.form.clickhouse == "CSVWithNames":
+        header = next(rows, (0, b""))[1]
+    # The first lines that must be skipped are already removed.
+    reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))
+    shift = 1 if header else 0
+    accepted = 0
+    count = 0
+
+    def send(block: list[Record]) -> int:
+        nonlocal count
+        body = header + b"".join(raw for _, raw in block)
+        first = block[0][0] - shift
+        count += 1
+        try:
+            insert(
+                client, iter((body,)), reading.form.clickhouse, reading, planned, staging, system,
+                f"{query_id}-{count}", first_row=first,
+            )  # fmt: skip
+        except DatabaseError as e:
+            if is_transient(e):
+                raise TransferTransientError(plain(e)) from e
+            if len(block) == 1:
+                reason = plain(e, first)
+                reason = f"row {first}, {reason}" if reason.startswith("column ") else reason
+                reject(Rejected(first, block[0][1], reason))
+                return 0
+            middle = len(block) // 2
+            return send(block[:middle]) + send(block[middle:])
+        return len(block)
+
+    def is_json(record: Record) -> bool:
+        if reason := strict_json.fault(record[1]):
+            reject(Rejected(record[0], record[1], f"not JSON (RFC 8259): {reason}"))
+        return not reason
+
+    if strict:
+        rows = filter(is_json, rows)
+    for block in _blocks(rows):
+        accepted += send(block)
+    return accepted
+
+
+def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:
+    block: list[Record] = []
+    size = 0
+    for record in records:
+        if block and record[0] != block[-1][0] + 1:  # the rows of a block are numbered from its first row
+            yield block
+            block, size = [], 0
+        block.append(record)
+        size += len(record[1])
+        if size >= _BLOCK:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+class RejectedRows:
+    """Collects the bad rows of an object: counted, up to a limit, and kept in ``<table>_rejected`` if asked for."""
+
+    def __init__(self, destination: Destination, planned: Planned, bucket: str, *, keep: bool, limit: int) -> None:
+        self.destination = destination
+        self.planned = planned
+        self.bucket = bucket
+        self.keep = keep
+        self.limit = limit
+        self.count = 0
+        self._rows: list[list[Any]] = []
+
+    @property
+    def _table(self) -> tuple[str, str]:
+        return self.destination.database, f"{self.destination.table}_rejected"
+
+    def __call__(self, rejected: Rejected) -> None:
+        """Take one row. Raises LoadObjectError when the limit is exceeded."""
+        self.count += 1
+        if self.count > self.limit:
+            raise LoadObjectError(
+                f"over {self.limit} rows cannot be parsed, such as row {rejected.row}: {rejected.reason}"
+            )
+        if self.keep:
+            raw = rejected.raw.rstrip(b"\r\n")[:_KEPT_BYTES].decode("utf-8", "backslashreplace")
+            o = self.planned
+            self._rows.append([o.load_id, self.bucket, o.key, o.version, rejected.row, rejected.reason, raw])
+            if len(self._rows) >= _KEPT_AT_ONCE:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write the kept rows; a row that is written twice is stored once."""
+        if not self._rows:
+            return
+        database, table = self._table
+        client = self.destination.client
+        client.command(
+            f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)} (load_id UInt64,"
+            " bucket LowCardinality(String), key String, version String, row_number UInt64, reason String,"
+            " raw String, rejected_at DateTime64(3) DEFAULT now64(3))"
+            " ENGINE = ReplacingMergeTree(rejected_at) ORDER BY (load_id, row_number)"
+        )
+        client.insert(
+            table, self._rows, database=database, settings={"async_insert": 0},
+            column_names=["load_id", "bucket", "key", "version", "row_number", "reason", "raw"],
+        )  # fmt: skip
+        self._rows = []

@@ -1,0 +1,218 @@
+"""Objects of an S3 bucket: as ClickHouse addresses them, and as a worker lists and reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote_plus
+from xml.etree import ElementTree
+
+from storeside.aistore.buckets import common_prefix
+from storeside.aistore.names import is_folder_marker
+from storeside.transfer.errors import TransferInputError
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+# ClickHouse takes these characters in a key for patterns, however they are escaped, and refuses `//`. For an
+# archive's name it looks for an entry in the archive. It takes a truncated zstd or lz4 stream for a complete one, and
+# not every build reads bz2.
+WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|7z)$|(?i:\.(?:zstd?|lz4|bz2)$)"
+_GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_MOST_ALTERNATIVES = 10_000
+_TAKEN = "Taken"
+
+
+class Listed(NamedTuple):
+    """One object of a listing, as S3 wrote it: `modified` is a text such as ``2022-07-01T12:00:00.000Z``."""
+
+    key: str
+    etag: str
+    size: int
+    modified: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which objects to read, and how ClickHouse reaches them.
+
+    `keys` is a prefix, or a pattern with ``*`` (within a folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse
+    takes credentials from its named `collection`, whose URL is the endpoint's; without one it uses `endpoint` and the
+    credentials of its own environment or role. With `cluster` all replicas of that cluster read.
+    """
+
+    bucket: str
+    keys: str = ""
+    collection: str = ""
+    endpoint: str = ""
+    cluster: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]", self.bucket):
+            raise TransferInputError(
+                f"bucket {self.bucket!r}: a bucket's name has 3 to 63 letters, digits, '.', '-' or '_'"
+            )
+        if self.collection and not re.fullmatch(r"\w+", self.collection):
+            raise TransferInputError(f"named collection {self.collection!r}: needs letters, digits and '_'")
+        pattern(self.keys)
+
+    @property
+    def prefix(self) -> str:
+        """The common prefix of all keys."""
+        found = _GLOB.search(self.keys)
+        return self.keys[: found.start()] if found else self.keys
+
+    @property
+    def regex(self) -> str:
+        """The keys as a regular expression for ClickHouse's ``match``; a prefix matches all keys below it."""
+        return pattern(self.keys)
+
+    def objects(self, keys: Sequence[str], form: str, structure: str = "", compression: str = "auto") -> str:
+        """Return the table function that reads exactly these objects; none of them may be `wild`."""
+        if len(keys) == 1:
+            path = quote(keys[0], safe="/")
+        else:
+            path = "{" + ",".join(quote(key, safe="/") for key in keys) + "}"
+        return self._function(path, form, structure, compression)
+
+    def among(self, keys: Sequence[str], form: str, structure: str = "", compression: str = "auto") -> str:
+        """Return the table function of all objects below the common prefix of these keys; see `only`."""
+        return self._function(f"{quote(common_prefix(keys), safe='/')}**", form, structure, compression)
+
+    def only(self, keys: Sequence[str]) -> str:
+        """Return the condition that selects these objects; ClickHouse does not open any others.
+
+        With a condition on the bare `_path`, ClickHouse would request each object again.
+        """
+        return f"substring(_path, {len(self.bucket.encode()) + 2}) IN ({', '.join(map(literal, keys))})"
+
+    def probe(self) -> str:
+        """Return the table function of all objects below the prefix, to test whether ClickHouse reaches them."""
+        prefix = "" if wild(self.prefix) else quote(self.prefix, safe="/")
+        return self._function(f"{prefix}**", "One")
+
+    def _function(self, path: str, form: str, structure: str = "", compression: str = "auto") -> str:
+        arguments = {"format": form, "structure": structure, "compression_method": compression}
+        given = {name: value for name, value in arguments.items() if value and value != "auto"}
+        if self.collection:
+            named = "".join(f", {name} = {literal(value)}" for name, value in given.items())
+            return self._call(f"{self.collection}, filename = {literal(f'{self.bucket}/{path}')}{named}")
+        url = f"{self.endpoint.rstrip('/')}/{self.bucket}/{path}"
+        named = f", {literal(form)}, {literal(structure or 'auto')}, {literal(compression)}"
+        return self._call(f"{literal(url)}{named}")
+
+    def _call(self, arguments: str) -> str:
+        return f"s3Cluster({literal(self.cluster)}, {arguments})" if self.cluster else f"s3({arguments})"
+
+
+def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:
+    """Return the source that the extras of an AWS connection describe for ClickHouse.
+
+    ClickHouse reads with its named collection ``clickhouse_collection``. Without one it uses the credentials in its
+    own environment and the endpoint ``clickhouse_endpoint``, otherwise the connection's ``endpoint_url``, otherwise
+    AWS's endpoint of the region. With ``clickhouse_cluster`` all replicas of that cluster read (``s3Cluster``).
+    """
+    given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
+    endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
+    return Source(bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""))
+
+
+def wild(key: str) -> bool:
+    """Tell whether ClickHouse would misread this key: read only a part of the object, or other objects."""
+    return re.search(WILD, key) is not None
+
+
+def literal(text: str) -> str:
+    """Return a string literal of ClickHouse's SQL, for values that cannot be bound as parameters.
+
+    Arguments of table functions are such values.
+    """
+    from clickhouse_connect.driver.binding import format_str
+
+    return str(format_str(text))
+
+
+def identifier(name: str) -> str:
+    """Return a quoted identifier for ClickHouse's SQL, for any name.
+
+    The client's own `quote_identifier` does not quote a name that begins and ends with quotes; here quotes are part
+    of the name.
+    """
+    from clickhouse_connect.driver.binding import escape_str
+
+    return f"`{escape_str(name)}`"
+
+
+def pattern(keys: str) -> str:
+    """Return `keys` as an anchored regular expression of RE2.
+
+    Raises TransferInputError for unbalanced braces.
+    """
+    found, end = [], 0
+    for match in _GLOB.finditer(keys):
+        found.append(_plain(keys[end : match.start()], keys))
+        found.append(_part(match.group(), keys))
+        end = match.end()
+    found.append(_plain(keys[end:], keys))
+    return f"(?s)^{''.join(found)}{'' if end == 0 else '$'}"
+
+
+def _plain(text: str, keys: str) -> str:
+    if "{" in text or "}" in text:
+        raise TransferInputError(f"keys {keys!r}: braces have to be closed and cannot stand in one another")
+    return re.escape(text)
+
+
+def _part(glob: str, keys: str) -> str:
+    if glob[0] != "{":
+        return {"**": ".*", "*": "[^/]*", "?": "[^/]"}[glob]
+    parts = []
+    for choice in glob[1:-1].split(","):
+        if bounds := _RANGE.fullmatch(choice):
+            low, high = bounds.groups()
+            if not int(low) <= int(high) < int(low) + _MOST_ALTERNATIVES:
+                raise TransferInputError(f"keys {keys!r}: {glob} has no numbers, or over {_MOST_ALTERNATIVES}")
+            width = len(low) if low.startswith("0") else 0
+            parts.append("|".join(str(n).zfill(width) for n in range(int(low), int(high) + 1)))
+        else:
+            parts.append(re.escape(choice))
+    return f"(?:{'|'.join(parts)})"
+
+
+def list_objects(client: S3Client, bucket: str, prefix: str, start_after: str = "") -> Iterator[list[Listed]]:
+    """Yield a bucket's objects after a key, page by page; folder markers are left out.
+
+    The objects are extracted from a page before botocore parses it, which would take ten times as long.
+    """
+    arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+    if start_after:
+        arguments["StartAfter"] = start_after
+    event = "before-parse.s3.ListObjectsV2"
+    client.meta.events.register(event, _take_objects)
+    try:
+        for page in client.get_paginator("list_objects_v2").paginate(**arguments):
+            yield page[_TAKEN]  # type: ignore[literal-required]
+    finally:
+        client.meta.events.unregister(event, _take_objects)
+
+
+def _take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Extract the objects from a response of ListObjectsV2, for botocore's event ``before-parse``."""
+    if response_dict["status_code"] != HTTPStatus.OK:
+        return
+    root = ElementTree.fromstring(response_dict["body"])  # noqa: S314 - as botocore does
+    space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
+    decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
+    taken = []
+    for entry in root.findall(f"{space}Contents"):
+        root.remove(entry)
+        text = {part.tag.removeprefix(space): part.text or "" for part in entry}
+        key, size = decode(text["Key"]), int(text.get("Size", 0))
+        if not is_folder_marker(key, size):
+            taken.append(Listed(key, text.get("ETag", "").strip('"'), size, text.get("LastModified", "")))
+    customized_response_dict[_TAKEN] = taken
+    response_dict["body"] = ElementTree.tostring(root)

@@ -1,0 +1,289 @@
+"""The one statement that reads objects into a staging table, for both loaders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storeside.transfer.errors import DriftError
+from storeside.transfer.formats import Format
+from storeside.transfer.loads import LONG_STATEMENT, Planned
+from storeside.transfer.lock import STAGING
+from storeside.transfer.nulls import holds, keeps, refusal
+from storeside.transfer.options import SYSTEM_COLUMNS
+from storeside.transfer.parquet import Nested, Shape
+from storeside.transfer.schema import (
+    NOTHING,
+    Column,
+    bare,
+    conversion,
+    converted,
+    fits,
+    is_nested,
+    is_nullable,
+    loose,
+    nullable,
+    reading,
+    same,
+    settled,
+    whole,
+)
+from storeside.transfer.source import identifier, literal
+from storeside.transfer.table import LOAD_ID, REST, Destination
+
+# Columns of s3() that identify a row's object and its version.
+_VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
+# The version of the object that ClickHouse reads, in the plan's notation.
+PULLED_VERSION = "trim(BOTH '\"' FROM _etag)"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read objects of one shape: their columns, and the expression for each column of the table.
+
+    With `by_arrow`, a worker reads them: Parquet that ClickHouse cannot read, or reads incompletely. The worker sends
+    columns in `as_it_is` with their NULL structs, and columns in `wrapped` within a struct that is NULL for them; in
+    all other columns NULL lists, maps and structs become empty.
+    """
+
+    form: Format
+    columns: tuple[Column, ...]
+    expressions: tuple[tuple[str, str], ...]
+    condition: str = ""
+    by_arrow: bool = False
+    as_it_is: frozenset[str] = frozenset()
+    wrapped: frozenset[str] = frozenset()
+
+    @property
+    def hides_virtual(self) -> bool:
+        """Whether a column has the name of a virtual column that ClickHouse needs to identify objects."""
+        return any(column.name in _VIRTUAL for column in self.columns)
+
+    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "") -> str:
+        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions."""
+        pairs = [*self.expressions, *extra]
+        names = ", ".join(identifier(name) for name, _ in pairs)
+        values = ", ".join(value for _, value in pairs)
+        conditions = " AND ".join(filter(None, (only, self.condition)))
+        where = f" WHERE {conditions}" if conditions else ""
+        return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
+
+
+def text_reading(
+    form: Format, destination: Destination, rest: Sequence[Column] = (), *, empty_nulls: bool = False
+) -> Reading:
+    """Return how to read text objects into a table; they may have every column of the table.
+
+    `rest` are columns of the objects that the table does not have; they go into its column `_rest`. With
+    `empty_nulls`, a NULL list, map or struct becomes empty if its column cannot be NULL.
+    """
+    data = [c for c in destination.columns if c.name not in SYSTEM_COLUMNS and c.name != REST]
+    if form.csv.names:
+        by_name = {c.name: c for c in data}
+        unknown = [name for name in form.csv.names if name not in by_name and name not in {c.name for c in rest}]
+        if unknown:
+            raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
+        data = [by_name[name] for name in form.csv.names if name in by_name]
+    columns, expressions, checks = [], [], []
+    for c in data:
+        kind, default = reading(form, c.type), destination.defaults.get(c.name)
+        if default is not None:  # for missing or NULL values
+            kind = nullable(kind)
+        value, is_padded = identifier(c.name), form.name == "csv"
+        if empty_nulls and is_nested(kind) and not is_nullable(kind):
+            columns.append(Column(c.name, f"Variant({kind})"))
+            value = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
+        else:
+            columns.append(Column(c.name, kind))
+        made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
+        expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
+        checks.append(_whole(c.name, kind, c.type, padded=is_padded))
+        if form.name == "jsonl":
+            checks.append(_finite(c.name, c.type))
+    checks += [_valid(c.name) for c in data if bare(c.type) == "String"]
+    if rest:
+        columns += rest
+        expressions.append((REST, _as_map(rest)))
+    if form.csv.names:
+        order = {name: n for n, name in enumerate(form.csv.names)}
+        columns.sort(key=lambda c: order[c.name])
+    return Reading(form, tuple(columns), tuple(expressions), " AND ".join(filter(None, checks)))
+
+
+def _whole(name: str, source: str, target: str, *, padded: bool = False) -> str:
+    """Return the condition that fails a load at a value that a column would truncate; empty if it holds all."""
+    if not (kept := whole(name, source, target, padded=padded)):
+        return ""
+    return f"throwIf(NOT ({kept}), {literal(f'column {name!r} has a value that {target} cannot hold whole')}) = 0"
+
+
+def _finite(name: str, kind: str) -> str:
+    """Return the condition that fails a load at a number beyond a float's range, which ClickHouse makes infinite.
+
+    It is empty unless the column holds floats or arrays of floats.
+    """
+    if re.fullmatch(r"Float\d+", bare(kind)):
+        infinite = f"isInfinite(assumeNotNull({identifier(name)}))"  # NULL has a 0 there
+    elif re.fullmatch(r"Array\((Nullable\()?Float\d+\)+", kind):
+        infinite = f"arrayExists(x -> isInfinite(ifNull(x, 0)), {identifier(name)})"
+    else:
+        return ""
+    return f"throwIf({infinite}, {literal(f'column {name!r} has a number that is too large for it')}) = 0"
+
+
+def _valid(name: str) -> str:
+    """Return the condition that fails a load at invalid UTF-8: ClickHouse accepts any bytes in a String."""
+    valid = f"isValidUTF8(assumeNotNull({identifier(name)}))"  # NULL has an empty text there
+    return f"throwIf(NOT {valid}, {literal(f'column {name!r} has invalid UTF-8')}) = 0"
+
+
+def parquet_reading(
+    form: Format,
+    destination: Destination,
+    shape: Shape,
+    nulls: frozenset[Nested] = frozenset(),
+    *,
+    keep_rest: bool,
+    refuse_nulls: bool,
+) -> Reading:
+    """Return how to read Parquet objects of a shape into a table.
+
+    `nulls` are the lists, maps and structs that are NULL somewhere. Raises DriftError for columns that the table
+    lacks, unless `keep_rest`, and for columns that it cannot hold. Raises LoadObjectError for NULLs that a column
+    cannot hold, unless they become empty.
+    """
+    ways, rest = [], []
+    for column, keeping in zip(shape.columns, shape.keeping, strict=True):
+        here = [nested for nested in nulls if nested.path[0] == column.name]
+        target = destination.type_of(column.name)
+        if target is None:
+            rest.append(Column(column.name, settled(column.type)))
+        elif not fits(column.type, target):
+            raise DriftError(
+                f"column {column.name!r} is {column.type}, which {destination.name} cannot take as {target}"
+            )
+        way = None if target is None else _way(column, keeping, target, here, refuse_nulls)
+        lost = [nested for nested in here if way is None or not way.keeps(nested)]
+        if lost and refuse_nulls:
+            raise refusal(lost, target or f"column {REST}")
+        if way is not None:
+            ways.append(way)
+    if rest and not keep_rest:
+        raise DriftError(f"columns {', '.join(repr(c.name) for c in rest)} are not in {destination.name}")
+    expressions = [(way.read.name, way.expression) for way in ways]
+    if rest:
+        expressions.append((REST, _as_map(rest)))
+    return Reading(
+        form,
+        (*(way.read for way in ways), *rest),
+        tuple(expressions),
+        " AND ".join(way.check for way in ways if way.check),
+        bool(shape.foreign) or any(way.sent for way in ways),
+        frozenset(way.read.name for way in ways if way.sent == "as it is"),
+        frozenset(way.read.name for way in ways if way.sent == "wrapped"),
+    )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How to read one Parquet column; `sent` says how a worker must send it if ClickHouse cannot read it."""
+
+    read: Column
+    expression: str
+    check: str = ""
+    sent: str = ""
+
+    def keeps(self, nested: Nested) -> bool:
+        """Tell whether the column keeps such NULLs."""
+        return (self.sent == "as it is" and nested.kind == "struct") or (
+            self.sent == "wrapped" and len(nested.path) == 1
+        )
+
+
+def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], refuse_nulls: bool) -> _Way:
+    name, here = column.name, identifier(column.name)
+    if bare(column.type) == NOTHING:
+        return _nothing(name, target, refuse_nulls)
+    if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
+        return _Way(Column(name, target), here, sent="as it is")
+    kind = settled(column.type)
+    if holds(target) and any(len(nested.path) == 1 for nested in nulls):
+        value = converted(f"tupleElement(assumeNotNull({here}), 'v')", kind, target)
+        read = Column(name, f"Nullable(Tuple(v {kind}))")
+        return _Way(read, f"if(isNull({here}), NULL, {value})", sent="wrapped")
+    if same(kind, target) or (loose(kind) == loose(target) and is_nested(kind) and "Nullable(Tuple(" not in target):
+        return _Way(Column(name, target), here)  # the reader itself refuses a NULL
+    return _Way(Column(name, kind), conversion(name, kind, target), _whole(name, kind, target))
+
+
+def _nothing(name: str, target: str, refuse_nulls: bool) -> _Way:
+    """Return how to read a column that has only NULLs."""
+    here = identifier(name)
+    check = f"throwIf({here} IS NOT NULL, {literal(f'column {name!r} has a value, and the type of none')}) = 0"
+    made = f"CAST({here}, {literal(target)})"
+    if is_nested(target) and not is_nullable(target) and not refuse_nulls:
+        made = f"defaultValueOfTypeName({literal(target)})"
+    return _Way(Column(name, "Nullable(String)"), made, check)
+
+
+def _as_map(columns: Sequence[Column]) -> str:
+    pairs = ", ".join(f"{literal(c.name)}, toString({identifier(c.name)})" for c in columns)
+    return f"CAST(mapFilter((k, v) -> v IS NOT NULL, map({pairs})), 'Map(String, String)')"
+
+
+def pulled_columns(
+    destination: str, bucket: str, objects: Sequence[Planned], system: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return load id and system columns for objects that ClickHouse reads: from its virtual columns.
+
+    Rows of an object or version that was not requested get a load id of no requested object.
+    """
+    key = f"substring(_path, {len(bucket.encode()) + 2})"
+    if len(objects) == 1:  # some endpoints quote it
+        version = literal(objects[0].version)
+        path, quoted = literal(f"{bucket}/{objects[0].key}"), literal(f'"{objects[0].version}"')
+        load_id = (
+            f"if(_path = {path} AND _etag IN ({version}, {quoted}), toUInt64({objects[0].load_id}), toUInt64(0))"
+        )
+    else:  # as the plan computes it
+        version = PULLED_VERSION
+        load_id = f"sipHash64({literal(destination)}, {literal(bucket)}, {key}, {version})"
+    values = {
+        "_object": key,
+        "_row_number": "assumeNotNull(_row_number)",
+        "_version": version,
+        "_loaded_at": "now64(3)",
+    }
+    return [(LOAD_ID, load_id), *((name, values[name]) for name in system)]
+
+
+def pushed_columns(planned: Planned, system: Sequence[str], first_row: int = 0) -> list[tuple[str, str]]:
+    """Return load id and system columns for rows that a worker sends, from row `first_row` on."""
+    values = {
+        "_object": literal(planned.key),
+        "_row_number": f"{first_row} + rowNumberInAllBlocks()",
+        "_version": literal(planned.version),
+        "_loaded_at": "now64(3)",
+    }
+    return [(LOAD_ID, f"toUInt64({planned.load_id})"), *((name, values[name]) for name in system)]
+
+
+def settings(form: Format, **more: Any) -> dict[str, Any]:
+    """Return the settings of a load."""
+    return {
+        **form.settings(),
+        "async_insert": 0,
+        "insert_allow_materialized_columns": 1,  # the load id
+        "insert_null_as_default": 0,
+        "input_format_null_as_default": 0,
+        "insert_deduplicate": 0,
+        "optimize_on_insert": 0,
+        "use_hive_partitioning": 0,
+        "max_query_size": LONG_STATEMENT,
+        "max_partitions_per_insert_block": 0,
+        "s3_retry_attempts": 10,
+        "throw_on_max_partitions_per_insert_block": 0,
+        **more,
+    }

@@ -1,0 +1,310 @@
+"""The destination table: creates or extends it, fills staging tables, and publishes their rows in one step."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.transfer import queries
+from storeside.transfer.errors import (
+    DIFFERENT_STRUCTURE,
+    SUPPORT_IS_DISABLED,
+    UNKNOWN_TABLE,
+    StaleError,
+    TransferInputError,
+    code_of,
+    plain,
+)
+from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
+from storeside.transfer.lock import STAGING, locked
+from storeside.transfer.options import TableOptions, require_engine
+from storeside.transfer.schema import Column, bare, nullable, settled
+from storeside.transfer.source import identifier, literal
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+# The column with a row's load: ``storeside.loads.load_id``. ``SELECT *`` omits it because it is MATERIALIZED.
+LOAD_ID = "_storeside_load"
+REST = "_rest"
+# The destination merges the published parts; earlier merges would only slow down reading.
+_NO_MERGES = (
+    "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
+    ", parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
+)
+_POLL_SECONDS = 0.5
+# Engines that silently drop a part with the same content as an earlier one.
+_REPLICATED = ("Replicated", "Shared")
+_SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The current state of a table of the MergeTree family."""
+
+    client: Client
+    database: str
+    table: str
+    columns: tuple[Column, ...]
+    partition_key: str
+    sorting_key: str
+    primary_key: str
+    storage_policy: str
+    takes_parts: bool
+    defaults: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """``database.table``, the name in the ledger."""
+        return f"{self.database}.{self.table}"
+
+    @property
+    def quoted(self) -> str:
+        """The quoted name for statements."""
+        return f"{identifier(self.database)}.{identifier(self.table)}"
+
+    def type_of(self, column: str) -> str | None:
+        """Return the type of a column; None if there is no such column."""
+        return next((c.type for c in self.columns if c.name == column), None)
+
+    def alter(self, actions: Sequence[str]) -> Destination:
+        """Change the table's columns and return the changed table."""
+        statement = f"ALTER TABLE {self.quoted} {', '.join(actions)}"
+        log.info("%s", statement)
+        self.client.command(statement, settings={"alter_sync": 2, "mutations_sync": 1})
+        return existing(self.client, self.name)
+
+    def widen(self, columns: Sequence[Column]) -> Destination:
+        """Give columns these types, and add those that are missing."""
+        key = f"{self.partition_key} {self.sorting_key}"
+        actions = []
+        for column in columns:
+            now = self.type_of(column.name)
+            if now is None:
+                actions.append(f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(settled(column.type))}")
+            elif now != column.type:
+                if _names(key, column.name):
+                    raise TransferInputError(
+                        f"column {column.name!r} of {self.name} is part of its key and stays {now}"
+                    )
+                actions.append(f"MODIFY COLUMN {column.definition}")
+        return self.alter(actions) if actions else self
+
+    def stage(self, staging: str, note: str = "") -> None:
+        """Create an empty table `staging` whose parts this table can take over; `note` is its comment."""
+        quoted = f"{STAGING}.{identifier(staging)}"
+        clauses = [f"CREATE TABLE {quoted} AS {self.quoted} ENGINE = MergeTree"]
+        if self.partition_key:
+            clauses.append(f"PARTITION BY {self.partition_key}")
+        clauses.append(f"ORDER BY ({self.sorting_key})")
+        if self.primary_key != self.sorting_key:
+            clauses.append(f"PRIMARY KEY ({self.primary_key})")
+        clauses.append(f"SETTINGS storage_policy = '{self.storage_policy}', allow_nullable_key = 1, {_NO_MERGES}")
+        if note:
+            clauses.append(f"COMMENT {literal(note)}")
+        self.client.command(" ".join(clauses), settings={"max_query_size": LONG_STATEMENT})
+
+    def count(self, objects: Sequence[Planned]) -> dict[int, int]:
+        """Return the number of rows in the table for each of these loads."""
+        found: dict[int, int] = {}
+        for some in slices(objects):
+            rows = self.client.query(
+                f"SELECT {LOAD_ID}, count() FROM {self.quoted} WHERE {LOAD_ID} IN ({ids_text(some)}) GROUP BY 1",
+                settings={"select_sequential_consistency": 1},
+            ).result_rows
+            found |= {load_id: count for load_id, count in rows}
+        return found
+
+    def remove(self, objects: Sequence[Planned]) -> None:
+        """Delete the rows of these loads."""
+        for some in slices(objects):
+            those = f"WHERE {LOAD_ID} IN ({ids_text(some)})"
+            try:
+                self.client.command(f"DELETE FROM {self.quoted} {those}", settings=_SYNCHRONOUS)
+            except DatabaseError as e:
+                if code_of(e) != SUPPORT_IS_DISABLED:  # tables with projections
+                    raise
+                self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=_SYNCHRONOUS)
+
+    def take(self, staging: str) -> None:
+        """Make the rows of `staging` visible, all at once if the table can take over parts."""
+        source = f"{STAGING}.{identifier(staging)}"
+        query_id = queries.query_id(staging, time.time_ns())
+        if self.takes_parts:
+            self.client.command(
+                f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {source}", settings={"query_id": query_id}
+            )
+            return
+        names = ", ".join(identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
+        self.client.command(
+            f"INSERT INTO {self.quoted} ({names}) SELECT {names} FROM {source}",
+            settings={
+                **_SYNCHRONOUS,
+                "insert_allow_materialized_columns": 1,
+                "insert_deduplicate": 0,
+                "max_partitions_per_insert_block": 0,
+                "throw_on_max_partitions_per_insert_block": 0,
+                "query_id": query_id,
+            },
+        )
+
+
+def look_up(client: Client, name: str) -> Destination | None:
+    """Return the table ``database.table``; None if it does not exist.
+
+    Raises TransferInputError when it cannot be a destination.
+    """
+    database, _, table = name.partition(".")
+    rows = client.query(
+        "SELECT engine, partition_key, sorting_key, primary_key, storage_policy,"
+        " arrayExists(t -> t != '', dependencies_table),"
+        " (SELECT groupArray((name, type, default_kind, default_expression)) FROM (SELECT * FROM system.columns"
+        " WHERE database = {database:String} AND table = {table:String} ORDER BY position))"
+        " FROM system.tables WHERE database = {database:String} AND name = {table:String}",
+        parameters={"database": database, "table": table},
+    ).result_rows
+    if not rows:
+        return None
+    engine, partition_key, sorting_key, primary_key, policy, has_views, columns = rows[0]
+    require_engine(engine, name)
+    # Materialized views do not see attached parts.
+    takes_parts = not has_views and not engine.startswith(_REPLICATED)
+    found = Destination(
+        client, database, table,
+        tuple(Column(n, t) for n, t, kind, _ in columns if kind in ("", "DEFAULT")),
+        partition_key, sorting_key, primary_key, policy, takes_parts,
+        {n: default for n, _, kind, default in columns if kind == "DEFAULT"},
+    )  # fmt: skip
+    if LOAD_ID not in {n for n, *_ in columns}:
+        log.info("adding the hidden column %s to %s: it tells which load a row came with", LOAD_ID, found.name)
+        client.command(f"ALTER TABLE {found.quoted} ADD COLUMN IF NOT EXISTS {LOAD_ID} UInt64 MATERIALIZED 0")
+    return found
+
+
+def existing(client: Client, name: str) -> Destination:
+    """Return a table that existed before. Raises TransferInputError if it is gone or cannot be a destination."""
+    found = look_up(client, name)
+    if found is None:
+        raise TransferInputError(f"table {name} is gone: was it dropped while objects were loaded into it?")
+    return found
+
+
+def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
+    """Return the CREATE TABLE of a destination. Columns of its sorting key are never Nullable."""
+    database, _, table = name.partition(".")
+    key = f"{options.order_by} {options.partition_by}"
+    parts = []
+    for column in columns:
+        low = column.type.startswith("LowCardinality(")
+        plain = f"LowCardinality({bare(column.type)})" if low else bare(column.type)
+        parts.append(replace(column, type=plain if _names(key, column.name) else column.type).definition)
+    parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
+    clauses = [
+        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)} (\n    "
+        + ",\n    ".join(parts)
+        + "\n)",
+        f"ENGINE = {options.engine if '(' in options.engine else options.engine + '()'}",
+        f"ORDER BY ({options.order_by})",
+    ]
+    if options.partition_by:
+        clauses.append(f"PARTITION BY ({options.partition_by})")
+    if options.ttl:
+        clauses.append(f"TTL {options.ttl}")
+    return "\n".join(clauses)
+
+
+def _names(key: str, column: str) -> bool:
+    """Tell whether the expressions of a table's keys contain a column."""
+    return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", key) is not None
+
+
+def publish(
+    destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *, replace_older: bool
+) -> None:
+    """Make the rows of `staging` visible in the destination exactly once, whatever failed before.
+
+    `staged` are the objects in it. Raises StaleError when the destination has changed in the meantime, or another run
+    has broken our lock, so that the objects must be read again.
+    """
+    with locked(destination.client, destination.name, owner, staging):
+        # A statement whose connection was lost may still run; the lock was kept for that case.
+        while queries.running(destination.client, staging):
+            time.sleep(_POLL_SECONDS)
+        objects = [o.planned for o in staged]
+        states = loads.states(objects)
+        if "publishing" in states.values():
+            settle(destination, loads, loads.doubtful(objects), replace_older=replace_older)
+            states = loads.states(objects)
+        done = {o.load_id for o in objects if states.get(o.load_id) == "loaded"}
+        older, outdated = _versions(loads, [o for o in objects if o.load_id not in done], replace_older)
+        left_out = done | {o.load_id for o in outdated}
+        new = [o for o in staged if o.planned.load_id not in left_out]
+        try:
+            if left_out:
+                log.info("%d objects were loaded by another run, in this version or a later one", len(left_out))
+                _leave_out(destination.client, staging, [o for o in objects if o.load_id in left_out])
+                loads.record_replaced(outdated)
+            if not new:
+                return
+            loads.record(new, "publishing")
+            destination.take(staging)
+        except DatabaseError as e:
+            if code_of(e) in (DIFFERENT_STRUCTURE, UNKNOWN_TABLE):
+                loads.forget_doubtful(new)
+                raise StaleError(f"{staging} cannot be published: {plain(e)}") from e
+            raise
+        _finish(destination, loads, new, older)
+
+
+def _leave_out(client: Client, staging: str, objects: Sequence[Planned]) -> None:
+    """Remove the rows of these loads from a table that no other process reads."""
+    for some in slices(objects):
+        client.command(
+            f"ALTER TABLE {STAGING}.{identifier(staging)} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
+            settings=_SYNCHRONOUS,
+        )
+
+
+def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], *, replace_older: bool) -> None:
+    """Determine which loads with unfinished publication are in the table; remove loads that are there in part.
+
+    The caller must hold the lock, so that no process publishes them any more.
+    """
+    if not doubtful:
+        return
+    found = destination.count([o.planned for o in doubtful])
+    whole = [o for o in doubtful if found.get(o.planned.load_id, 0) == o.rows]
+    other = [o for o in doubtful if found.get(o.planned.load_id, 0) != o.rows]
+    log.info("%d loads that were cut off while they were published are there, %d are not", len(whole), len(other))
+    if partial := [o.planned for o in other if o.planned.load_id in found]:
+        destination.remove(partial)
+    older, outdated = _versions(loads, [o.planned for o in whole], replace_older)
+    late = {o.load_id for o in outdated}
+    _finish(destination, loads, [o for o in whole if o.planned.load_id not in late], [*older, *outdated])
+    if other:
+        loads.forget_doubtful(other)
+
+
+def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], gone: Sequence[Planned]) -> None:
+    if gone:
+        destination.remove(gone)
+        loads.record_replaced(gone)
+    loads.record(published, "loaded")
+
+
+def _versions(loads: Loads, objects: Sequence[Planned], replace_older: bool) -> tuple[list[Planned], list[Planned]]:
+    """Return the loaded versions that these objects replace, and the objects for which a newer version is loaded."""
+    if not replace_older or not objects:
+        return [], []
+    ours = {o.key: o for o in objects}
+    others = loads.others(objects)
+    newer = {o.key for o in others if o.modified > ours[o.key].modified}
+    return [o for o in others if o.key not in newer], [o for o in objects if o.key in newer]

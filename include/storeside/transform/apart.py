@@ -1,0 +1,46 @@
+"""Makes sure that no job writes into the bucket that it reads.
+
+There, a result could overwrite a source object, even one that the job refuses or has not processed yet. Buckets are
+compared by where their objects are stored; see `storeside.aistore.places`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreInputError
+from storeside.aistore.places import Clusters, place
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+
+def require_apart(client: Client, buckets: Mapping[str, Bucket | None]) -> None:
+    """Compare the buckets of a job. Each key is the use of its bucket, such as ``source`` or ``quarantine``.
+
+    Raises AIStoreInputError when two of them are the same bucket; it names both uses and the remedy.
+    """
+    clusters = Clusters.of(client)
+    seen: dict[Bucket, tuple[str, Bucket]] = {}
+    for use, bucket in buckets.items():
+        if bucket is None:
+            continue
+        where = place(client, bucket, clusters)
+        if where in seen:
+            raise AIStoreInputError(_refusal(use, bucket, *seen[where], where))
+        seen[where] = use, bucket
+
+
+def _refusal(use: str, bucket: Bucket, other_use: str, other: Bucket, where: Bucket) -> str:
+    if bucket == other == where:
+        named = f"{bucket} is both the {other_use} and the {use}"
+    else:
+        named = f"{other}, the {other_use}, and {bucket}, the {use}, are one bucket"
+        named += f", {where}" if where not in (bucket, other) else ""
+    in_place = "; a transform that is to replace its objects needs in_place=True" if use == "destination" else ""
+    return (
+        f"{named}: what is written there could overwrite objects that are read, or results. Name another bucket for"
+        f" the {use}{in_place}"
+    )

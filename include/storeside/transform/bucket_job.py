@@ -1,0 +1,383 @@
+"""One bucket job, a copy or transform of a bucket: it is complete, or it accounts for every missing object.
+
+A bucket job never trusts AIStore's report of success. Before a job it lists the two buckets and compares them with
+the ledger; after it, it lists the destination again. An object without a fresh result has failed. It failed for good
+if our server's journal says so. Otherwise it is retried over ``hpush``; an object that fails again is listed with its
+last known reason.
+
+A `BucketJob` is a state machine. The caller waits between its steps: an operator defers, a script sleeps.
+
+    state = job.begin()
+    while state.phase != "done":
+        state = job.submit(state)
+        follow state.job_id, if there is one
+        state = job.advance(state)
+    summary = job.finish(state)
+
+After a kill, the next try follows the job that still runs and reuses the listings of the killed try.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from storeside.aistore import etl as etls
+from storeside.aistore import jobs
+from storeside.aistore.buckets import (
+    Bucket,
+    StoredObject,
+)
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.etl import EtlSpec
+from storeside.aistore.pods import PodWatch
+from storeside.ledger.objects import Ledger, Pending, Plan, Scope
+from storeside.transform import copies, submit
+from storeside.transform.apart import require_apart
+from storeside.transform.listings import Listings
+from storeside.transform.naming import Naming
+from storeside.transform.reasons import REASONS, record_reasons
+from storeside.transform.state import Options, Phase, State, Summary
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
+
+# Names per multi-object request: a few MB of JSON at most.
+WINDOW = 10_000
+# Retries of objects that failed for a reason that may pass, and the seconds before the second retry.
+RETRIES = 2
+RETRY_DELAY = 5.0
+NO_REASON = "AIStore ended the job without this object and gave no reason"
+
+
+class BucketJob:
+    """Copies (`spec` is None) or transforms `source` into `destination`.
+
+    `list_source` overrides how the source is listed, for buckets whose own service lists better than AIStore. `pods`
+    watches an ETL's pods, so an ETL that does not start reports why. `scope` overrides the key of the listings, for a
+    job that is a part of another. Raises AIStoreInputError for options that do not go together.
+    """
+
+    listings = Listings
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: Ledger,
+        source: Bucket,
+        destination: Bucket,
+        *,
+        run_id: str,
+        spec: EtlSpec | None = None,
+        naming: Naming | None = None,
+        options: Options | None = None,
+        list_source: Callable[[], Iterable[StoredObject]] | None = None,
+        pods: PodWatch | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        self.client = client
+        self.ledger = ledger
+        self.source = source
+        self.destination = destination
+        self.naming = naming or Naming()
+        self.options = options or Options()
+        self.pods = pods
+        if self.options.sync and not source.is_remote:
+            raise AIStoreInputError(f"sync follows deletions in a remote bucket, which {source} is not")
+        if spec and (self.options.latest or self.options.sync):
+            spec = spec.without_files()
+        self.spec = spec
+        # the caller of acknowledge() knows only buckets, effect and run, so intermediate results have no selection
+        names = list(self.options.names or ())
+        selection = repr((self.options.prefix, names, self.naming)) if self.options.keeps_result else ""
+        self.scope = scope or Scope(str(source), str(destination), spec.effect if spec else "", run_id, selection)
+        self._listings = self.listings(
+            client, ledger, self.scope, source, destination, self.naming, self.options, list_source
+        )
+
+    def begin(self) -> State:
+        """Return the first state: follow a job that runs already, resume what a killed try began, or plan.
+
+        Raises StuckTargetError when a target of the cluster must be restarted first.
+        """
+        jobs.require_targets(self.client)
+        with jobs.naming_stuck_targets(self.client):
+            return self._begin()
+
+    def _begin(self) -> State:
+        jobs.wait_for_rebalance(self.client)
+        self._require_apart()
+        self.ledger.create()
+        self._require_destinations()
+        running = jobs.running_between(self.client, self.source, self.destination)
+        if running:
+            log.warning("job %s runs between %s and %s already: following it", running, self.source, self.destination)
+            # with a plan, the job is that of a killed try; without one, it is another task's and this task waits
+            return State(Phase.ATTACHED, time.time(), job_id=running, waits=self.ledger.planned(self.scope) is None)
+        return self._resume() or self._plan()
+
+    def preview(self) -> dict[str, int]:
+        """Return how many objects a job would list, process, leave alone and refuse; changes nothing."""
+        from aistore.sdk.errors import ErrBckNotFound
+
+        self._require_apart()
+        self.ledger.create()
+        self._listings.source()
+        try:
+            self._listings.destination("before")
+        except ErrBckNotFound:  # a job would create it
+            self.ledger.record_listing(self.scope, "before", ())
+        plan = self._decide(record=False)
+        self.ledger.forget_listings(self.scope)
+        return asdict(plan)
+
+    def _resume(self) -> State | None:
+        """Return the state that continues with the listings of a killed try; None when there are none."""
+        plan = self.ledger.planned(self.scope)
+        if plan is None or not plan.pending:
+            return None
+        log.info("going on with what an earlier try of this run began")
+        self._listings.destination("after")
+        return self._state(Phase.OBJECTS, plan)
+
+    def _plan(self) -> State:
+        """List both buckets, compare them with the ledger, and return the first state of the plan."""
+        self._listings.source()
+        if self.options.keeps_result:
+            self._listings.destination("before")
+        else:  # this comes before the plan, because a resumed plan relies on it
+            self._listings.destination("after")
+            self.ledger.distrust(self.scope)
+        plan = self._decide(record=True)
+        log.info(
+            "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d refused for their names",
+            self.source,
+            self.destination,
+            plan.listed,
+            plan.pending,
+            plan.known_bad,
+            plan.refused,
+        )
+        if self.options.sync:
+            return self._state(Phase.BUCKET, plan)
+        missing = plan.pending
+        if not self.options.keeps_result:
+            there = self.ledger.fresh_results(self.scope)[0]
+            missing -= there
+            log.info("%d results came along with their objects in this run, %d are to be made", there, missing)
+        if not missing:
+            return self._state(Phase.DONE, plan)
+        whole = self.spec and self.options.names is None and missing == plan.listed
+        return self._state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
+
+    def _decide(self, record: bool) -> Plan:
+        options = self.options
+        return self.ledger.plan(
+            self.scope,
+            retry_failed=options.retry_failed,
+            keeps_result=options.keeps_result,
+            # credentials, policies or networks prevent copies; the objects themselves are not at fault
+            trusts_failures=self.spec is not None,
+            record=record,
+        )
+
+    @staticmethod
+    def _state(phase: Phase, plan: Plan) -> State:
+        return State(phase, time.time(), plan.listed, plan.pending, plan.known_bad, plan.refused)
+
+    def submit(self, state: State) -> State:
+        """Submit the next job; return the state with its id, or without one when nothing is left in this phase.
+
+        While another task's job runs between the buckets, nothing is submitted and the state has that job's id.
+        """
+        if state.phase in (Phase.ATTACHED, Phase.DONE):
+            return state
+        with jobs.naming_stuck_targets(self.client):
+            return self._submit(state)
+
+    def _submit(self, state: State) -> State:
+        jobs.wait_for_rebalance(self.client)
+        window: list[Pending] = []
+        if state.phase != "bucket":
+            window = self.ledger.missing(self.scope, state.cursor, WINDOW, final=state.phase == Phase.QUARANTINE)
+            if not window:
+                return replace(state, job_id="")
+        to = self.options.quarantine if state.phase == Phase.QUARANTINE else self.destination
+        assert to is not None  # noqa: S101 - advance() chose this phase
+        names = self._ensure_etls(state.phase)
+        with jobs.submitting(self.client, self.source, to):
+            if running := jobs.running_between(self.client, self.source, to):
+                log.warning("job %s of another task runs between %s and %s: following it", running, self.source, to)
+                return replace(state, job_id=running, waits=True)
+            jobs.end_idle(self.client, self.source, to)
+            if state.phase == "bucket":
+                assert self.spec is not None  # noqa: S101 - plan() chose this phase
+                job_id = submit.bucket(
+                    self.client, self.source, self.destination, self.spec, names, self.naming, self.options
+                )
+            else:
+                objects = self.source.handle(self.client).objects(obj_names=[p.object for p in window])
+                target = to.handle(self.client)
+                if state.phase == Phase.QUARANTINE:
+                    job_id = submit.quarantine(objects, target)
+                else:
+                    job_id = submit.objects(objects, target, self.spec, names, self.naming, self.options)
+        what = f"{len(window)} objects" if window else "the bucket"
+        with_etl = f" with ETL {' >> '.join(names)}" if names else ""
+        log.info("submitted %s to %s as job %s%s", what, to, job_id, with_etl)
+        cursor = window[-1].object if window else ""
+        return replace(state, job_id=job_id, etl_names=tuple(names), cursor=cursor)
+
+    def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
+        """Return the follower that tells when the submitted job is over."""
+        return jobs.Follower(self.client, state.job_id, stall_seconds)
+
+    def advance(self, state: State, seconds: float = 0) -> State:
+        """Continue after the submitted job, which took `seconds`: next window, retry of missing objects, or done."""
+        with jobs.naming_stuck_targets(self.client):
+            return self._advance(state, seconds)
+
+    def _advance(self, state: State, seconds: float) -> State:
+        if state.phase == "attached":
+            return self._resume() or self._plan()
+        if state.waits:
+            return replace(state, job_id="", waits=False)
+        state = replace(state, job_seconds=state.job_seconds + seconds)
+        if state.job_id:
+            if self.spec is None and state.phase == Phase.RETRY:
+                self._listings.destination("after")
+            record_reasons(self.client, self.ledger, self.scope, self.source, self.spec, state)
+        if state.phase != Phase.BUCKET and state.job_id:
+            return replace(state, job_id="")
+        if state.phase == "quarantine":
+            return replace(state, phase=Phase.DONE)
+        jobs.wait_for_rebalance(self.client)
+        self._listings.destination("after")
+        if self.spec is None and self._accept_copies():
+            self._listings.destination("after")
+        return self._after_pass(replace(state, job_id="", cursor=""))
+
+    def _accept_copies(self) -> bool:
+        """Accept copies that were there before, and delete others; return whether any were deleted."""
+        return copies.accept(self.client, self.ledger, self.scope, self.source, self.destination)
+
+    def list_results(self) -> None:
+        """List the destination again after objects were removed from it."""
+        self._listings.destination("after")
+
+    def _after_pass(self, state: State) -> State:
+        """Choose the next phase after all pending objects were tried: a retry, the quarantine, or the end."""
+        retries = RETRIES if self._may_go_on() else 0
+        if state.retries < retries and self.ledger.missing(self.scope, "", 1):
+            # another communication type may help at once; the same copy may only succeed later
+            wait = RETRY_DELAY if state.retries or self.spec is None else 0
+            is_last = state.retries == retries - 1
+            # over hpush, a result with unchanged content keeps its old version
+            if (
+                self.spec
+                and is_last
+                and not self.destination.is_remote
+                and copies.make_way(self.client, self.ledger, self.scope, self.destination)
+            ):
+                self._listings.destination("after")
+            return replace(state, phase=Phase.RETRY, retries=state.retries + 1, not_before=time.time() + wait)
+        if self.options.quarantine and self.ledger.missing(self.scope, "", 1, final=True):
+            self.options.quarantine.handle(self.client).create(exist_ok=True)
+            return replace(state, phase=Phase.QUARANTINE)
+        return replace(state, phase=Phase.DONE)
+
+    def _may_go_on(self) -> bool:
+        return self.options.continue_on_error or not self.ledger.has_reasons(self.scope)
+
+    def finish(self, state: State) -> Summary:
+        """Record every outcome and return the summary. Removes empty results that a WebSocket transform left behind.
+
+        Raises AIStoreTransientError when objects were not copied and the objects are not the cause.
+        """
+        options = self.options
+        if state.pending:
+            no_reason = NO_REASON if self.spec and self._may_go_on() else ""
+            remote = self.source.is_remote
+            self.ledger.settle(self.scope, record_done=options.keeps_result, no_reason=no_reason, remote=remote)
+            if self.spec is None and self._may_go_on():
+                self._require_copies()
+        if state.pending or options.sync:
+            if self.spec:
+                copies.remove_empty(self.client, self.ledger, self.scope, self.destination)
+            for to in filter(None, (self.destination, options.quarantine)):
+                # a job stays for minutes when a target has not heard that it ended
+                jobs.end_idle(self.client, self.source, to)
+            if self.spec and not options.keep_etl:
+                etls.release(self.client, self.spec.all_names)
+        totals = self.ledger.totals(self.scope)
+        if not options.keeps_result:
+            done, bytes_in, bytes_out = self.ledger.fresh_results(self.scope)
+            totals = replace(totals, done=done, bytes_in=bytes_in, bytes_out=bytes_out)
+        examples = self.ledger.failures(self.scope, limit=20)
+        if options.keeps_result:
+            self.ledger.forget_listings(self.scope)
+        return Summary(
+            source=str(self.source),
+            destination=str(self.destination),
+            effect=self.scope.effect,
+            listed=state.listed,
+            skipped=state.listed - state.pending - state.known_bad - state.refused,
+            known_bad=state.known_bad,
+            done=totals.done,
+            failed=totals.failed,
+            bytes_in=totals.bytes_in,
+            bytes_out=totals.bytes_out,
+            seconds=round(time.time() - state.started, 3),
+            job_seconds=round(state.job_seconds, 3),
+            examples=tuple(examples),
+        )
+
+    def _require_apart(self) -> None:
+        require_apart(
+            self.client,
+            {
+                "source": self.source,
+                "destination": self.destination,
+                "quarantine": self.options.quarantine,
+                "bucket of facts": self.options.sidecars,
+            },
+        )
+
+    def _require_destinations(self) -> None:
+        for bucket in (self.destination, self.options.sidecars):
+            if bucket and not bucket.is_remote:
+                bucket.handle(self.client).create(exist_ok=True)
+
+    def _ensure_etls(self, phase: Phase) -> list[str]:
+        if self.spec is None or phase == "quarantine":
+            return []
+        # an ETL is not replaced while a transform exists, even an idle one
+        jobs.end_idle(self.client, self.source, self.destination)
+        return etls.ensure(self.client, self.spec.over("hpush") if phase == Phase.RETRY else self.spec, self.pods)
+
+    def _require_copies(self) -> None:
+        """Raise AIStoreTransientError for objects that were not copied although nothing is wrong with them."""
+        missing = self.ledger.missing(self.scope, "", REASONS)
+        if missing:
+            count = f"{len(missing)} or more" if len(missing) == REASONS else str(len(missing))
+            raise AIStoreTransientError(
+                f"{count} objects of {self.source} were not copied to {self.destination}, such as"
+                f" {missing[0].object!r}: the source did not answer AIStore, a retry goes on with them"
+            )
+
+
+def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]) -> None:
+    """Record the objects of a job without `keeps_result` as done: their results have been used.
+
+    `before_closing` may record exceptions while the job's listings still exist. A repeated call does nothing, because
+    the plan is gone.
+    """
+    if ledger.planned(scope):
+        ledger.settle(scope, record_done=True, no_reason=NO_REASON)
+        before_closing()
+    ledger.forget_listings(scope)

@@ -1,0 +1,88 @@
+"""Handles copies and results at the destination that a job did not change.
+
+AIStore does not write an object again when the checksum is the same, and the same content gets no new version. So an
+unchanged copy may be a copy of the current source: a dead run or another user may have made it.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from storeside.aistore.buckets import Bucket, delete_objects
+from storeside.aistore.errors import said
+from storeside.ledger.objects import Ledger, Pending, Scope
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
+
+_WINDOW = 10_000
+# Concurrent HEAD requests; the SDK keeps ten connections.
+_THREADS = 8
+
+
+def accept(client: Client, ledger: Ledger, scope: Scope, source: Bucket, destination: Bucket) -> bool:
+    """Accept copies of the current source and delete other unchanged copies; return whether any were deleted.
+
+    For a copy from a remote bucket AIStore keeps that bucket's ETag and version. For copies within the cluster the
+    ledger has compared the checksums: an unchanged copy with another checksum is old, or its buckets have no
+    checksums. Nothing is deleted if another storage system would have to restore it or would see the deletion.
+    """
+    if not (source.is_remote or destination.is_remote):
+        return make_way(client, ledger, scope, destination)
+    after = ""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="head") as pool:
+        while window := ledger.unchanged(scope, after, _WINDOW):
+            after = window[-1].object
+            same = pool.map(lambda p: _is_copy(client, p, source, destination), window)
+            ledger.accept(scope, [p for p, is_same in zip(window, same, strict=True) if is_same])
+    return False
+
+
+def make_way(client: Client, ledger: Ledger, scope: Scope, destination: Bucket) -> bool:
+    """Delete unchanged objects, and accept whatever is there later; return whether there were any.
+
+    A result that was made again with the same content looks like one that was not made at all. After the deletion,
+    any object that is there was made by the next try.
+    """
+    after = ""
+    while window := ledger.unchanged(scope, after, _WINDOW):
+        after = window[-1].object
+        delete_objects(client, destination, [p.destination_object for p in window])
+        ledger.accept(scope, window)
+    return bool(after)
+
+
+def _is_copy(client: Client, p: Pending, source: Bucket, destination: Bucket) -> bool:
+    """Tell whether the copy's metadata has the listed version of the source, or the current one if none is listed."""
+    kept = _custom(client, destination, p.destination_object)
+    if p.version:
+        return p.version in (kept.get("ETag"), kept.get("version"))
+    return "ETag" in kept and kept["ETag"] == _custom(client, source, p.object).get("ETag")
+
+
+def _custom(client: Client, bucket: Bucket, name: str) -> dict[str, str]:
+    """Return AIStore's custom metadata of an object; empty when AIStore does not answer."""
+    from aistore.sdk.errors import AISError
+
+    try:
+        found: dict[str, str] = bucket.handle(client).object(name).head("custom").custom_metadata
+    except AISError:
+        return {}
+    return found
+
+
+def remove_empty(client: Client, ledger: Ledger, scope: Scope, destination: Bucket) -> None:
+    """Delete the empty objects that errors over WebSocket leave at the destination."""
+    from aistore.sdk.errors import AISError
+
+    after = ""
+    while window := ledger.empty_results(scope, after, _WINDOW):
+        after = window[-1]
+        try:
+            delete_objects(client, destination, window)
+        except AISError as e:
+            log.warning("%s: not all empty results can be removed: %s", destination, said(e))

@@ -1,0 +1,225 @@
+"""A transform that replaces the objects of one of AIStore's own buckets by their results.
+
+No object is overwritten before its result is complete. All results first go to a bucket of the job's own; an object
+that failed has none there. The job then copies each result over its object if that object still has the version that
+was transformed. An object that was overwritten or deleted in the meantime stays unchanged and counts as failed. The
+job never deletes an object of the user.
+
+The ledger keeps the version that each object has *after* its replacement. So the next run leaves the object alone and
+does not transform a result again. Only another try of the same run can continue a killed run, because only that run
+has the plan. Until then another run is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from storeside import sql
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket, delete_objects, list_aistore
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.etl import EtlSpec
+from storeside.aistore.places import Clusters, place
+from storeside.aistore.pods import PodWatch
+from storeside.ledger.objects import Ledger, Scope
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.listings import Listings
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options, State, Summary
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "storeside-in-place-"
+_WINDOW = 10_000
+CHANGED = "it was overwritten or deleted while it was transformed: it is left as it is, for the next run"
+
+
+class _SameNames(Listings):
+    """Refuses an object whose result would have another name."""
+
+    def rows(self) -> Iterator[tuple[str, str, int, str, str]]:
+        for name, destination, size, version, reason in super().rows():
+            if destination in ("", name):
+                yield name, destination, size, version, reason
+            else:
+                why = f"its result would be named {destination}, and an in-place transform keeps names"
+                yield name, "", size, version, f"{why}: write results of other names to another bucket"
+
+
+class _Make(BucketJob):
+    """Transforms into the job's own bucket."""
+
+    listings = _SameNames
+
+
+class _Replace(BucketJob):
+    """Copies results over their objects."""
+
+    def _accept_copies(self) -> bool:
+        """Accept only what a listing shows: deleting an unchanged object would delete an original."""
+        return False
+
+
+class InPlaceJob:
+    """Replaces the objects of `bucket` by their results; the caller drives it like a `BucketJob`.
+
+    Objects are transformed over ``hpush``: AIStore stores a result that arrives over WebSocket without a checksum,
+    and a checksum is needed to tell a result from another version of its object. Raises AIStoreInputError for options
+    that an in-place transform cannot have.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: Ledger,
+        bucket: Bucket,
+        *,
+        run_id: str,
+        spec: EtlSpec,
+        naming: Naming | None = None,
+        options: Options | None = None,
+        pods: PodWatch | None = None,
+    ) -> None:
+        options = options or Options()
+        if bucket.is_remote:
+            raise AIStoreInputError(
+                f"in_place: {bucket} is not a bucket of the cluster's own; its objects may change without AIStore"
+                " knowing, between their transform and their replacement. Write to another bucket"
+            )
+        if options.latest or options.sync:
+            raise AIStoreInputError("in_place goes with neither latest nor sync, which follow a remote bucket")
+        self.client = client
+        self.ledger = ledger
+        self.source = self.destination = bucket
+        self.spec = spec.over("hpush")
+        self.options = options
+        selection = repr((options.prefix, list(options.names or ()), naming))
+        self.scope = Scope(str(bucket), str(bucket), self.spec.effect, run_id, selection)
+        self.work = Bucket("ais", _work_prefix(bucket) + self.scope.job)
+        self._make = _Make(
+            client, ledger, bucket, self.work, run_id=run_id, spec=self.spec, naming=naming,
+            options=replace(options, keeps_result=False), pods=pods, scope=self.scope,
+        )  # fmt: skip
+        self._replace = _Replace(
+            client,
+            ledger,
+            self.work,
+            bucket,
+            run_id=run_id,
+            options=Options(prefix=options.prefix, keeps_result=False),
+        )
+
+    def begin(self) -> State:
+        """Plan, or resume what an earlier try of the run began.
+
+        Raises AIStoreInputError for a bucket that fronts another one, and AIStoreTransientError while an in-place
+        transform of another run or selection is unfinished.
+        """
+        self._require_own()
+        self.ledger.create()
+        self._begin_alone()
+        return self._after(self._make.begin())
+
+    def preview(self) -> dict[str, int]:
+        """Return how many objects the job would list, process, leave alone and refuse; changes nothing."""
+        self._require_own()
+        return self._make.preview()
+
+    def submit(self, state: State) -> State:
+        """Submit the next job; see `BucketJob.submit`."""
+        return self._step(state).submit(state)
+
+    def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
+        """Return the follower that tells when the submitted job is over."""
+        return self._step(state).follower(state, stall_seconds)
+
+    def advance(self, state: State, seconds: float = 0) -> State:
+        """Continue after the submitted job; when all results are made, start to replace the objects by them."""
+        after = self._step(state).advance(state, seconds)
+        if not state.replaces:
+            return self._after(after)
+        # a new step counts its own objects; the first step's counts are those of the whole job
+        return _of(state, after)
+
+    def finish(self, state: State) -> Summary:
+        """Record every outcome with the objects' new versions, and remove the job's own bucket.
+
+        Raises AIStoreTransientError when results were not copied over their objects; a retry copies the rest.
+        """
+        if state.replaces:
+            self._replace.finish(state)
+            self.ledger.forget_listings(self._replace.scope)
+            self._list_now()
+        summary = self._make.finish(state)
+        if state.replaces:
+            self.ledger.client.command(sql.query("settle_in_place"), parameters=self.scope.parameters)
+        # delete the plan before the results: a try that found the plan without results would transform results again
+        self.ledger.forget_listings(self.scope)
+        self.work.handle(self.client).delete(missing_ok=True)
+        return replace(summary, destination=str(self.destination))
+
+    def _step(self, state: State) -> BucketJob:
+        return self._replace if state.replaces else self._make
+
+    def _after(self, state: State) -> State:
+        """Start the replacement when the transform is over and has made at least one result."""
+        if state.phase != "done" or not state.pending:
+            return state
+        self._list_now()
+        while changed := self.ledger.changed(self.scope, _WINDOW):
+            log.warning("%s: %d objects have changed while they were transformed", self.source, len(changed))
+            self.ledger.record_reasons(self.scope, ((name, CHANGED, True) for name in changed))
+            delete_objects(self.client, self.work, changed)
+            self._make.list_results()
+        return _of(replace(state, replaces=True), self._replace.begin())
+
+    def _list_now(self) -> None:
+        """List the bucket's objects in their current versions, as the job's ``now`` side."""
+        listing = list_aistore(self.client, self.source, self.options.prefix)
+        self.ledger.record_listing(self.scope, "now", (("", o.name, o.size, o.version, "") for o in listing))
+
+    def _require_own(self) -> None:
+        where = place(self.client, self.source, Clusters.of(self.client))
+        if where != self.source:
+            raise AIStoreInputError(
+                f"in_place: the objects of {self.source} are in {where}, where AIStore cannot tell whether one has"
+                " changed before it is replaced. Write to another bucket"
+            )
+
+    def _begin_alone(self) -> None:
+        """Create the job's own bucket. A source bucket has one such job at a time, until it is finished."""
+        ours = self.work.handle(self.client)
+        resumes = self.ledger.planned(self.scope) is not None
+        if not resumes:  # results without their plan may belong to other versions
+            ours.delete(missing_ok=True)
+        ours.create(exist_ok=True)
+        there = (bucket.name for bucket in self.client.cluster().list_buckets())
+        others = sorted(n for n in there if n.startswith(_work_prefix(self.source)) and n != self.work.name)
+        if not others:
+            return
+        if not resumes:
+            ours.delete(missing_ok=True)
+        raise AIStoreTransientError(
+            f"{self.source} is being transformed in place by another task, or one that was killed has left its"
+            f" results in ais://{others[0]}: retry that task, so that no result is transformed again. To give it up,"
+            f" delete that bucket: objects that it has replaced stay replaced, and a next run transforms them again"
+        )
+
+
+def _work_prefix(bucket: Bucket) -> str:
+    return f"{_PREFIX}{hashlib.sha256(str(bucket).encode()).hexdigest()[:12]}-"
+
+
+def _of(whole: State, step: State) -> State:
+    """Return the state of a step with the counts of the whole job."""
+    return replace(
+        step, replaces=whole.replaces, started=whole.started, listed=whole.listed, pending=whole.pending,
+        known_bad=whole.known_bad, refused=whole.refused, job_seconds=max(whole.job_seconds, step.job_seconds),
+    )  # fmt: skip

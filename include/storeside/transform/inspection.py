@@ -1,0 +1,63 @@
+"""Checks whether objects can be transformed, without keeping a result: AIStore's dry validation of a bucket."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storeside.aistore import etl as etls
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.etl import EtlSpec
+from storeside.aistore.pods import PodWatch
+from storeside.transform.journal import failures
+from storeside.transform.reasons import object_errors
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Has every object of `source` transformed and discards the results.
+
+    It always uses ``hpush``: over WebSocket AIStore 5.0 reports an inspection but transforms nothing.
+    """
+
+    client: Client
+    source: Bucket
+    spec: EtlSpec
+    prefix: str = ""
+    workers: int = 0
+    pods: PodWatch | None = None
+
+    def submit(self) -> str:
+        """Start the ETL and the job; return the job's id."""
+        jobs.wait_for_rebalance(self.client)
+        jobs.end_idle(self.client, self.source, self.source)
+        names = etls.ensure(self.client, self.spec.over("hpush"), self.pods)
+        job_id = self.source.handle(self.client).inspect(
+            names[0],
+            timeout=self.spec.request_timeout,
+            prefix_filter=self.prefix,
+            num_workers=self.workers,
+            etl_pipeline=names[1:] or None,
+        )
+        log.info("submitted inspection %s with ETL %s", job_id, " >> ".join(names))
+        return str(job_id)
+
+    def failures(self, job_id: str) -> dict[str, str]:
+        """Return the reason for each object that could not be transformed, and release the ETL."""
+        names = self.spec.over("hpush").names
+        reasons: dict[str, str] = {}
+        try:
+            for failure in failures(self.client, names, job_id, self.source.name):
+                reasons.setdefault(failure.object, failure.reason)
+            for name, reason in object_errors(self.client, names, job_id, self.source):
+                reasons.setdefault(name, reason)
+        finally:
+            etls.release(self.client, names)
+        return reasons

@@ -1,0 +1,69 @@
+"""The listings of a bucket job: both buckets, in the form that the ledger compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
+from storeside.aistore.names import unfit
+from storeside.ledger.objects import Ledger, Scope
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+
+class Listings:
+    """Lists the buckets of one job into the ledger. `list_source` overrides how the source is listed."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: Ledger,
+        scope: Scope,
+        source: Bucket,
+        destination: Bucket,
+        naming: Naming,
+        options: Options,
+        list_source: Callable[[], Iterable[StoredObject]] | None = None,
+    ) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._scope = scope
+        self._source = source
+        self._destination = destination
+        self._naming = naming
+        self._options = options
+        self._list_source = list_source or self._by_aistore
+
+    def source(self) -> None:
+        """Record the objects of the source."""
+        self._ledger.record_listing(self._scope, "source", self.rows())
+
+    def destination(self, side: str) -> None:
+        """Record the objects of the destination as the listing `side`: ``before`` or ``after`` a job."""
+        options = self._options
+        # If a prefix reaches into the extension, only the part before the extension is in the names of results.
+        selected = common_prefix(options.names) if options.names else options.prefix
+        folder, slash, last = selected.rpartition("/")
+        prefix = self._naming.prepend + folder + slash + last.partition(".")[0]
+        listing = list_aistore(self._client, self._destination, prefix)
+        self._ledger.record_listing(self._scope, side, (("", o.name, o.size, o.version, "") for o in listing))
+
+    def _by_aistore(self) -> Iterator[StoredObject]:
+        if self._options.names is None:
+            return list_aistore(self._client, self._source, self._options.prefix)
+        return find_aistore(self._client, self._source, self._options.names)
+
+    def rows(self) -> Iterator[tuple[str, str, int, str, str]]:
+        """Yield the source's rows. For a name that AIStore cannot hold, the row has a reason and no destination."""
+        wanted = set(self._options.names or ())
+        for found in self._list_source():
+            wanted.discard(found.name)
+            reason = unfit(found.name)
+            destination = "" if reason else self._naming.destination(found.name)
+            yield found.name, destination, found.size, found.version, reason or ""
+        for name in sorted(wanted):
+            yield name, "", 0, "", f"{self._source} has no object of this name"

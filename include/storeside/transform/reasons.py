@@ -1,0 +1,79 @@
+"""Finds out why objects failed, from AIStore's own reports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import plain, said
+from storeside.aistore.etl import EtlSpec
+from storeside.ledger.objects import Ledger, Pending, Scope
+from storeside.transform.journal import failures
+from storeside.transform.state import Phase, State
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
+
+# AIStore is asked for the reason of each failed copy, up to this many; the others get the common reason.
+REASONS = 200
+_BAD_REQUEST, _SERVER_ERROR = 400, 500
+
+
+def record_reasons(
+    client: Client, ledger: Ledger, scope: Scope, source: Bucket, spec: EtlSpec | None, state: State
+) -> None:
+    """Record why objects failed in a finished job, from our servers' journal and from AIStore."""
+    if state.phase == Phase.QUARANTINE:
+        return
+    if spec is None:
+        if state.phase == Phase.RETRY:
+            missing = ledger.missing(scope, "", REASONS)
+            ledger.record_reasons(scope, reasons_of_copies(client, source, missing))
+        return
+    journal = failures(client, state.etl_names, state.job_id, source.name)
+    ledger.record_reasons(scope, ((f.object, f.reason, f.final) for f in journal))
+    if state.phase == Phase.RETRY or spec.communication != "ws":
+        known = object_errors(client, state.etl_names, state.job_id, source)
+        ledger.record_reasons(scope, ((name, reason, False) for name, reason in known))
+
+
+def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]) -> Iterator[tuple[str, str, bool]]:
+    """Ask AIStore for each missing object. A refusal is the reason why its copy failed, and it is final."""
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    source = bucket.handle(client)
+    for p in missing:
+        try:
+            source.object(p.object).head()
+        except AISError as e:
+            if e.status_code and _BAD_REQUEST <= e.status_code < _SERVER_ERROR:
+                yield p.object, said(e), True
+            else:
+                log.warning("%s/%s is not copied: %s", bucket, p.object, said(e))
+        except RequestException as e:
+            log.warning("%s/%s is not copied: %s", bucket, p.object, e)
+
+
+def object_errors(client: Client, etl_names: Iterable[str], job_id: str, source: Bucket) -> Iterator[tuple[str, str]]:
+    """Yield AIStore's own errors of failed objects: at most 128 per target and job (ext/etl/xact.go)."""
+    from aistore.sdk.errors import AISError
+
+    for name in etl_names:
+        try:
+            for error in client.etl(name).view(job_id).obj_errors or []:
+                yield _object_name(error.obj_name, source), plain(error.msg)
+        except AISError as e:
+            log.info("job %s: its object errors cannot be read: %s", job_id, e)
+
+
+def _object_name(reported: str, bucket: Bucket) -> str:
+    """Return the object's name from the name in an error, which may include its bucket."""
+    for prefix in (f"{bucket}/", f"{bucket.provider}://{bucket.name}/", f"{bucket.name}/"):
+        if reported.startswith(prefix):
+            return reported[len(prefix) :]
+    return reported

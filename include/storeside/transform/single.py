@@ -1,0 +1,138 @@
+"""One object through an ETL: into another object, or into a local file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore import etl as etls
+from storeside.aistore.buckets import Bucket, find_aistore
+from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError, is_passing_refusal, said
+from storeside.aistore.etl import EtlSpec
+from storeside.aistore.names import unfit
+from storeside.aistore.places import Clusters, place
+from storeside.aistore.pods import PodWatch
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
+
+Arguments = str | Mapping[str, Any]
+_PIECE = 1 << 20
+_ATTEMPTS = 5
+
+
+def _through(
+    client: Client, spec: EtlSpec | None, arguments: Arguments, keep_etl: bool, pods: PodWatch | None, what: str,
+    do: Callable[[Any], int],
+) -> int:  # fmt: skip
+    """Start the ETLs, call `do` with the SDK's configuration for them, and return its result.
+
+    It uses ``hpush``, which reports failures. An ETL that ran already is not stopped here. The task that started it
+    may stop it in the meantime, because requests for single objects are not jobs; then it is started again. Raises
+    AIStoreError with a message that begins with `what`.
+    """
+    from aistore.sdk.errors import AISError
+    from aistore.sdk.etl import ETLConfig
+
+    if spec is None:
+        try:
+            return do(None)
+        except AISError as e:
+            raise _failure(what, e) from e
+    spec = spec.over("hpush")
+    given = arguments if isinstance(arguments, str) else dict(arguments)
+    attempt = 0
+    is_ours = False
+    try:
+        while True:
+            attempt += 1
+            is_ours = is_ours or not etls.are_there(client, spec.names)
+            names = etls.ensure(client, spec, pods)
+            chain = client.etl(names[0])
+            for name in names[1:]:
+                chain = chain >> client.etl(name)
+            try:
+                return do(ETLConfig(chain if len(names) > 1 else names[0], given))
+            except AISError as e:
+                if attempt == _ATTEMPTS or etls.are_there(client, names):
+                    raise _failure(what, e) from e
+                log.info("%s: another task has ended the ETL, starting it again: %s", what, said(e))
+    finally:
+        if is_ours and not keep_etl:
+            etls.release(client, spec.names)
+
+
+def _failure(what: str, error: Any) -> AIStoreError:
+    """Convert an AIStore error: a transient one when a target is away or keys are being renewed."""
+    text = said(error)
+    passes = (error.status_code or 500) >= 500 or is_passing_refusal(text)
+    return (AIStoreTransientError if passes else AIStoreInputError)(f"{what}: {text}")
+
+
+def transform_object(
+    client: Client, source: Bucket, name: str, destination: Bucket, result: str, spec: EtlSpec, *,
+    arguments: Arguments = "", latest: bool = False, keep_etl: bool = False, pods: PodWatch | None = None,
+) -> int:  # fmt: skip
+    """Have AIStore transform one object into another; return the size of the result in bytes.
+
+    Raises AIStoreError with the reason when it fails. An empty result is removed and counts as failed. Within one
+    bucket the result must be a new object: if AIStore overwrites an object and the result is incomplete, the old
+    content is lost.
+    """
+    if reason := unfit(result):
+        raise AIStoreInputError(f"the result of {source}/{name} cannot be named {result!r}: {reason}")
+    _require_new(client, source, name, destination, result)
+    if not destination.is_remote:
+        destination.handle(client).create(exist_ok=True)
+    to = destination.handle(client).object(result)
+
+    def copy(config: Any) -> int:
+        source.handle(client).object(name).copy(to, etl=config, latest=latest)
+        return int(to.props.size)
+
+    what = f"{source}/{name} cannot be transformed"
+    size = _through(client, spec.without_files() if latest else spec, arguments, keep_etl, pods, what, copy)
+    if not size:
+        to.delete()
+        raise AIStoreInputError(f"{what}: its result was empty")
+    return size
+
+
+def _require_new(client: Client, source: Bucket, name: str, destination: Bucket, result: str) -> None:
+    """Raise AIStoreInputError when a result in the source's own bucket would overwrite an object."""
+    clusters = Clusters.of(client)
+    if place(client, source, clusters) != place(client, destination, clusters):
+        return
+    if result == name or any(find_aistore(client, destination, [result])):
+        raise AIStoreInputError(
+            f"{source}/{name} cannot be transformed: {destination} is its own bucket and has an object {result!r},"
+            " which the result would overwrite. Name another result or bucket, or use a bucket transform with"
+            " in_place=True"
+        )
+
+
+def get_object(
+    client: Client, source: Bucket, name: str, path: Path, spec: EtlSpec | None = None, *,
+    arguments: Arguments = "", keep_etl: bool = False, pods: PodWatch | None = None,
+) -> int:  # fmt: skip
+    """Write one object, through an ETL if there is a `spec`, to the file `path`; return its size in bytes.
+
+    The file appears only when it is complete. Raises AIStoreError with the reason when the object is unavailable.
+    """
+    part = path.with_name(f".{path.name}.part")
+
+    def read(config: Any) -> int:
+        reader = source.handle(client).object(name).get_reader(etl=config, chunk_size=_PIECE)
+        with part.open("wb") as file:
+            return sum(file.write(piece) for piece in reader)
+
+    try:
+        size = _through(client, spec, arguments, keep_etl, pods, f"{source}/{name} cannot be had", read)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return size

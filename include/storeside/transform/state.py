@@ -1,0 +1,115 @@
+"""The options, the current state and the summary of a bucket job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreInputError
+
+
+class Phase(StrEnum):
+    """The next step of a bucket job."""
+
+    ATTACHED = "attached"  # follow a job that ran already
+    BUCKET = "bucket"  # submit all objects at once
+    OBJECTS = "objects"  # submit windows of names
+    RETRY = "retry"  # submit missing objects again
+    QUARANTINE = "quarantine"  # copy objects that failed for good
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class State:
+    """The progress of a bucket job; small and JSON-able, so that it survives a deferral or a restart.
+
+    `cursor` is the last object name that was submitted and `retries` the number of retries so far. Nothing is
+    submitted before the time `not_before` (seconds since 1970). `job_seconds` is the duration of AIStore's jobs so
+    far. `waits` means that the job belongs to another task and that this task submits its own when it is over.
+    `replaces` means that an in-place transform has made its results and is replacing the objects; see
+    `storeside.transform.in_place`.
+    """
+
+    phase: Phase
+    started: float
+    listed: int = 0
+    pending: int = 0
+    known_bad: int = 0
+    refused: int = 0
+    cursor: str = ""
+    job_id: str = ""
+    etl_names: tuple[str, ...] = ()
+    retries: int = 0
+    not_before: float = 0
+    job_seconds: float = 0
+    waits: bool = False
+    replaces: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as a dictionary of plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The outcome of a bucket job. `job_seconds` is the part of `seconds` that AIStore's jobs took.
+
+    `examples` are (object, reason) of the first failures; the ledger has all of them.
+    """
+
+    source: str
+    destination: str
+    effect: str
+    listed: int
+    skipped: int
+    known_bad: int
+    done: int
+    failed: int
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    job_seconds: float = 0
+    examples: tuple[tuple[str, str], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as a dictionary of bounded size."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a bucket job.
+
+    `prefix` or `names` select objects. `latest` makes AIStore look for newer versions in a remote source. `sync`
+    removes results whose source was deleted there. With either of them AIStore sends contents instead of file paths.
+    `workers` is the number of concurrent objects per target (0: one per disk, -1: one). Without `continue_on_error` a
+    job ends at the first failed object that AIStore learns of (not over ``ws``), and untried objects stay pending.
+    Objects that failed for good are copied to the bucket `quarantine`. The bucket `sidecars` is created if missing,
+    for transforms that store sidecars there.
+
+    With `keeps_result` off the results are intermediate, and every result at the destination belongs to this run.
+    Call the function `acknowledge` after the results have been used: it records the objects as done, and the results
+    may then be deleted. If an object that this run made brought its result along, that result is not made again.
+    `keep_etl` leaves the ETL running for the task that started it.
+    """
+
+    prefix: str = ""
+    names: Sequence[str] | None = None
+    retry_failed: bool = False
+    latest: bool = False
+    sync: bool = False
+    workers: int = 0
+    continue_on_error: bool = True
+    quarantine: Bucket | None = None
+    sidecars: Bucket | None = None
+    keeps_result: bool = True
+    keep_etl: bool = False
+
+    def __post_init__(self) -> None:
+        if self.names is not None and (self.prefix or self.sync):
+            raise AIStoreInputError(
+                "names of objects go with neither a prefix nor sync, which is about whole buckets"
+            )

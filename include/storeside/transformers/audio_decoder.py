@@ -1,0 +1,148 @@
+"""Audio decoding with libav through PyAV.
+
+This module does not trust its input: containers come from a fixed list, only the given bytes are ever
+opened, and damage that libav would conceal is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import av
+from av import logging
+
+from . import audio_errors as errors
+from .audio_errors import AudioError
+from .audio_input import CONTAINERS, SOURCE_RATES, Input
+from .audio_limits import Limits
+
+
+def reason(error: Exception) -> str:
+    """Return libav's words for a failure."""
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+class Decoder:
+    """Frames of the first audio stream of one object; damage raises `AudioError`.
+
+    `samples` is the number of samples decoded so far, per channel.
+    """
+
+    def __init__(self, data: Input, limits: Limits) -> None:
+        self._stated = data.stated
+        try:
+            self.container: Any = av.open(
+                data,
+                options={"format_whitelist": CONTAINERS, "protocol_whitelist": ""},
+                metadata_errors="ignore",
+            )
+        except (av.FFmpegError, ValueError) as e:
+            raise errors.not_audio(reason(e)) from e
+        self.limits = limits
+        self.samples = 0
+        self._form: tuple[Any, ...] | None = None
+        try:
+            self.stream: Any = self._decodable_stream()
+        except AudioError:
+            self.container.close()
+            raise
+        self.stream.codec_context.options = {"err_detect": "explode+crccheck", **_usable_layout(self.container)}
+        # Objects are processed in parallel: threads within one cost more than they save.
+        self.stream.codec_context.thread_type = "NONE"
+
+    def _decodable_stream(self) -> Any:
+        if not self.container.streams.audio:
+            raise errors.no_stream(self.container.format.name)
+        stream = self.container.streams.audio[0]
+        if stream.codec_context is None:
+            raise errors.unknown_codec(self.container.format.name)
+        _require_rate(stream.codec_context.sample_rate)
+        if self._stated.seconds and self._stated.seconds > self.limits.seconds:
+            raise errors.too_long(self.limits.seconds)
+        return stream
+
+    def frames(self, seconds: float = math.inf) -> Iterator[Any]:
+        """Decode the stream to its end, or its first seconds; only the end shows whether anything is missing."""
+        try:
+            for frame in self.container.decode(self.stream):
+                if frame.samples:
+                    self._require_form(frame)
+                    self.samples += frame.samples
+                    yield frame
+                    if self.samples > self.limits.seconds * self.rate:
+                        raise errors.too_long(self.limits.seconds)
+                    if self.samples >= seconds * self.rate:
+                        return
+        except av.FFmpegError as e:
+            if not self._stated.has_all(self.samples, self.rate):
+                raise errors.damaged(self.codec, self.samples, reason(e)) from e
+        if not self.samples:
+            raise errors.no_samples(self.codec)
+        self._stated.require(self.samples, self.rate)
+
+    def _require_form(self, frame: Any) -> None:
+        form = (frame.sample_rate, frame.format.name, frame.layout.name)
+        if self._form is None:
+            _require_rate(frame.sample_rate)
+            self._form = form
+        elif form != self._form:
+            raise errors.form_changed(self.codec, self.samples)
+
+    @property
+    def rate(self) -> int:
+        """Samples per second and channel: as decoded; before the first frame, as the header states."""
+        return int(self._form[0] if self._form else self.stream.codec_context.sample_rate)
+
+    @property
+    def channels(self) -> int:
+        """The number of channels of the stream."""
+        return len(self.stream.codec_context.layout.channels)
+
+    @property
+    def codec(self) -> str:
+        """The name of libav's decoder."""
+        return str(self.stream.codec_context.name)
+
+    def close(self) -> None:
+        """Close the object."""
+        self.container.close()
+
+
+# Channels in the order of the mask's bits (libavutil/channel_layout.h).
+_CHANNELS = """
+    FL FR FC LFE BL BR FLC FRC BC SL SR TC TFL TFC TFR TBL TBC TBR DL DR WL WR SDL SDR LFE2 TSL TSR BFC BFL BFR SSL
+    SSR TTL TTR
+    """.split()  # noqa: SIM905 - words are easier to read
+# Demuxers that name each channel individually, as Apple's formats do.
+_NAME_CHANNELS = ("aiff", "caf", "mov,mp4,m4a,3gp,3g2,mj2")
+_LISTED = re.compile(r" Audio: .*?, (\d+) channels \(([^)\n]*)\)")
+
+
+def _usable_layout(container: Any) -> dict[str, str]:
+    """Return the option that removes the names of channels that are in no standard order.
+
+    PyAV 18.1 frees the list of such names once for each Python object that represents a layout
+    (`AudioLayout.__dealloc__`), which corrupts the heap. So this reads libav's description of the stream instead.
+    """
+    if container.format.name not in _NAME_CHANNELS:
+        return {}
+    level = logging.get_level()
+    logging.set_level(logging.INFO)  # without it the description is empty
+    try:
+        listed = _LISTED.search(container.dumps_format())
+    finally:
+        logging.set_level(level)
+    if not listed:
+        return {}
+    names = listed[2].split("+")
+    places = [_CHANNELS.index(name) if name in _CHANNELS else -1 for name in names]
+    is_usual = -1 not in places and sorted(set(places)) == places
+    return {} if is_usual else {"ch_layout": f"{listed[1]} channels"}
+
+
+def _require_rate(rate: int) -> None:
+    if rate not in SOURCE_RATES:
+        raise errors.bad_rate(rate)

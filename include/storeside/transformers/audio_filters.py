@@ -1,0 +1,161 @@
+"""libav's filters on audio frames, through PyAV."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
+
+import av
+import av.filter
+
+from .formats import LAYOUTS, AudioFormat
+
+Filter = tuple[str, str]  # name and arguments
+
+
+class Filters:
+    """A chain of filters for the frames of one recording, which all have the same form.
+
+    Frames come out with `frame_size` samples each if an encoder requires that. Time begins at 0 and has no gaps,
+    whatever the recording's own timestamps are, as in a WAV file that the ffmpeg command writes.
+
+    `filters` returns the chain for recordings of a channel layout; see `layout`.
+    """
+
+    def __init__(self, filters: Callable[[Any], list[Filter]], frame_size: int | None = None) -> None:
+        self._filters = filters
+        self._frame_size = frame_size
+        self._graph: Any = None
+        self._started = False
+        self._time_base = Fraction(1)
+        self._samples = 0
+
+    def process(self, frame: Any | None) -> Iterator[Any]:
+        """Yield the output for one more frame, or with None what is left at the end."""
+        if frame is not None:
+            if not self._started:
+                self._start(frame)
+            frame.time_base = self._time_base
+            frame.pts = self._samples
+            self._samples += frame.samples
+        if self._graph is None:
+            if frame is not None:
+                yield frame
+            return
+        with suppress(av.EOFError):  # a part was cut out, and this frame lies behind it
+            self._graph.push(frame)
+        while True:
+            try:
+                made = self._graph.pull()
+            except (av.BlockingIOError, av.EOFError):
+                return
+            yield made
+
+    def _start(self, first: Any) -> None:
+        self._started = True
+        self._time_base = Fraction(1, first.sample_rate)
+        filters = self._filters(first.layout)
+        as_it_is = [_aformat(first.format.name, first.sample_rate, name(first.layout))]
+        if filters != as_it_is or self._frame_size:  # a graph costs as much as decoding a few seconds
+            self._graph = self._configured(first, filters)
+
+    def _configured(self, first: Any, filters: list[Filter]) -> Any:
+        graph = av.filter.Graph()
+        graph.threads = 1  # objects are processed in parallel
+        source = graph.add_abuffer(
+            sample_rate=first.sample_rate,
+            format=first.format.name,
+            layout=name(first.layout),
+            time_base=self._time_base,
+        )
+        added = [graph.add(kind, arguments) for kind, arguments in filters]
+        graph.link_nodes(source, *added, graph.add("abuffersink")).configure()
+        if self._frame_size:
+            graph.set_audio_frame_size(self._frame_size)
+        return graph
+
+
+def segment(target: AudioFormat) -> list[Filter]:
+    """Return the filters that cut a target's segment out of the recording."""
+    if not target.start_seconds and target.duration_seconds is None:
+        return []
+    duration = "" if target.duration_seconds is None else f":duration={target.duration_seconds:f}"
+    return [("atrim", f"start={target.start_seconds:f}{duration}"), *_FROM_0]
+
+
+def part(start: int, end: int) -> list[Filter]:
+    """Return the filters that keep the samples from `start` to before `end`."""
+    return [("atrim", f"start_sample={start}:end_sample={end}"), *_FROM_0]
+
+
+def gain(decibels: float) -> list[Filter]:
+    """Return the filters that apply a gain in decibels."""
+    return [("volume", f"{decibels:f}dB:precision=float")]
+
+
+def form(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
+    """Return the filters that resample and mix a recording of the layout `found` for a target.
+
+    With an equal number of channels, all channels keep their samples: where the target has another layout, only the
+    channels' names change.
+    """
+    made = layout(target, found)
+    many = len(found.channels)
+    known = made if many == target.channels else _guessed(found)
+    renamed: list[Filter] = []
+    if name(found) != known:
+        order = "|".join(map(str, range(many)))
+        renamed = [("channelmap", f"map={order}:channel_layout={known}")]
+    return [*renamed, _aformat(sample_format, target.sample_rate, made)]
+
+
+def _guessed(found: Any) -> str:
+    """Return the layout of a recording, the default one if it names none: the ffmpeg command guesses the same.
+
+    Raises ValueError for more than 8 channels without names: versions of libav guess differently.
+    """
+    if not _UNNAMED.fullmatch(name(found)):
+        return name(found)
+    many = len(found.channels)
+    if many not in LAYOUTS:
+        raise ValueError("invalid argument")
+    return LAYOUTS[many]
+
+
+def exactly(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
+    """Return the filters that convert the output of `form` to another sample format."""
+    return [_aformat(sample_format, target.sample_rate, layout(target, found))]
+
+
+def layout(target: AudioFormat, found: Any) -> str:
+    """Return the layout of the result for a target and a recording of the layout `found`.
+
+    It is the recording's own if that has the same number of channels, more than two, and the container can name it;
+    otherwise the default one.
+    """
+    same = len(found.channels) == target.channels > 2 and target.container in _ANY_LAYOUT
+    return name(found) if same and _NAMED.fullmatch(name(found)) else LAYOUTS[target.channels]
+
+
+def name(found: Any) -> str:
+    """Return a layout's name in the form that filters take, such as ``quad`` or ``FL+FR+LFE+TC``."""
+    said = str(found.name)
+    listed = re.fullmatch(r"\d+ channels \((.+)\)", said)
+    return listed[1] if listed else said
+
+
+# Containers whose headers name the channels; encoders of the others take the default layouts.
+_ANY_LAYOUT = ("wav", "flac")
+_UNNAMED = re.compile(r"\d+ channels")
+# Layouts that name each channel: "4 channels" does not, nor does "ambisonic 1" or "FL@left".
+_NAMED = re.compile(r"([0-9.]+|[a-z]+)(\([a-z-]+\))?|[A-Z]+[0-9]?[A-Z]*(\+[A-Z]+[0-9]?[A-Z]*)*")
+
+
+def _aformat(sample_format: str, rate: int, layout: str) -> Filter:
+    return "aformat", f"sample_fmts={sample_format}:sample_rates={rate}:channel_layouts={layout}"
+
+
+_FROM_0: list[Filter] = [("asetpts", "PTS-STARTPTS")]

@@ -1,0 +1,133 @@
+"""The first of two passes over a recording: where its sound is, and how loud."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import av
+import numpy as np
+
+from . import audio_errors as errors
+from . import audio_filters as filters
+from .audio_decoder import Decoder, reason
+from .audio_errors import AudioError
+from .audio_input import open_input
+from .audio_limits import Limits
+from .formats import AudioFormat
+
+MAX_TRUE_PEAK_DBTP = -1.0  # EBU R 128, recommendation (h)
+_UNMEASURABLE_LUFS = -70.0  # BS.1770-4's absolute gate: libav's value where no block is above it
+_OVERSAMPLING = 4  # for true peaks (BS.1770-4, annex 2)
+# Silence is below a given RMS over 10 ms; a tenth of a second of it stays, for soft beginnings and ends.
+_WINDOWS_PER_SECOND = 100
+_MARGIN_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The part of a recording that is kept, in samples of the target's rate, and its gain in decibels."""
+
+    start: int
+    end: int
+    gain: float
+
+
+def measure(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> Measured:
+    """Decode an object up to the end of the target's segment, and measure it in the target's form.
+
+    Raises AudioError.
+    """
+    loudness = _Loudness() if target.loudness_lufs is not None else None
+    sound = _Sound(target)
+
+    def chain_of_filters(found: Any) -> list[filters.Filter]:
+        made = filters.form(target, "flt", found)
+        levels = [("ebur128", "metadata=1"), *filters.exactly(target, "flt", found)] if loudness else []
+        return [*filters.segment(target), *made, *levels]
+
+    graph = filters.Filters(chain_of_filters)
+    with open_input(source) as data:
+        decoder = Decoder(data, limits)
+        try:
+            for frame in chain(decoder.frames(target.end_seconds), (None,)):
+                for made in graph.process(frame):
+                    sound.add(made)
+                    if loudness:
+                        loudness.add(made)
+        except (av.FFmpegError, ValueError) as e:  # a form that no recording has
+            if isinstance(e, AudioError):
+                raise
+            raise errors.not_transcodable(
+                decoder.codec, decoder.channels, decoder.rate, decoder.samples, reason(e)
+            ) from e
+        finally:
+            decoder.close()
+    start, end = sound.bounds()
+    return Measured(start, end, loudness.gain(target.loudness_lufs) if loudness else 0.0)
+
+
+class _Loudness:
+    def __init__(self) -> None:
+        self._integrated = _UNMEASURABLE_LUFS
+        self._peak = 0.0
+        self._resampler: Any = None
+
+    def add(self, frame: Any) -> None:
+        self._integrated = float(frame.metadata.get("lavfi.r128.I", self._integrated))
+        if self._resampler is None:
+            self._resampler = av.AudioResampler("flt", frame.layout.name, _OVERSAMPLING * frame.sample_rate)
+        for made in self._resampler.resample(frame):
+            self._peak = max(self._peak, float(np.abs(made.to_ndarray()).max()))
+
+    def gain(self, wanted: float | None) -> float:
+        """Return the decibels to the requested loudness, or less where the true peak would exceed its maximum."""
+        if wanted is None or not self._integrated > _UNMEASURABLE_LUFS or not self._peak:
+            return 0.0
+        return min(wanted - self._integrated, MAX_TRUE_PEAK_DBTP - 20 * math.log10(self._peak))
+
+
+class _Sound:
+    """Finds the first and the last sound."""
+
+    def __init__(self, target: AudioFormat) -> None:
+        self._target = target
+        self._window = max(1, target.sample_rate // _WINDOWS_PER_SECOND)
+        self._power = np.empty(0)  # of samples that do not fill a window yet
+        self._windows = 0
+        self._first: int | None = None
+        self._last = 0
+        self._samples = 0
+        threshold = target.trim_silence_dbfs
+        self._threshold = None if threshold is None else 10 ** (threshold / 10)
+
+    def add(self, frame: Any) -> None:
+        self._samples += frame.samples
+        if self._threshold is None:
+            return
+        values = frame.to_ndarray().reshape(-1, self._target.channels).astype(np.float64)
+        self._power = np.concatenate([self._power, (values**2).mean(axis=1)])
+        count = len(self._power) // self._window
+        self._judge(self._power[: count * self._window].reshape(count, self._window).mean(axis=1))
+        self._power = self._power[count * self._window :]
+
+    def _judge(self, powers: Any) -> None:
+        loud = np.flatnonzero(powers > self._threshold)
+        if len(loud):
+            self._first = self._windows + int(loud[0]) if self._first is None else self._first
+            self._last = self._windows + int(loud[-1])
+        self._windows += len(powers)
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the samples to keep: from the first number to before the second."""
+        if self._threshold is None:
+            return 0, self._samples
+        if len(self._power):
+            self._judge(self._power.mean(keepdims=True))
+        if self._first is None:
+            raise AudioError(f"nothing in it is louder than {self._target.trim_silence_dbfs} dBFS")
+        margin = round(_MARGIN_SECONDS * self._target.sample_rate)
+        start = max(0, self._first * self._window - margin)
+        return start, min(self._samples, (self._last + 1) * self._window + margin)

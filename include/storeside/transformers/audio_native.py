@@ -1,0 +1,126 @@
+"""Transcoding to WAV of 16-bit PCM with the native library."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+
+from . import audio_errors as errors
+from .audio_input import CONTAINERS, SOURCE_RATES, open_input
+from .audio_limits import Limits
+from .containers.stated import Stated
+from .formats import AudioFormat
+from .native.converter import ConversionError, Converter, Status, Target, load
+
+_SAMPLE_BYTES = 2
+_PLAIN_HEADER, _EXTENSIBLE_HEADER = 44, 68
+# KSDATAFORMAT_SUBTYPE_PCM, as WAVEFORMATEXTENSIBLE has it.
+_PCM_GUID = bytes.fromhex("0100000000001000800000aa00389b71")
+
+_of_thread = threading.local()
+
+
+class NotSupported(errors.AudioError):
+    """This version of libav has no decoder for the object; another one may have it."""
+
+
+def is_available() -> bool:
+    """Whether the native library is installed and was built from this source."""
+    return load() is not None
+
+
+def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> memoryview:
+    """Transcode one object to 16-bit PCM WAV of the target's rate and channels.
+
+    Raises AudioError like the other ways of transcoding.
+    """
+    with open_input(source) as opened:
+        stated = opened.stated
+        if stated.seconds and stated.seconds > limits.seconds:
+            raise errors.too_long(limits.seconds)
+        wanted = _target(target, limits, stated)
+        descriptor, content = (opened.fileno(), None) if isinstance(source, str) else (-1, source)
+        try:
+            pcm = _converter().convert(wanted, content, descriptor, stated.start, stated.end)
+        except ConversionError as e:
+            raise _meaning(e, target, limits) from e
+    stated.require(pcm.samples, pcm.rate)
+    header = _header(target, len(pcm.data), pcm.mask)
+    pcm.data[: len(header)] = header
+    return pcm.data
+
+
+def _target(target: AudioFormat, limits: Limits, stated: Stated) -> Target:
+    return Target(
+        containers=CONTAINERS.encode(),
+        max_seconds=limits.seconds,
+        max_bytes=limits.result_bytes,
+        headroom=_EXTENSIBLE_HEADER if _is_extensible(target) else _PLAIN_HEADER,
+        min_source_rate=SOURCE_RATES[0],
+        max_source_rate=SOURCE_RATES[-1],
+        rate=target.sample_rate,
+        channels=target.channels,
+        expected_seconds=stated.exact_seconds,
+    )
+
+
+def _converter() -> Converter:
+    """Return this thread's converter."""
+    try:
+        converter: Converter = _of_thread.converter
+    except AttributeError:
+        library = load()
+        if library is None:
+            raise RuntimeError("the native audio library is not available") from None
+        converter = _of_thread.converter = Converter(library)
+    return converter
+
+
+def _is_extensible(target: AudioFormat) -> bool:
+    """Whether libav's muxer writes the longer header, for more channels or a higher rate than plain WAV allows."""
+    return target.channels > 2 or target.sample_rate > 48_000
+
+
+def _header(target: AudioFormat, size: int, mask: int) -> bytes:
+    """Return the header of a WAV file of `size` bytes in total."""
+    frame = target.channels * _SAMPLE_BYTES
+    bits = 8 * _SAMPLE_BYTES
+    extensible = _is_extensible(target)
+    form = struct.pack(
+        "<HHIIHH",
+        0xFFFE if extensible else 1,
+        target.channels,
+        target.sample_rate,
+        target.sample_rate * frame,
+        frame,
+        bits,
+    )
+    if extensible:
+        form += struct.pack("<HHI", 22, bits, mask) + _PCM_GUID
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form
+    return b"RIFF" + struct.pack("<I", size - 8) + body + b"data" + struct.pack("<I", size - len(body) - 16)
+
+
+def _meaning(e: ConversionError, target: AudioFormat, limits: Limits) -> errors.AudioError:
+    error = _MEANING[e.status](e, target, limits)
+    if e.status in (Status.UNKNOWN_CODEC, Status.NO_SAMPLES) or (e.is_not_implemented and not e.samples):
+        return NotSupported(str(error))
+    return error
+
+
+_MEANING: dict[Status, Callable[[ConversionError, AudioFormat, Limits], errors.AudioError]] = {
+    Status.NOT_AUDIO: lambda e, _target, _limits: errors.not_audio(e.reason),
+    Status.NO_STREAM: lambda e, _target, _limits: errors.no_stream(e.container),
+    Status.UNKNOWN_CODEC: lambda e, _target, _limits: errors.unknown_codec(e.container),
+    Status.BAD_RATE: lambda e, _target, _limits: errors.bad_rate(e.rate),
+    Status.DAMAGED: lambda e, _target, _limits: errors.damaged(e.codec, e.samples, e.reason),
+    Status.NO_SAMPLES: lambda e, _target, _limits: errors.no_samples(e.codec),
+    Status.NOT_MIXABLE: lambda e, _target, _limits: errors.not_transcodable(
+        e.codec, e.channels, e.rate, e.samples, e.reason
+    ),
+    Status.FORM_CHANGED: lambda e, _target, _limits: errors.form_changed(e.codec, e.samples),
+    Status.TOO_LONG: lambda _e, _target, limits: errors.too_long(limits.seconds),
+    Status.TOO_LARGE: lambda _e, _target, limits: errors.too_large(limits.result_bytes),
+    Status.TOO_SHORT: lambda e, target, _limits: errors.too_short(e.samples, target.sample_rate),
+}

@@ -1,0 +1,109 @@
+"""Transformers of audio objects, under the names of their transforms; parameters come from the environment."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from .audio_limits import Limits
+from .formats import AudioFormat
+from .transformer import Data, Result, Source, Transformer
+
+if TYPE_CHECKING:
+    from .audio_facts import AudioFacts
+
+
+class AudioTranscode:
+    """Transcodes each object to one format."""
+
+    def __init__(self, target: AudioFormat, limits: Limits) -> None:
+        from .audio import engine
+
+        self.mime_type = target.mime_type
+        self._target = target
+        self._limits = limits
+        self._engine = engine(target)
+
+    def transform(self, source: Source, _name: str, _arguments: str) -> Data:
+        """Return the object transcoded. Raises AudioError."""
+        return self._engine(source, self._target, self._limits)
+
+
+class AudioProbe:
+    """Replaces each object by facts about it, as one line of JSON."""
+
+    mime_type = "application/json"
+
+    def __init__(self, limits: Limits) -> None:
+        from . import audio_decoder  # noqa: F401 - loads libav now, before the first object
+        from .audio_facts import probe
+
+        self._limits = limits
+        self._probe = probe
+
+    def transform(self, source: Source, _name: str, _arguments: str) -> Data:
+        """Return the fields of `AudioFacts` as JSON. Raises AudioError."""
+        return _json(self._probe(source, self._limits))
+
+
+class AudioTranscodeProbe:
+    """Transcodes each object; the sidecar holds what `AudioProbe` says of the result, named after the result.
+
+    `complete`, `declared_seconds` and `ignored` describe the source.
+    """
+
+    def __init__(self, target: AudioFormat, limits: Limits) -> None:
+        from . import audio_facts
+
+        self._transcode = AudioTranscode(target, limits)
+        self.mime_type = target.mime_type
+        self._target = target
+        self._limits = limits
+        self._facts = audio_facts
+
+    def transform(self, source: Source, name: str, arguments: str) -> Result:
+        """Return the object transcoded, with its facts. Raises AudioError."""
+        data = self._transcode.transform(source, name, arguments)
+        if self._target.is_wav_s16:
+            facts = self._facts.facts_of_wav(data, self._target)
+        else:
+            facts = self._facts.probe(data, self._limits)
+        stated = self._facts.stated_of(source)
+        whole = stated.complete if math.isinf(self._target.end_seconds) else "unknown"
+        facts = replace(facts, complete=whole, declared_seconds=stated.seconds, ignored=stated.ignored)
+        return Result(data, _json(facts), self._target.facts_name(name))
+
+
+def _json(facts: AudioFacts) -> bytes:
+    return json.dumps(asdict(facts), allow_nan=False).encode() + b"\n"
+
+
+def audio_transcode() -> Transformer:
+    """Transcode to the format of the ``AUDIO_*`` variables; with a ``SIDECAR_URL`` facts go there in the same pass.
+
+    Results are the same with and without facts, and so is the command that identifies them.
+    """
+    if os.environ.get("SIDECAR_URL"):
+        return audio_transcode_probe()
+    return AudioTranscode(AudioFormat.from_environment(), Limits.from_environment())
+
+
+def audio_probe() -> Transformer:
+    """Measure objects within the limit of ``AUDIO_MAX_SECONDS``."""
+    return AudioProbe(Limits.from_environment())
+
+
+def audio_transcode_probe() -> Transformer:
+    """Transcode to the format of the ``AUDIO_*`` variables and measure the result in one pass."""
+    return AudioTranscodeProbe(AudioFormat.from_environment(), Limits.from_environment())
+
+
+def audio_ffmpeg() -> Transformer:
+    """Run the ffmpeg command that the ``FFMPEG_*`` variables describe; see `FfmpegSettings`."""
+    from .ffmpeg import AudioFfmpeg
+    from .ffmpeg_settings import FfmpegSettings
+
+    return AudioFfmpeg(FfmpegSettings.from_environment(), Limits.from_environment())

@@ -1,0 +1,45 @@
+"""The length that an object's container states, for every kind of container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import BinaryIO
+
+from . import boxes, chunks, pages, streams
+from .stated import Bytes, Stated
+
+# First bytes -> the function that reads the container.
+_MAGIC: tuple[tuple[bytes, Callable[[Bytes, int], Stated]], ...] = (
+    (b"fLaC", streams.flac), (b"OggS", pages.ogg), (b"\x1a\x45\xdf\xa3", boxes.matroska),
+    (b"riff\x2e\x91\xcf\x11", chunks.wave64), (b"caff", chunks.caf), (b".snd", chunks.au), (b"DSD ", chunks.dsf),
+    (b"FRM8", chunks.dsdiff), (b"wvpk", streams.wavpack), (b"MAC ", streams.ape), (b"TTA1", streams.tta),
+    (bytes.fromhex("3026b2758e66cf11"), boxes.asf),
+)  # fmt: skip
+_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp")
+
+
+def survey(data: BinaryIO) -> Stated:
+    """Read what an object states about its length; libav finds damage that the headers do not show.
+
+    Raises AudioError when the container states more bytes than there are.
+    """
+    content = Bytes(data)
+    at = streams.after_id3(content)
+    if at >= content.size:
+        return Stated(content.size)
+    return replace(_survey(content, at), start=at)
+
+
+def _survey(content: Bytes, at: int) -> Stated:
+    head = content.at(at, 16)
+    for magic, read in _MAGIC:
+        if head.startswith(magic):
+            return read(content, at)
+    if head[:4] in (b"RIFF", b"RIFX", b"RF64", b"BW64") and head[8:12] == b"WAVE":
+        return chunks.wave(content, at)
+    if head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC", b"8SVX"):
+        return chunks.aiff(content, at)
+    if head[4:8] in _BOXES:
+        return boxes.mp4(content, at)
+    return streams.mp3(content, at) or Stated(content.size)

@@ -1,0 +1,201 @@
+"""Audio through the ffmpeg command: one process per object, for every filter and encoder that ffmpeg has.
+
+Starting a process costs several times what `audio` needs for a short object: use it for what `AudioFormat` lacks.
+
+The command sees no file name: it reads standard input, writes to memory, cannot open any other input, and reads
+only containers that cannot refer to other files. The kernel enforces its limits of CPU time, memory and output.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ffmpeg
+
+from . import audio_errors as errors
+from .audio_errors import AudioError
+from .audio_input import CONTAINERS, open_input
+from .audio_limits import Limits
+from .ffmpeg_settings import FfmpegSettings
+from .transformer import Data, Source
+
+_PIECE_BYTES = 1 << 20
+_REPORTED_BYTES = 64 << 10  # of the command's messages, from the end
+_ERROR_LINE = re.compile(r"^(?:\[[^\]\n]* @ 0x[0-9a-f]+\] )*\[(?:error|fatal|panic)\] (.+)$", re.MULTILINE)
+# Messages that only say that there was an error.
+_FOLLOWING = re.compile(
+    r"^(Conversion failed|Error (opening|initializing|while|submitting|processing|sending|parsing)|Terminating)"
+)
+
+
+class _NothingComesOut(AudioError):
+    pass
+
+
+class AudioFfmpeg:
+    """Runs one ffmpeg command line for each object.
+
+    The constructor runs the command once, on a second of silence. Raises ValueError when that fails, and
+    FileNotFoundError without ``ffmpeg`` or ``prlimit`` (of util-linux).
+    """
+
+    def __init__(self, settings: FfmpegSettings, limits: Limits) -> None:
+        for tool in ("ffmpeg", "prlimit"):
+            if not shutil.which(tool):
+                raise FileNotFoundError(f"there is no {tool} command: apt-get install ffmpeg util-linux")
+        self.mime_type = settings.mime_type
+        self._settings = settings
+        self._limits = limits
+        self._input = _input_url()
+        try:
+            self.transform(_second_of_silence(), "", "")
+        except _NothingComesOut:
+            pass  # result for a second of silence
+        except AudioError as e:
+            raise ValueError(f"FFMPEG_FILTERS and FFMPEG_OUTPUT do not work together: {e}") from e
+
+    def transform(self, source: Source, _name: str, _arguments: str) -> Data:
+        """Return the command's result for the object.
+
+        Raises AudioError when the command fails or exceeds a limit that only depends on the object, TimeoutError when
+        it takes too long, ChildProcessError when something else kills it.
+        """
+        before = _children_seconds()
+        with open_input(source) as checked, _memory_file() as result, _memory_file() as report:
+            if isinstance(source, str) and checked.stated.end == checked.size:
+                status = self._run(checked.fileno(), result, report)
+            else:
+                with _memory_file(iter(lambda: checked.read(_PIECE_BYTES), b"")) as content:
+                    status = self._run(content, result, report)
+            said = _tail(report)
+            if status:
+                raise self._failure(status, said, _children_seconds() - before)
+            size = os.fstat(result).st_size
+            if not size or "nothing was encoded" in said:
+                raise _NothingComesOut("ffmpeg: no audio samples come out")
+            return memoryview(mmap.mmap(result, size, prot=mmap.PROT_READ))
+
+    def _run(self, stdin: int, result: int, report: int) -> int:
+        bounds = {
+            "cpu": self._settings.seconds,
+            "as": self._settings.memory_bytes,
+            "fsize": self._limits.result_bytes,
+            "core": 0,
+        }
+        command = ["prlimit", *(f"--{name}={value}" for name, value in bounds.items()), *self._command(result)]
+        process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=report,
+            pass_fds=[result],
+            env={name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
+        )
+        try:
+            return process.wait(_PATIENCE * self._settings.seconds)
+        except subprocess.TimeoutExpired as e:
+            raise TimeoutError(f"ffmpeg used less than {self._settings.seconds} s of CPU in {e.timeout:g} s") from e
+        finally:
+            process.kill()
+            process.wait()
+
+    def _command(self, result: int) -> list[str]:
+        audio: Any = ffmpeg.input(
+            self._input,
+            format_whitelist=CONTAINERS,
+            protocol_whitelist="pipe,fd",
+            err_detect="explode+crccheck",
+            threads=1,
+        )["a:0"]
+        for name, positional, named in self._settings.filters:
+            audio = audio.filter(name, *positional, **named)
+        output = dict(self._settings.output)
+        if keeps := self._settings.kept_channels:
+            # An equal number of channels stays unchanged; ffmpeg's -ac would mix them for another layout.
+            audio = audio.filter("aformat", channel_layouts=f"{keeps}C")
+            output.pop("ac")
+        # By the descriptor's name, so that muxers can seek back to write sizes, which a pipe does not allow.
+        made = ffmpeg.output(audio, f"file:/proc/self/fd/{result}", threads=1, **output)
+        made = made.global_args("-nostdin", "-hide_banner", "-xerror", "-loglevel", "level+warning", "-y")
+        command: list[str] = made.compile()
+        return command
+
+    def _failure(self, status: int, said: str, cpu_seconds: float) -> Exception:
+        if status == -signal.SIGXFSZ:
+            return errors.too_large(self._limits.result_bytes)
+        if status == -signal.SIGKILL:
+            # The kernel counts CPU time in ticks, which on a busy machine are more than the time used.
+            if cpu_seconds > 0.5 * self._settings.seconds:
+                return AudioError(
+                    f"more than {self._settings.seconds} s of CPU: FFMPEG_SECONDS is the limit to raise"
+                )
+            return ChildProcessError("ffmpeg was killed, as for lack of memory")
+        if status < 0:
+            return AudioError(f"ffmpeg crashed with {signal.Signals(-status).name}")
+        return AudioError(f"ffmpeg: {_reason(said)}")
+
+
+# Factor by which the command may exceed its CPU time limit on a busy machine.
+_PATIENCE = 4
+
+
+def _children_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _input_url() -> str:
+    """Return the URL for standard input: ``fd:``, of FFmpeg 6, can seek back; ``pipe:`` cannot.
+
+    Without seeking back, only those MP4 files can be read that have their index in front (faststart).
+    """
+    protocols = subprocess.run(
+        ["ffmpeg", "-hide_banner", "-loglevel", "error", "-protocols"], capture_output=True, text=True, check=True
+    ).stdout
+    return "fd:" if re.search(r"^\s*fd$", protocols.partition("Output:")[0], re.MULTILINE) else "pipe:0"
+
+
+@contextmanager
+def _memory_file(content: Iterable[bytes] = ()) -> Iterator[int]:
+    """Open a file without a name in memory, at its beginning."""
+    descriptor = os.memfd_create("storeside", os.MFD_CLOEXEC)
+    try:
+        for piece in content:
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _tail(report: int) -> str:
+    size = os.fstat(report).st_size
+    return os.pread(report, _REPORTED_BYTES, max(0, size - _REPORTED_BYTES)).decode(errors="replace")
+
+
+def _reason(said: str) -> str:
+    """Return the last error that says more than that there was an error."""
+    lines = _ERROR_LINE.findall(said) or said.splitlines()
+    telling = [line for line in lines if not _FOLLOWING.match(line)]
+    last: str = (telling or lines or ["it failed without a word"])[-1]
+    return last.removeprefix("pipe:0: ").removeprefix("fd:: ")
+
+
+def _second_of_silence() -> bytes:
+    head = struct.pack("<HHIIHH", 1, 2, 48_000, 192_000, 4, 16)
+    return b"RIFF" + struct.pack("<I", 192_036) + b"WAVEfmt " + struct.pack("<I", 16) + head + _SILENCE
+
+
+_SILENCE = b"data" + struct.pack("<I", 192_000) + bytes(192_000)

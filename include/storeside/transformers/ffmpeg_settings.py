@@ -1,0 +1,146 @@
+"""Limits and command line of the ffmpeg command, read from environment variables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Filters from one audio stream to one. Filters that open files or sockets, load code, or wait are left out: amovie,
+# ametadata, asendcmd, azmq, arnndn, asr, firequalizer (dumpfile), ladspa, lv2, sofalizer, whisper, arealtime, acue.
+FILTERS = frozenset(
+    """
+    acompressor acontrast acrusher adeclick adeclip adecorrelate adelay adenorm aderivative adrc adynamicequalizer
+    adynamicsmooth aecho aemphasis aeval aexciter afade afftdn afftfilt aformat afreqshift afwtdn agate aintegral
+    alimiter allpass aloop anequalizer anlmdn anull apad aphaser aphaseshift apsyclip apulsator aresample areverse
+    asetnsamples asetpts asetrate asettb asoftclip asubboost asubcut asupercut asuperpass asuperstop atempo atilt
+    atrim bandpass bandreject bass biquad bs2b channelmap compand compensationdelay crossfeed crystalizer dcshift
+    deesser dialoguenhance dynaudnorm earwax ebur128 equalizer extrastereo haas hdcd highpass highshelf loudnorm
+    lowpass lowshelf mcompand pan rubberband silenceremove speechnorm stereotools stereowiden superequalizer
+    surround tiltshelf treble tremolo vibrato virtualbass volume
+    """.split()  # noqa: SIM905 - words are easier to read
+)
+# Muxers that write one file, and its type. Others write several files, or to the network (tee, segment, hls, rtp).
+FORMATS = {
+    "adts": "audio/aac", "aiff": "audio/aiff", "caf": "audio/x-caf", "f32le": "audio/pcm", "flac": "audio/flac",
+    "ipod": "audio/mp4", "matroska": "audio/x-matroska", "mp3": "audio/mpeg", "mp4": "audio/mp4", "ogg": "audio/ogg",
+    "opus": "audio/ogg", "s16le": "audio/pcm", "s24le": "audio/pcm", "w64": "audio/x-w64", "wav": "audio/wav",
+    "webm": "audio/webm",
+}  # fmt: skip
+# Options of outputs that name no file and affect only this output.
+OUTPUT_OPTIONS = frozenset(
+    """
+    ab ac acodec application ar audio_bitrate b:a c:a channel_layout codec:a compression_level cutoff f fflags
+    flags:a format frame_duration id3v2_version map_metadata movflags profile:a q:a sample_fmt ss strict t to vbr
+    write_xing
+    """.split()  # noqa: SIM905 - words are easier to read
+)
+
+# Muxers whose encoders take any channel layout.
+_ANY_LAYOUT = frozenset(("aiff", "caf", "f32le", "flac", "s16le", "s24le", "w64", "wav"))
+
+Filter = tuple[str, list[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class FfmpegSettings:
+    """One command line, and the limits of one run of it.
+
+    `filters` are applied in order to the first audio stream: name, positional and named arguments each.
+    `output` are output options as ffmpeg-python takes them, including `format` (a key of `FORMATS`). A run may take
+    `seconds` of CPU time, four times that in elapsed time, and `memory_bytes` of address space. Raises ValueError.
+    """
+
+    output: dict[str, Any]
+    filters: list[Filter] = field(default_factory=list)
+    seconds: int = 600
+    memory_bytes: int = 4 << 30
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ValueError(f"FFMPEG_OUTPUT: format {self.format!r} is not one of {', '.join(FORMATS)}")
+        for name, value in self.output.items():
+            if name not in OUTPUT_OPTIONS:
+                raise ValueError(f"FFMPEG_OUTPUT: {name!r} is not one of {', '.join(sorted(OUTPUT_OPTIONS))}")
+            _require_scalar("FFMPEG_OUTPUT", name, value)
+        for name, positional, named in self.filters:
+            if name not in FILTERS:
+                raise ValueError(f"FFMPEG_FILTERS: {name!r} is not one of {', '.join(sorted(FILTERS))}")
+            given: list[tuple[str | int, Any]] = [*enumerate(positional), *named.items()]
+            for option, value in given:
+                if not str(option).replace("_", "").isalnum():  # "/option" would read a file
+                    raise ValueError(f"FFMPEG_FILTERS: {name} has no option {option!r}")
+                _require_scalar(f"FFMPEG_FILTERS: {name}", option, value)
+        if self.seconds < 1 or self.memory_bytes < 1:
+            raise ValueError("FFMPEG_SECONDS and FFMPEG_MEMORY_BYTES are positive")
+
+    @property
+    def format(self) -> str:
+        """The muxer's name."""
+        return str(self.output.get("format", self.output.get("f")))
+
+    @property
+    def kept_channels(self) -> int:
+        """The number of channels of results if recordings with that number must not be mixed; otherwise 0."""
+        free = self.format in _ANY_LAYOUT and "channel_layout" not in self.output
+        return int(self.output.get("ac", 0)) if free else 0
+
+    @property
+    def mime_type(self) -> str:
+        """The MIME type of results."""
+        return FORMATS[self.format]
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> FfmpegSettings:
+        """Read the settings from ``FFMPEG_*`` variables, as `environment()` writes them.
+
+        ``FFMPEG_OUTPUT`` is a JSON object; ``FFMPEG_FILTERS`` a JSON list of [name, [arguments], {named arguments}],
+        where the last two are optional.
+        """
+        env = os.environ if environment is None else environment
+        output = _json(env, "FFMPEG_OUTPUT", "{}")
+        filters = _json(env, "FFMPEG_FILTERS", "[]")
+        if not isinstance(output, dict) or not isinstance(filters, list):
+            raise ValueError("FFMPEG_OUTPUT is a JSON object and FFMPEG_FILTERS a JSON list")
+        return cls(
+            output=output,
+            filters=[_filter(item) for item in filters],
+            seconds=int(env.get("FFMPEG_SECONDS", cls.seconds)),
+            memory_bytes=int(env.get("FFMPEG_MEMORY_BYTES", cls.memory_bytes)),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return the ``FFMPEG_*`` variables that pass these settings to the transformer."""
+        return {
+            "FFMPEG_OUTPUT": json.dumps(self.output),
+            "FFMPEG_FILTERS": json.dumps(self.filters),
+            "FFMPEG_SECONDS": str(self.seconds),
+            "FFMPEG_MEMORY_BYTES": str(self.memory_bytes),
+        }
+
+
+def _json(environment: Mapping[str, str], variable: str, default: str) -> Any:
+    try:
+        return json.loads(environment.get(variable) or default)
+    except ValueError as e:
+        raise ValueError(f"{variable} is not JSON: {e}") from e
+
+
+def _filter(item: Any) -> Filter:
+    match item:
+        case [str(name)]:
+            return name, [], {}
+        case [str(name), list(positional)]:
+            return name, positional, {}
+        case [str(name), dict(named)]:
+            return name, [], named
+        case [str(name), list(positional), dict(named)]:
+            return name, positional, named
+    raise ValueError(f"FFMPEG_FILTERS: {item!r} is not [name, [arguments], {{named arguments}}]")
+
+
+def _require_scalar(where: str, option: str | int, value: Any) -> None:
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"{where}: {option} is {value!r} instead of a string or a number")

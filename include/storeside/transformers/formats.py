@@ -1,0 +1,214 @@
+"""Audio formats that objects can be transcoded to, and the changes to the audio on the way; cheap to import."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# libav's default layouts, which the ffmpeg command's -ac takes too.
+LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
+SAMPLE_RATES = range(4_000, 192_001)
+# Extensions of recordings; results have the extension of their container instead.
+EXTENSIONS = (
+    "aac", "ac3", "aif", "aiff", "amr", "ape", "au", "caf", "dff", "dsf", "eac3", "flac", "m4a", "mka", "mp3", "mp4",
+    "oga", "ogg", "opus", "tta", "w64", "wav", "webm", "wma", "wv",
+)  # fmt: skip
+# libav's muxers whose names differ from the containers'.
+MUXERS = {"m4a": "ipod"}
+
+_AAC_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 64_000, 88_200, 96_000)
+_MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+_OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How libav writes a codec.
+
+    Rates (Hz) and channels are those that its encoder takes (``ffmpeg -h encoder=…``); `bit_rates` (bits per second)
+    are those of one channel up to the standard's maximum, and empty for a lossless codec.
+    """
+
+    encoder: str
+    sample_format: str
+    mime_type: str
+    rates: Collection[int] = SAMPLE_RATES
+    channels: Collection[int] = tuple(LAYOUTS)
+    bit_rates: range = range(0)
+
+
+# container -> codec
+CODECS: dict[str, dict[str, Codec]] = {
+    "wav": {
+        "pcm_s16le": Codec("pcm_s16le", "s16", "audio/wav"),
+        "pcm_s24le": Codec("pcm_s24le", "s32", "audio/wav"),
+        "pcm_f32le": Codec("pcm_f32le", "flt", "audio/wav"),
+        "pcm_u8": Codec("pcm_u8", "u8", "audio/wav"),
+        "pcm_mulaw": Codec("pcm_mulaw", "s16", "audio/wav"),
+        "pcm_alaw": Codec("pcm_alaw", "s16", "audio/wav"),
+    },
+    "flac": {
+        "flac": Codec("flac", "s16", "audio/flac"),
+        "flac_s24": Codec("flac", "s32", "audio/flac"),  # of 32 bits the encoder keeps the upper 24
+    },
+    "mp3": {"mp3": Codec("libmp3lame", "s16p", "audio/mpeg", _MP3_RATES, (1, 2), range(8_000, 320_001))},
+    "ogg": {"opus": Codec("libopus", "s16", "audio/ogg", _OPUS_RATES, (1, 2, 5, 6, 7, 8), range(6_000, 256_001))},
+    "m4a": {"aac": Codec("aac", "fltp", "audio/mp4", _AAC_RATES, (1, 2, 3, 4, 5, 6, 8), range(8_000, 512_001))},
+}
+
+
+@dataclass(frozen=True)
+class AudioFormat:
+    """The format that an object is transcoded to.
+
+    `container` and `codec` are keys of `CODECS`; `sample_rate` is in Hz; `channels` is 1 to 8, as the codec allows;
+    `bit_rate` in bits per second is for lossy codecs (MP3 takes the nearest one available at the sample rate) and the
+    encoder's choice by default.
+
+    `start_seconds` and `duration_seconds` cut a segment out of the recording; the audio behind it is neither decoded
+    nor checked. One object gives one object: for several segments, transform the bucket several times.
+    `trim_silence_dbfs` cuts off quieter audio before the first and after the last sound, less a tenth of a second.
+    `loudness_lufs` is the integrated loudness (EBU R 128) of the result, reached with one gain for all of it; the
+    result stays quieter where its true peak would exceed -1 dBTP, and unchanged where there is nothing to measure, as
+    in silence and below 0.4 seconds. With either of these two the recording is decoded twice.
+
+    Raises ValueError for a combination that does not exist.
+    """
+
+    container: str = "wav"
+    codec: str = "pcm_s16le"
+    sample_rate: int = 16_000
+    channels: int = 1
+    bit_rate: int | None = None
+    start_seconds: float = 0.0
+    duration_seconds: float | None = None
+    trim_silence_dbfs: float | None = None
+    loudness_lufs: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.container not in CODECS:
+            raise ValueError(f"container {self.container!r} is not one of {', '.join(CODECS)}")
+        if self.codec not in CODECS[self.container]:
+            known = ", ".join(CODECS[self.container])
+            raise ValueError(f"codec {self.codec!r} does not go into {self.container}: use one of {known}")
+        self._require_form()
+        self._require_bit_rate()
+        self._require_processing()
+
+    def _require_form(self) -> None:
+        if self.sample_rate not in SAMPLE_RATES:
+            raise ValueError(f"sample rate {self.sample_rate} Hz is outside 4000 to 192000")
+        if self.sample_rate not in self.written_by.rates:
+            known = ", ".join(map(str, self.written_by.rates))
+            raise ValueError(f"{self.codec} cannot have {self.sample_rate} Hz: use one of {known}")
+        if self.channels not in self.written_by.channels:
+            known = ", ".join(map(str, self.written_by.channels))
+            raise ValueError(f"{self.codec} cannot have {self.channels} channels: use one of {known}")
+
+    def _require_bit_rate(self) -> None:
+        if self.bit_rate is None:
+            return
+        rates = self.written_by.bit_rates
+        if not rates:
+            raise ValueError(f"{self.codec} is lossless or has one bit rate: leave bit_rate out")
+        if self.bit_rate not in rates:
+            raise ValueError(f"bit rate {self.bit_rate} of {self.codec} is outside {rates[0]} to {rates[-1]}")
+
+    def _require_processing(self) -> None:
+        for name, least, most in (
+            ("start_seconds", 0.0, math.inf),
+            ("duration_seconds", 0.001, math.inf),
+            ("trim_silence_dbfs", -120.0, -1.0),
+            ("loudness_lufs", -70.0, -5.0),  # the range of libav's loudnorm filter
+        ):
+            value = getattr(self, name)
+            if value is not None and not (least <= value <= most and math.isfinite(value)):
+                raise ValueError(f"{name} {value} is outside {least} to {most}")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> AudioFormat:
+        """Read the format from ``AUDIO_*`` variables, as `environment()` writes them."""
+        env = os.environ if environment is None else environment
+        return cls._read({field: (name, env.get(name)) for field, (name, _) in _VARIABLES.items()})
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> AudioFormat:
+        """Read the format from its fields, which may be texts; None and empty mean the default."""
+        return cls._read({field: (field, value) for field, value in values.items()})
+
+    @classmethod
+    def _read(cls, values: Mapping[str, tuple[str, Any]]) -> AudioFormat:
+        given: dict[str, Any] = {}
+        for field, (name, value) in values.items():
+            if value not in (None, "", "None"):
+                try:
+                    given[field] = _VARIABLES[field][1](value)
+                except ValueError as e:
+                    raise ValueError(f"{name}={value!r} is not a number") from e
+        return cls(**given)
+
+    def environment(self) -> dict[str, str]:
+        """Return the ``AUDIO_*`` variables that pass this format to the transformer; only those of options in use."""
+        return {_VARIABLES[field][0]: str(value) for field, value in asdict(self).items() if value not in (None, 0.0)}
+
+    @property
+    def written_by(self) -> Codec:
+        """The codec's properties in libav."""
+        return CODECS[self.container][self.codec]
+
+    @property
+    def mime_type(self) -> str:
+        """The MIME type of transcoded objects."""
+        return self.written_by.mime_type
+
+    @property
+    def is_wav_s16(self) -> bool:
+        """Whether results are WAV of 16-bit PCM."""
+        return (self.container, self.codec) == ("wav", "pcm_s16le")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether results hold the complete recording at its own loudness."""
+        return not self.start_seconds and self.duration_seconds is None and not self.is_measured
+
+    @property
+    def end_seconds(self) -> float:
+        """The second of the recording where the segment ends; infinite without a segment."""
+        return math.inf if self.duration_seconds is None else self.start_seconds + self.duration_seconds
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the recording must be measured before it can be transcoded."""
+        return self.trim_silence_dbfs is not None or self.loudness_lufs is not None
+
+    @property
+    def extensions(self) -> dict[str, str]:
+        """Extensions of recordings and of their results: AIStore's mapping, which is case-sensitive."""
+        return {e: self.container for known in EXTENSIONS for e in (known, known.upper()) if e != self.container}
+
+    def facts_name(self, name: str) -> str:
+        """Return the name of the facts about the result of the object `name`: the result's name with ``.json``.
+
+        If the extension is none of `extensions`, the facts have exactly the result's name, because AIStore's mapping,
+        which names the facts of a probe, has nothing to replace then.
+        """
+        stem, dot, extension = name.rpartition(".")
+        known = dot and (extension == self.container or extension in self.extensions)
+        return f"{stem}.{self.container}.json" if known else name
+
+
+# field -> environment variable, and how it is read
+_VARIABLES: dict[str, tuple[str, type]] = {
+    "container": ("AUDIO_CONTAINER", str),
+    "codec": ("AUDIO_CODEC", str),
+    "sample_rate": ("AUDIO_SAMPLE_RATE", int),
+    "channels": ("AUDIO_CHANNELS", int),
+    "bit_rate": ("AUDIO_BIT_RATE", int),
+    "start_seconds": ("AUDIO_START_SECONDS", float),
+    "duration_seconds": ("AUDIO_DURATION_SECONDS", float),
+    "trim_silence_dbfs": ("AUDIO_TRIM_SILENCE_DBFS", float),
+    "loudness_lufs": ("AUDIO_LOUDNESS_LUFS", float),
+}

@@ -1,0 +1,156 @@
+"""A worker's HTTP requests: to targets, to the next ETL of a pipeline, and for sidecars.
+
+Connections are kept, one per server, and nothing is copied: with results of megabytes this is most of the work.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from aistore.sdk.session_manager import resolve_ssl_config
+
+from .transformer import Data
+
+# Seconds without a byte after which a server counts as lost; the request is then repeated.
+_SILENCE = 60.0
+_LONGEST_DELAY = 30.0
+_BUSY = (429, 502, 503, 504)
+_REDIRECTS = (301, 302, 307, 308)
+_MOST_REDIRECTS = 3
+_REASON_LENGTH = 300
+
+
+class DeliveryError(Exception):
+    """An object's bytes did not reach their destination, through no fault of the object unless `final` is set."""
+
+    def __init__(self, reason: str, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A server's answer."""
+
+    status: int
+    headers: HTTPMessage
+    body: bytes
+
+    @property
+    def reason(self) -> str:
+        """Status and the server's explanation, extracted from AIStore's JSON."""
+        text = self.body[:4096].decode("utf-8", "replace").strip()
+        with suppress(ValueError, TypeError, KeyError):
+            text = json.loads(text)["message"]
+        return f"HTTP {self.status}: {str(text)[:_REASON_LENGTH]}".rstrip(": ")
+
+
+class HttpClient:
+    """Requests over kept connections; transient errors are tried `retries` more times."""
+
+    def __init__(self, retries: int, token: str = "") -> None:
+        self._retries = retries
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._connections: dict[tuple[str, str], HTTPConnection] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def request(self, method: str, url: str, body: Data = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        """Send a request and return the answer, whatever its status. Raises DeliveryError."""
+        delay = 1.0
+        for left in range(self._retries, -1, -1):
+            try:
+                answer = self._follow(method, url, body, {**self._headers, **(headers or {})})
+                if answer.status not in _BUSY or not left:
+                    return answer
+            except (OSError, HTTPException) as e:
+                if not left:
+                    server = urlsplit(url).netloc
+                    raise DeliveryError(f"{method} to {server} failed: {type(e).__name__}: {e}") from e
+            except (ValueError, UnicodeError) as e:  # an address or a header that HTTP cannot carry
+                raise DeliveryError(f"{method}: {e}", final=True) from e
+            time.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+        raise AssertionError
+
+    def _follow(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Answer:
+        for _ in range(_MOST_REDIRECTS):
+            answer = self._exchange(method, url, body, headers)
+            location = answer.headers.get("Location")
+            if answer.status not in _REDIRECTS or not location:
+                return answer
+            url = urljoin(url, location)
+        return answer
+
+    def _exchange(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Answer:
+        parts = urlsplit(url)
+        server = (parts.scheme, parts.netloc)
+        connection = self._connections.pop(server, None)
+        if connection is not None:
+            try:
+                return self._converse(connection, method, parts, body, headers)
+            except (ConnectionError, HTTPException):  # closed by the server while it was idle: not worth a delay
+                connection.close()
+        connection = self._open(parts)
+        try:
+            return self._converse(connection, method, parts, body, headers)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _converse(
+        self, connection: HTTPConnection, method: str, parts: SplitResult, body: Data, headers: Mapping[str, str]
+    ) -> Answer:
+        target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        try:
+            with _corked(connection.sock):
+                connection.request(method, target, body or None, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            # A server that refuses the body answers before it has read it, and closes. No answer is an error too.
+            connection.sock.settimeout(1)
+        response = connection.getresponse()
+        answer = Answer(response.status, response.headers, response.read())
+        if response.will_close:
+            connection.close()
+        else:
+            self._connections[parts.scheme, parts.netloc] = connection
+        return answer
+
+    def _open(self, parts: SplitResult) -> HTTPConnection:
+        if not parts.hostname:
+            raise ValueError(f"{parts.geturl()!r} is not an address")
+        if parts.scheme == "https":
+            self._tls = self._tls or _tls_context()
+            tls = HTTPSConnection(parts.hostname, parts.port, timeout=_SILENCE, context=self._tls)
+            tls.connect()
+            return tls
+        connection = HTTPConnection(parts.hostname, parts.port, timeout=_SILENCE)
+        connection.connect()
+        return connection
+
+
+@contextmanager
+def _corked(connection: socket.socket) -> Iterator[None]:
+    """Send head and body together: waking the other side twice costs more than all other work on a small object."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    yield
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+
+
+def _tls_context() -> ssl.SSLContext:
+    """Follow ``AIS_SKIP_VERIFY_CRT``, ``AIS_CLIENT_CA``, ``AIS_CRT`` and ``AIS_CRT_KEY``, as the SDK does."""
+    verify, certificate = resolve_ssl_config()
+    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    if verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if certificate:
+        context.load_cert_chain(*certificate)
+    return context

@@ -1,0 +1,135 @@
+"""Try a transformer on local files, in the same processes and under the same limits as beside AIStore.
+
+``python -m storeside.transformers.local package.module:attribute FILE...`` passes every file by its path and by
+its content, as AIStore may, and requires the same result of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import worker_process
+from .failures import Failure
+from .job import Job
+from .pool import BrokenTransformError, Content, Outcome, Pool
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The trial of one file: its outcome, and the time and memory that it took by path."""
+
+    outcome: Outcome
+    seconds: float
+    peak_bytes: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try every file; return 1 if one failed."""
+    options = _parser().parse_args(arguments)
+    try:
+        with tempfile.TemporaryDirectory() as dropped:
+            folder = options.output or Path(dropped)
+            _require_apart(options.files, folder)
+            settings = Settings.from_environment()
+            worker_process.prepare(options.transform)
+            local = dataclasses.replace(
+                settings,
+                workers=1,
+                file_access=True,
+                sidecar_url=settings.sidecar_url or folder.resolve().as_uri() + "/",
+            )
+            return asyncio.run(_try(options, local))
+    except (BrokenTransformError, ValueError) as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 1
+
+
+async def _try(options: argparse.Namespace, settings: Settings) -> int:
+    pool = Pool(options.transform, settings)
+    running = asyncio.create_task(pool.run())
+    ready = asyncio.create_task(pool.ready())
+    await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    failed = 0
+    for file in options.files:
+        failed += not await _try_file(pool, file, options.arguments, options.output)
+    running.cancel()
+    return 1 if failed else 0
+
+
+async def _try_file(pool: Pool, file: Path, arguments: str, output: Path | None) -> bool:
+    """Transform one file and print its outcome; return whether that worked."""
+    try:
+        content = file.read_bytes()
+    except OSError as e:
+        print(f"{file}: {e.strerror}")
+        return False
+    by_path = await _measured(pool, Job(file.name, file=str(file.resolve()), arguments=arguments), b"")
+    by_content = await _measured(pool, Job(file.name, arguments=arguments), content)
+    for trial in (by_path, by_content):
+        if isinstance(trial.outcome, Failure):
+            print(trial.outcome.line())
+            return False
+    results = [bytes(t.outcome.data) for t in (by_path, by_content) if isinstance(t.outcome, Content)]
+    if results[0] != results[1]:
+        print(f"{file}: {len(results[0])} bytes come of its path, and other {len(results[1])} of its content")
+        return False
+    print(
+        f"{file}: {len(content)} bytes in, {len(results[0])} bytes out, {by_path.seconds:.3f} s,"
+        f" {by_path.peak_bytes / 1e6:.1f} MB of memory at most"
+    )
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / file.name).write_bytes(results[0])
+    return True
+
+
+async def _measured(pool: Pool, job: Job, content: bytes) -> Trial:
+    (process,) = pool.processes or (0,)
+    with suppress(OSError):
+        Path(f"/proc/{process}/clear_refs").write_text("5")  # starts a new high-water mark (proc(5))
+    started = time.monotonic()
+    outcome = await (await pool.submit(job, content))
+    return Trial(outcome, time.monotonic() - started, _peak_bytes(process))
+
+
+def _peak_bytes(process: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "VmHWM":
+                return int(value.removesuffix(" kB")) << 10
+    return 0
+
+
+def _require_apart(files: Sequence[Path], folder: Path) -> None:
+    names = [file.name for file in files]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"results have the names of the files, and there are two {', '.join(sorted(twice))}")
+    if folder.resolve() in {file.resolve().parent for file in files}:
+        raise ValueError(f"results have the names of the files: {folder} holds some of them, choose another folder")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("transform", help="a built-in transform, or package.module:attribute")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="keep results, and sidecars, there")
+    parser.add_argument("--arguments", default="", metavar="TEXT", help="the ETL arguments of an inline request")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""Audio to 16-bit PCM with a small C library on libav: the fast path of `transcode`, where the library is built.
+
+``python -m storeside.transformers.native.build`` builds it. Loading it beside PyAV is safe: PyAV's wheel contains its
+own libav under other sonames, this library's libav stays local to it (RTLD_LOCAL), and both have versioned symbols.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+
+from .build import LIBRARIES, library_path, source_digest
+
+log = logging.getLogger(__name__)
+
+# Memory of larger results is returned to the system instead of being kept for the next object.
+_KEPT_BYTES = 64 << 20
+# AVERROR_PATCHWELCOME of libavutil/error.h.
+_PATCHWELCOME = -int.from_bytes(b"PAWE", "little")
+
+
+class Status(IntEnum):
+    """How a conversion ended; the same values as in pcm.c."""
+
+    OK = 0
+    UNREADABLE = 1
+    NOT_AUDIO = 2
+    NO_STREAM = 3
+    UNKNOWN_CODEC = 4
+    BAD_RATE = 5
+    DAMAGED = 6
+    NO_SAMPLES = 7
+    NOT_MIXABLE = 8
+    FORM_CHANGED = 9
+    TOO_LONG = 10
+    TOO_LARGE = 11
+    TOO_SHORT = 12
+    NO_MEMORY = 13
+
+
+class Target(ctypes.Structure):
+    """What to make and what to accept; sizes are in bytes and include `headroom`, which stays free for a header.
+
+    `expected_seconds` is the exact length that the container states, 0 if it states none: damage after it is not
+    part of the recording.
+    """
+
+    _fields_ = (
+        ("containers", ctypes.c_char_p),
+        ("max_seconds", ctypes.c_int64),
+        ("max_bytes", ctypes.c_int64),
+        ("headroom", ctypes.c_int64),
+        ("expected_seconds", ctypes.c_double),
+        ("min_source_rate", ctypes.c_int),
+        ("max_source_rate", ctypes.c_int),
+        ("rate", ctypes.c_int),
+        ("channels", ctypes.c_int),
+    )
+
+
+class _Block(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("capacity", ctypes.c_int64))
+
+
+class _Outcome(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_int64),
+        ("samples", ctypes.c_int64),
+        ("mask", ctypes.c_uint64),
+        ("status", ctypes.c_int),
+        ("error", ctypes.c_int),
+        ("rate", ctypes.c_int),
+        ("channels", ctypes.c_int),
+        ("container", ctypes.c_char * 64),
+        ("codec", ctypes.c_char * 32),
+    )
+
+
+@dataclass(frozen=True)
+class Pcm:
+    """A converted object: `data` begins with the headroom; `mask` is the WAV channel mask of the samples.
+
+    `samples` were decoded per channel, at the source's `rate` in Hz.
+    """
+
+    data: memoryview
+    mask: int
+    samples: int
+    rate: int
+
+
+class ConversionError(Exception):
+    """The object was not converted.
+
+    `samples` were decoded per channel; `rate` (Hz), `channels`, `container` and `codec` are the source's as far as
+    they are known; `reason` is libav's, in lower case. `is_not_implemented` means that libav knows the form but
+    cannot decode it.
+    """
+
+    def __init__(self, outcome: _Outcome, reason: str) -> None:
+        self.status = Status(outcome.status)
+        super().__init__(f"{self.status.name}: {reason}")
+        self.reason = reason
+        self.samples: int = outcome.samples
+        self.is_not_implemented: bool = outcome.error == _PATCHWELCOME
+        self.rate: int = outcome.rate
+        self.channels: int = outcome.channels
+        self.container: str = outcome.container.decode(errors="replace")
+        self.codec: str = outcome.codec.decode(errors="replace")
+
+
+class Converter:
+    """Converts one object at a time, keeping resampler and memory for the next; threads must not share it."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._handle = library.storeside_open()
+        if not self._handle:
+            raise MemoryError
+        weakref.finalize(self, library.storeside_close, self._handle).atexit = False
+        self._spare: list[_Block] = []
+        self._outcome = _Outcome()
+
+    def convert(
+        self, target: Target, content: bytes | bytearray | None, descriptor: int, start: int, end: int
+    ) -> Pcm:
+        """Convert the bytes from `start` to before `end` of `content` or, if it is None, of an open file.
+
+        The result is not copied: its memory is reused for another object as soon as nothing refers to it any more.
+        Raises ConversionError for an object that cannot be converted, OSError if the file cannot be read.
+        """
+        outcome = self._outcome
+        block = self._spare.pop() if self._spare else _Block()
+        pointer = (ctypes.c_char * len(content)).from_buffer(content) if isinstance(content, bytearray) else content
+        place = (pointer, descriptor, start, end)
+        if self._library.storeside_convert(self._handle, target, *place, block, outcome):
+            self._reclaim(block)
+            raise self._error(outcome)
+        owner = (ctypes.c_ubyte * block.capacity).from_address(block.data)
+        weakref.finalize(owner, self._reclaim, block).atexit = False
+        return Pcm(memoryview(owner).cast("B")[: outcome.size], outcome.mask, outcome.samples, outcome.rate)
+
+    def _reclaim(self, block: _Block) -> None:
+        if self._spare or block.capacity > _KEPT_BYTES:
+            self._library.storeside_free(block)
+        else:
+            self._spare.append(block)
+
+    def _error(self, outcome: _Outcome) -> Exception:
+        if outcome.status == Status.NO_MEMORY:
+            return MemoryError()
+        if outcome.status == Status.UNREADABLE:
+            return OSError(outcome.error, os.strerror(outcome.error))
+        text = ctypes.create_string_buffer(128)
+        if outcome.error:
+            self._library.storeside_reason(outcome.error, text, len(text))
+        return ConversionError(outcome, text.value.decode(errors="replace").lower())
+
+    def __del__(self) -> None:
+        while self._spare:
+            self._library.storeside_free(self._spare.pop())
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    """Return the library; None if it is not built, cannot be loaded, or was built from another source."""
+    path = library_path()
+    if not path.exists():
+        log.info("no native audio library at %s: audio is decoded by PyAV", path)
+        return None
+    try:
+        library = _declared(ctypes.CDLL(str(path)))
+        _check(library, path)
+    except (OSError, AttributeError, RuntimeError) as e:
+        log.warning("audio is decoded by PyAV: %s; build it again: python -m storeside.transformers.native.build", e)
+        return None
+    log.info("audio to 16-bit PCM is decoded by the native library at %s", path)
+    return library
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    pointer = ctypes.POINTER
+    library.storeside_open.restype = ctypes.c_void_p
+    library.storeside_close.argtypes = (ctypes.c_void_p,)
+    library.storeside_close.restype = None
+    library.storeside_free.argtypes = (pointer(_Block),)
+    library.storeside_free.restype = None
+    library.storeside_built_from.restype = ctypes.c_char_p
+    library.storeside_versions.argtypes = (pointer(ctypes.c_uint),)
+    library.storeside_versions.restype = None
+    library.storeside_reason.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+    library.storeside_reason.restype = None
+    library.storeside_convert.argtypes = (
+        ctypes.c_void_p,
+        pointer(Target),
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_int64,
+        ctypes.c_int64,
+        pointer(_Block),
+        pointer(_Outcome),
+    )
+    return library
+
+
+def _check(library: ctypes.CDLL, path: Path) -> None:
+    if not library.storeside_built_from().decode().startswith(source_digest()):
+        raise RuntimeError(f"{path} was built from another version of pcm.c")
+    versions = (ctypes.c_uint * (2 * len(LIBRARIES)))()
+    library.storeside_versions(versions)
+    for name, built, running in zip(LIBRARIES, versions[::2], versions[1::2], strict=True):
+        # Structures keep their layout within a major version and grow with minor ones.
+        if built >> 16 != running >> 16 or running < built:
+            raise RuntimeError(f"{path} was built for {name} {_version(built)}, and {_version(running)} is installed")
+
+
+def _version(number: int) -> str:
+    return f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"

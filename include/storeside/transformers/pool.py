@@ -1,0 +1,127 @@
+"""A pool of worker processes: each object goes to an idle one, and no worker can harm another.
+
+The process that reads requests does nothing else. A worker that dies or takes too long fails the object it was
+working on and is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from .failures import Failure
+from .job import Job
+from .settings import Settings
+from .transformer import Data
+from .worker_process import BrokenTransformError, WorkerDiedError, WorkerProcess
+
+# Objects that wait per worker; beyond them, senders wait too.
+_WAITING = 4
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The result has been stored by direct put."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """The result, or what a later ETL made of it."""
+
+    data: bytes | memoryview
+
+
+Outcome: TypeAlias = Delivered | Content | Failure
+
+
+@dataclass(frozen=True)
+class _Task:
+    job: Job
+    content: Data
+    outcome: asyncio.Future[Outcome]
+
+
+class Pool:
+    """Worker processes that run one transform, for the event loop that `run` runs in."""
+
+    def __init__(self, transform: str, settings: Settings) -> None:
+        self._transform = transform
+        self._settings = settings
+        self._tasks: asyncio.Queue[_Task] = asyncio.Queue(_WAITING * settings.workers)
+        self._ready = asyncio.Event()
+        self._workers: dict[int, WorkerProcess] = {}
+        self.mime_type = ""
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the worker processes."""
+        return [worker.pid for worker in self._workers.values() if worker.alive]
+
+    async def run(self) -> None:
+        """Keep the workers running until cancelled. Raises BrokenTransformError when none can be started."""
+        places = [asyncio.create_task(self._keep(n)) for n in range(self._settings.workers)]
+        try:
+            await asyncio.gather(*places)
+        finally:
+            for place in places:
+                place.cancel()
+            for worker in self._workers.values():
+                worker.kill()
+
+    async def ready(self) -> None:
+        """Wait for the first worker."""
+        await self._ready.wait()
+
+    async def submit(self, job: Job, content: Data = b"") -> asyncio.Future[Outcome]:
+        """Queue an object and return a future of its outcome; waits while the queue is full.
+
+        An object whose future is cancelled before a worker takes it is not transformed.
+        """
+        task = _Task(job, content, asyncio.get_running_loop().create_future())
+        await self._tasks.put(task)
+        return task.outcome
+
+    async def _keep(self, place: int) -> None:
+        task: _Task | None = None
+        while True:
+            worker = self._workers[place] = WorkerProcess(self._transform, self._settings)
+            self.mime_type = await worker.ready()
+            self._ready.set()
+            while worker.alive:
+                task = task or await self._tasks.get()
+                if task.outcome.cancelled():
+                    task = None
+                elif worker.alive:  # it may have died while it was idle
+                    task = await self._work(worker, task)
+
+    async def _work(self, worker: WorkerProcess, task: _Task) -> _Task | None:
+        """Give a task to a worker; return the task if the worker turns out to have died before."""
+        try:
+            head, data = await worker.exchange(vars(task.job), task.content, self._settings.object_timeout)
+            outcome = _outcome(task.job, head, data)
+        except TimeoutError:
+            worker.kill()
+            seconds = f"{self._settings.object_timeout:g}"
+            outcome = task.job.failure(f"it took longer than {seconds} s (OBJECT_TIMEOUT) and was ended", final=False)
+        except WorkerDiedError as e:
+            outcome = task.job.failure(str(e), final=False)
+        except ValueError as e:
+            outcome = task.job.failure(str(e), final=True)
+        except ConnectionError:
+            worker.kill()
+            return task
+        if not task.outcome.done():
+            task.outcome.set_result(outcome)
+        return None
+
+
+def _outcome(job: Job, head: dict[str, Any], data: Any) -> Outcome:
+    if "failed" in head:
+        return job.failure(str(head["failed"]), bool(head["final"]))
+    return Content(data) if "content" in head else Delivered(int(head["delivered"]))
+
+
+__all__ = ["BrokenTransformError", "Content", "Delivered", "Outcome", "Pool"]

@@ -1,0 +1,127 @@
+"""The ETL server that runs beside each AIStore target.
+
+``python -m storeside.transformers.serve --transform audio_transcode`` listens where AIStore expects it. The
+parameters of a transform are environment variables, because bucket transforms carry no arguments; see `Settings` for
+the server's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from . import worker_process
+from .journal import Journal
+from .settings import LARGEST_OBJECT, Settings
+from .worker_process import BrokenTransformError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from .pool import Pool
+
+SERVERS = ("fastapi", "flask", "http")
+# Seconds that running requests may still take after the pod is asked to end.
+_GRACE = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until terminated; returns the exit status, which is 0 after SIGTERM."""
+    try:
+        options = _parser().parse_args(arguments)
+        settings = Settings.from_environment()
+        if options.workers is not None:
+            settings = dataclasses.replace(settings, workers=options.workers)
+        worker_process.prepare(options.transform)
+    except ValueError as e:
+        return _failed(str(e))
+    _allow_open_files()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        if options.server == "fastapi":
+            import uvloop
+
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_serve(options, settings))
+        else:
+            from .server_threads import serve
+
+            serve(options.server, options.transform, settings, options.host, options.port)
+    except BrokenTransformError as e:
+        return _failed(f"transform {options.transform}: {e}")
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _serve(options: argparse.Namespace, settings: Settings) -> None:
+    import uvicorn
+
+    from .pool import Pool
+    from .server_asgi import AsgiServer
+
+    pool = Pool(options.transform, settings)
+    config = uvicorn.Config(
+        AsgiServer(pool, settings, Journal()).app,
+        host=options.host,
+        port=options.port,
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
+        # No compression: frames are unmasked, and objects are compressed already.
+        ws_per_message_deflate=False,
+        ws_max_size=LARGEST_OBJECT,
+        ws_ping_interval=None,
+        timeout_graceful_shutdown=_GRACE,
+    )
+    running = asyncio.create_task(pool.run())
+    answering = asyncio.create_task(_answer(uvicorn.Server(config), pool))
+    # Neither can work without the other; AIStore notices at once when the whole pod is gone, and never half a pod.
+    ended, left = await asyncio.wait({running, answering}, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    await asyncio.wait(left)
+    ended.pop().result()
+
+
+async def _answer(server: uvicorn.Server, pool: Pool) -> None:
+    await pool.ready()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn handles it, and raises it again after its shutdown
+    await server.serve()
+
+
+def _failed(reason: str) -> int:
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    return 1
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files: container runtimes start with 1024, too few for many connections."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _workers(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError("choose a number from 1 up")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transform", required=True, help="a built-in transform, or package.module:attribute")
+    parser.add_argument("--server", choices=SERVERS, default="fastapi", help="flask and http have no WebSocket")
+    parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 - a pod's own network
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--workers", type=_workers, help="worker processes (default: NUM_WORKERS, else usable CPUs)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Push and pull on the SDK's Flask and multithreaded HTTP servers: a thread per request, the same worker pool."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import traceback
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import IO, Any
+
+from aistore.sdk.const import HEADER_NODE_URL
+
+from .failures import Failure
+from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
+from .job import BadRequestError, Job
+from .journal import Journal
+from .pool import Outcome, Pool
+from .settings import Settings
+
+
+def serve(server: str, transform: str, settings: Settings, host: str, port: int) -> None:
+    """Serve until terminated. Raises BrokenTransformError when the transform cannot be made."""
+    service = _Service(transform, settings)
+    {"flask": _serve_flask, "http": _serve_http}[server](service, host, port)
+
+
+class _Service:
+    """A pool in its own thread, for threads that wait."""
+
+    def __init__(self, transform: str, settings: Settings) -> None:
+        self._transform = transform
+        self._settings = settings
+        self._journal = Journal()
+        started: Future[tuple[asyncio.AbstractEventLoop, Pool]] = Future()
+        threading.Thread(target=lambda: asyncio.run(self._run(started)), daemon=True).start()
+        self._loop, self._pool = started.result()
+
+    async def _run(self, started: Future[tuple[asyncio.AbstractEventLoop, Pool]]) -> None:
+        pool = Pool(self._transform, self._settings)
+        running = asyncio.create_task(pool.run())
+        ready = asyncio.create_task(pool.ready())
+        await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            started.set_exception(running.exception())
+            return
+        started.set_result((asyncio.get_running_loop(), pool))
+        try:
+            await running
+        except Exception:  # without a pool there is no server; AIStore notices when the pod ends
+            traceback.print_exc()
+            os._exit(70)
+
+    def answer(self, method: str, target: str, pipeline: str, size: int, body: IO[bytes]) -> HttpAnswer:
+        """Answer one request, whose body has `size` bytes."""
+        path, _, query = target.partition("?")
+        try:
+            job = job_of(method, path.encode("latin-1"), query.encode("latin-1"), pipeline)
+        except BadRequestError as e:
+            return self._failed(Job(e.object).failure(str(e), final=True))
+        if job.needs_content and size > self._settings.largest_body:
+            return self._failed(too_large(job, self._settings.largest_body), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        content = body.read(size) if job.needs_content else b""
+        outcome = asyncio.run_coroutine_threadsafe(self._outcome(job, content), self._loop).result()
+        if isinstance(outcome, Failure):
+            return self._failed(outcome)
+        return answer(outcome, self._pool.mime_type)
+
+    def _failed(self, failure: Failure, status: HTTPStatus | None = None) -> HttpAnswer:
+        self._journal.record(failure)
+        return refusal(failure, status)
+
+    async def _outcome(self, job: Job, content: bytes) -> Outcome:
+        return await (await self._pool.submit(job, content))
+
+
+def _not_here(*_: Any) -> bytes:
+    raise NotImplementedError("worker processes transform")
+
+
+def _serve_flask(service: _Service, host: str, port: int) -> None:
+    from aistore.sdk.etl.webserver.flask_server import FlaskServer
+    from flask import Response, request
+    from werkzeug.routing import PathConverter
+
+    class Anything(PathConverter):
+        """Names of objects, including line feeds."""
+
+        regex = "[^/](?s:.*?)"
+
+    class Server(FlaskServer):  # type: ignore[misc]
+        transform = _not_here
+
+        def _register_routes(self) -> None:
+            self.app.url_map.converters["path"] = Anything
+            super()._register_routes()
+
+        def _handle_request(self, path: str) -> Response:
+            pipeline = request.headers.get(HEADER_NODE_URL, "")
+            size = request.content_length or 0
+            target = request.environ["RAW_URI"]
+            made = service.answer(request.method, target, pipeline, size, request.stream)
+            return Response(bytes(made.content), made.status, dict(made.headers))
+
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # otherwise it logs a line for every object
+    Server(host, port).start()
+
+
+def _serve_http(service: _Service, host: str, port: int) -> None:
+    from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer, ThreadedHTTPServer
+
+    ThreadedHTTPServer.daemon_threads = True  # otherwise connections that AIStore keeps open would delay the end
+
+    class Server(HTTPMultiThreadedServer):  # type: ignore[misc]
+        transform = _not_here
+
+        class RequestHandler(HTTPMultiThreadedServer.RequestHandler):  # type: ignore[misc]
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                if self.path == "/health":
+                    self._send(HttpAnswer(HTTPStatus.OK, {}, b"Running"))
+                else:
+                    self._answer()
+
+            def do_PUT(self) -> None:
+                self._answer()
+
+            def _answer(self) -> None:
+                size = int(self.headers.get("Content-Length", 0))
+                pipeline = self.headers.get(HEADER_NODE_URL, "")
+                self._send(service.answer(self.command, self.path, pipeline, size, self.rfile))
+
+            def _send(self, made: HttpAnswer) -> None:
+                if made.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                    self.close_connection = True  # its body has not been read
+                self.send_response(made.status)
+                for name, value in {**made.headers, "Content-Length": str(len(made.content))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(made.content)
+
+    Server(host, port).start()

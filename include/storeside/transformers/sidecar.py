@@ -1,0 +1,37 @@
+"""Sidecars: the small second result of an object, stored elsewhere just before the first one is delivered."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from .http_client import DeliveryError, HttpClient
+
+
+class Sidecars:
+    """Stores sidecars below an address.
+
+    `base` is ``http://proxy:51080/v1/objects/<bucket>/<prefix>`` for AIStore (its redirects to the targets are
+    followed) or any other store that accepts a PUT, with a query if needed; or ``file:///folder/`` for local runs.
+    """
+
+    def __init__(self, base: str, client: HttpClient) -> None:
+        self._parts = urlsplit(base)
+        self._client = client
+        if base and self._parts.scheme not in ("http", "https", "file"):
+            raise ValueError(f"SIDECAR_URL={base!r} begins neither with http:// or https:// nor with file://")
+
+    def put(self, name: str, content: bytes) -> None:
+        """Store the sidecar `name`; it replaces an existing one. Raises DeliveryError."""
+        if not self._parts.scheme:
+            raise DeliveryError("the transform made a sidecar, and SIDECAR_URL does not say where to store it")
+        path = self._parts.path + quote(os.fsencode(name))
+        if self._parts.scheme == "file":
+            file = Path(unquote(path))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+            return
+        answer = self._client.request("PUT", self._parts._replace(path=path).geturl(), content)
+        if answer.status not in (200, 201, 204):
+            raise DeliveryError(f"sidecar: {answer.reason}")

@@ -1,0 +1,135 @@
+"""The server's handle of one worker process: start it, give it an object, find out how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from .registry import TRANSFORM_VARIABLE, locate
+from .settings import Settings
+from .transformer import Data
+from .wire import Channel, Head
+
+# Forks of one process that has loaded everything: a dead worker is replaced within milliseconds.
+_context = multiprocessing.get_context("forkserver")
+
+
+class WorkerDiedError(Exception):
+    """The worker process ended; the message says how."""
+
+
+class BrokenTransformError(Exception):
+    """No worker can be started; the message says why."""
+
+
+def prepare(transform: str) -> None:
+    """Load the workers' code in the background. Raises UnknownTransformError for an unknown name."""
+    locate(transform)
+    os.environ[TRANSFORM_VARIABLE] = transform
+    _context.set_forkserver_preload([f"{__package__}.preload"])
+    multiprocessing.forkserver.ensure_running()
+
+
+class WorkerProcess:
+    """One worker process; use it from one event loop, for one object at a time."""
+
+    def __init__(self, transform: str, settings: Settings) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = _context.Process(target=_run, args=(theirs, transform, settings), daemon=True)
+            self._process.start()
+        ours.setblocking(False)
+        self._channel = Channel(ours)
+        self._loop = asyncio.get_running_loop()
+        self._reply: asyncio.Future[tuple[Head, Any]] = self._loop.create_future()
+        self._loop.add_reader(ours, self._on_message)
+        self._loop.add_reader(self._process.sentinel, self._on_exit)
+        self.alive = True
+        self.pid = self._process.pid or 0
+
+    async def ready(self) -> str:
+        """Wait until the transformer is built; return its MIME type. Raises BrokenTransformError."""
+        try:
+            head, _ = await self._reply
+        except WorkerDiedError as e:
+            raise BrokenTransformError(str(e)) from e
+        if "broken" in head:
+            raise BrokenTransformError(head["broken"])
+        return str(head["ready"])
+
+    async def exchange(self, head: Mapping[str, Any], data: Data, seconds: float) -> tuple[Head, Any]:
+        """Send a message and return the reply.
+
+        Raises WorkerDiedError, TimeoutError, ValueError for a message that is too large, and ConnectionError when the
+        worker was gone before it got the message.
+        """
+        self._reply = self._loop.create_future()
+        self._channel.send(dict(head), data)
+        async with asyncio.timeout(seconds):
+            return await self._reply
+
+    def kill(self) -> None:
+        """End the process and its children."""
+        if self.alive:
+            self.alive = False
+            self._kill()
+
+    def _kill(self) -> None:
+        for kill in (os.killpg, os.kill):  # it may not have its own group yet
+            with suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
+
+    def _on_message(self) -> None:
+        try:
+            message = self._channel.receive()
+        except BlockingIOError:
+            return
+        except ConnectionResetError as e:  # how the kernel reports that the last message was never read
+            self._fail(e)
+            message = None
+        except (OSError, ValueError):
+            message = None
+        if message is None:
+            self._loop.remove_reader(self._channel.socket)
+            self.kill()
+        elif not self._reply.done():
+            self._reply.set_result(message)
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._process.sentinel)
+        ending = _ending(self._process.exitcode)
+        if self.alive:
+            self._on_message()  # it may have replied before
+        self.alive = False
+        self._loop.remove_reader(self._channel.socket)
+        self._channel.socket.close()
+        with suppress(ProcessLookupError):  # its children
+            os.killpg(self.pid, signal.SIGKILL)
+        self._fail(WorkerDiedError(f"the worker process died: {ending}"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._reply.done():
+            self._reply.set_exception(error)
+            self._reply.exception()  # there may be no waiting caller, which is no fault
+
+
+def _ending(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _run(end: socket.socket, transform: str, settings: Settings) -> None:
+    from .worker import run  # not in the server: it loads AIStore's SDK
+
+    run(end, transform, settings)

@@ -1,1 +1,0 @@
-"""From S3 to ClickHouse."""

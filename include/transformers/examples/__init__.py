@@ -1,1 +1,0 @@
-"""Examples of transformers of your own."""

@@ -1,0 +1,181 @@
+"""Files through the product's loaders, up to the staging tables.
+
+A transfer is prepared as always: ClickHouse lists the objects, and they are planned. Then its batch loader fills
+staging tables, and what these hold is compared: publishing moves their parts and changes no value. Three things are
+done for speed, which none of the compared code sees:
+
+- One staging table serves load after load, and is emptied in between.
+- What the worker reads comes from memory; ClickHouse pulls from S3.
+- Reasons for a refusal are kept here instead of in the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from storeside.transfer.batch import BatchLoad, Staged
+from storeside.transfer.content import Content
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import FailureKind, LoadObjectError
+from storeside.transfer.formats import Format
+from storeside.transfer.loads import Batch, Loaded, Loads, Planned
+from storeside.transfer.lock import STAGING
+from storeside.transfer.reader import USUAL, Group, How, Reader, Work
+from storeside.transfer.source import Listed, Source, identifier
+from storeside.transfer.table import Destination
+from tests.transfers import request_of
+
+PULL, PUSH, ARROW = LOADERS = ("pull", "push", "arrow")
+COLLECTION = "storeside_s3"
+_PUTS = 4
+_ATTEMPTS = 3
+
+
+class Held:
+    """An S3 client of objects in memory, for `Content`."""
+
+    def __init__(self, objects: Mapping[str, bytes]) -> None:
+        self.objects = objects
+
+    def get_object(self, *, Key: str, Range: str = "", **_: Any) -> dict[str, Any]:
+        """Return an object, or a range of it, with the ETag that S3 gives it."""
+        from botocore.response import StreamingBody
+
+        content = whole = self.objects[Key]
+        if Range:
+            first, last = Range.removeprefix("bytes=").split("-")
+            content = whole[int(first) : int(last) + 1]
+        return {"ETag": f'"{etag(whole)}"', "Body": StreamingBody(io.BytesIO(content), len(content))}
+
+
+def etag(content: bytes) -> str:
+    """Return the ETag that S3 gives an object."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+class _FromMemory(Reader):
+    """A reader whose worker has the objects already; `by_arrow` it takes Parquet for too large to be sent whole."""
+
+    def __init__(self, work: Work, loads: Loads, held: Held, *, pushed: bool, by_arrow: bool) -> None:
+        super().__init__(work, loads, pushed=pushed)
+        self.held: Any = held
+        self.by_arrow = by_arrow
+
+    def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
+        found = super().groups(objects, destination, how)
+        if self.by_arrow:
+            return [replace(group, reading=replace(group.reading, by_arrow=True)) for group in found]
+        return found
+
+    def content(self, o: Planned) -> Content:
+        return Content(self.held, self.source.bucket, o.key, o.size, o.version)
+
+
+class _Noted(Loads):
+    """A ledger that keeps the reasons of failed objects here."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.reasons: dict[str, str] = {}
+
+    def record_failed(self, failed: Iterable[tuple[Planned, FailureKind, str]]) -> None:
+        self.reasons |= {o.key: reason for o, _, reason in failed}
+
+
+class Load(BatchLoad):
+    """One loader's way of the planned objects into a staging table."""
+
+    def __init__(self, work: Work, held: Held, *, pushed: bool, by_arrow: bool) -> None:
+        super().__init__(work, Batch(0, pushed, 0, 0))
+        self.noted = _Noted(self.client, work.transfer, self.request.table, self.request.source, work.run_id)
+        self.loads = self.noted
+        self.reader = _FromMemory(work, self.noted, held, pushed=work.push_all or pushed, by_arrow=by_arrow)
+        self.destination = self._destination()
+        self._free = ""
+        self._is_empty = True
+
+    def read(self, objects: Sequence[Planned], rows: Callable[[str], Mapping[int, Any]]) -> dict[str, Any]:
+        """Return the rows of each object; those that are refused are missing, with their reasons in `noted`.
+
+        `rows` returns the rows of a staging table by load id. Objects that are refused together are tried in halves.
+        """
+        if not objects:
+            return {}
+        try:
+            staged = self._with_retries(objects)
+        except LoadObjectError as e:
+            if len(objects) > 1:
+                middle = len(objects) // 2
+                return self.read(objects[:middle], rows) | self.read(objects[middle:], rows)
+            if (mended := self._mend(objects[0], e)) is None:
+                return {}
+            staged = mended
+        found = rows(staged.table)
+        return {o.planned.key: found.get(o.planned.load_id, []) for o in staged.loaded}
+
+    def close(self) -> None:
+        """Drop the staging table."""
+        if self._free:
+            self.drop(self._free)
+
+    def _filled(self, fill: Callable[[str], list[Loaded]], load_ids: Sequence[int] = ()) -> Staged:
+        if not self._free:
+            self._free = f"{self._tables}{self.work.token}_1"
+            self.destination.stage(self._free)
+        elif not self._is_empty:
+            self.client.command(f"TRUNCATE TABLE {STAGING}.{identifier(self._free)} SYNC")
+        try:
+            staged = Staged(self._free, fill(self._free))
+            self._check(staged)
+        finally:  # what is refused has left nothing, mostly
+            count = self.client.query(f"SELECT count() FROM {STAGING}.{identifier(self._free)}").first_row[0]
+            self._is_empty = not count
+        return staged
+
+
+class Loading:
+    """Objects that are planned for one table, which is made of them where it is not there.
+
+    With the loader "push" they are in memory only; otherwise a bucket of their own has them, and is listed.
+    """
+
+    def __init__(self, client: Any, store: Any, contents: Mapping[str, bytes], table: str, **request: Any) -> None:
+        bucket = f"fuzz-{uuid.uuid4().hex[:12]}"
+        self.client = client
+        self.held = Held(contents)
+        self.request = request_of(Source(bucket, "", collection=COLLECTION), table, **request)
+        self.transfer = Transfer(self.request, client, store, uuid.uuid4().hex)
+        listed = None
+        if self.request.loader == PUSH:
+            listed = [Listed(key, etag(one), len(one), "2026-01-02T00:00:00.000Z") for key, one in contents.items()]
+        else:
+            store.create_bucket(Bucket=bucket)
+            with ThreadPoolExecutor(_PUTS) as pool:
+                list(pool.map(lambda key: store.put_object(Bucket=bucket, Key=key, Body=contents[key]), contents))
+        for _ in range(_ATTEMPTS):
+            self.prepared = self.transfer.prepare(listed)
+            batches = self.transfer.loads.batches()
+            self.planned = {o.key: o for batch in batches for o in self.transfer.loads.objects(batch.number)}
+            if self.planned:
+                return
+        raise RuntimeError("no object is planned")
+
+    def load(self, loader: str) -> Load:
+        """Return a way into the table; close it at the end."""
+        work = Work(
+            self.request, Format(self.prepared.format, self.request.read.csv), self.transfer.id,  # type: ignore[arg-type]
+            uuid.uuid4().hex[:8], self.transfer.run_id, self.client, self.transfer.s3, self.prepared.push,
+        )  # fmt: skip
+        return Load(work, self.held, pushed=loader != PULL, by_arrow=loader == ARROW)
+
+    def close(self) -> None:
+        """Forget the plan, and drop the table."""
+        self.transfer.loads.forget("load_plan")
+        self.transfer.loads.forget("load_listings")
+        self.client.command(f"DROP TABLE IF EXISTS {self.request.table} SYNC")

@@ -1,0 +1,98 @@
+"""Figures of the code's structure, with limits: ``make lint`` prints them and fails above a limit."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storeside.stack.settings import CHECKOUT
+
+FOLDERS = ("dags", "operators", "plugins", "include/storeside")
+# Lines of a module, arguments of a function or fields of a class that its fields construct, untyped clients.
+# Modules should have at most 350 lines. The limit is the longest module of today, and goes down with it.
+LIMITS = {"longest_module": 442, "most_arguments": 16, "any_clients": 0}
+UNITS = {"longest_module": "lines", "most_arguments": "arguments", "any_clients": "places"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """One value of a figure, and its place."""
+
+    value: int
+    where: str
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Yield the path and the source of each module of the product."""
+    for folder in FOLDERS:
+        for path in sorted((CHECKOUT / folder).rglob("*.py")):
+            yield str(path.relative_to(CHECKOUT)), path.read_text()
+
+
+def lengths() -> list[Found]:
+    """Return the lines of each module."""
+    return [Found(source.count("\n"), path) for path, source in modules()]
+
+
+def arguments() -> list[Found]:
+    """Return the number of arguments of each function, and of fields of each class."""
+    return [
+        Found(count, f"{path}:{node.lineno}")
+        for path, source in modules()
+        for node, count in counted(ast.parse(source))
+    ]
+
+
+def counted(tree: ast.AST) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, int]]:
+    """Yield functions with the number of their arguments, without ``self``, and dataclasses with that of fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            yield node, sum(argument.arg not in ("self", "cls") for argument in given)
+        elif isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
+            yield node, sum(isinstance(part, ast.AnnAssign) for part in node.body)
+
+
+def untyped_clients() -> list[str]:
+    """Return the places that give a client the type ``Any``."""
+    return [f"{path}:{line}" for path, source in modules() for line in untyped(ast.parse(source))]
+
+
+def untyped(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines on which an argument or a field called client has the type ``Any``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            name, annotation = node.arg, node.annotation
+        elif isinstance(node, ast.AnnAssign):
+            name, annotation = ast.unparse(node.target), node.annotation
+        else:
+            continue
+        if name.rpartition(".")[2].lstrip("_") in ("client", "clickhouse") and ast.unparse(annotation) == "Any":
+            yield node.lineno
+
+
+def main() -> int:
+    """Print the figures; return 1 when one is above its limit."""
+    longest, most, clients = lengths(), arguments(), untyped_clients()
+    figures = {
+        "longest_module": max(found.value for found in longest),
+        "most_arguments": max(found.value for found in most),
+        "any_clients": len(clients),
+    }
+    over = {
+        "longest_module": [f"{f.where}: {f.value} lines" for f in longest if f.value > LIMITS["longest_module"]],
+        "most_arguments": [f"{f.where}: {f.value} arguments" for f in most if f.value > LIMITS["most_arguments"]],
+        "any_clients": clients,
+    }
+    for name, places in over.items():
+        for place in places:
+            print(f"{name}: {place} (limit: {LIMITS[name]})", file=sys.stderr)
+    for name, value in figures.items():
+        print(f"BENCH structure.{name} {value} {UNITS[name]}")
+    return 1 if any(over.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Arrays whose NULL lists, maps and structs become empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storeside.transfer.nulls import emptied
+
+LISTS = st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), max_size=3)), max_size=6)
+PAIRS = st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), min_size=2, max_size=2)), max_size=6)
+
+
+@given(LISTS, st.sampled_from([pa.list_, pa.large_list]), st.integers(0, 3))
+def test_a_null_list_is_empty_and_the_others_stay(rows: list[Any], kind: Any, start: int) -> None:
+    array = pa.array(rows, kind(pa.int32()))
+    assert emptied(array[start:]).to_pylist() == [row or [] for row in rows[start:]]
+
+
+@given(PAIRS, st.integers(0, 3))
+def test_a_null_list_of_fixed_size_is_empty(rows: list[Any], start: int) -> None:
+    array = pa.array(rows, pa.list_(pa.int32(), 2))
+    assert emptied(array[start:]).to_pylist() == [row or [] for row in rows[start:]]
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_null_over_values_is_empty(start: int) -> None:
+    """Arrow allows it, and writers make it: the slot is NULL, and its offsets span values."""
+    whole = pa.array([[1], [2, 3], [4]], pa.list_(pa.int32()))
+    array = pa.Array.from_buffers(
+        whole.type, 3, [pa.py_buffer(bytes([0b101])), whole.buffers()[1]], children=[whole.values]
+    )
+    assert emptied(array[start:]).to_pylist() == [[1], [], [4]][start:]
+
+
+def test_nulls_within_structs_and_lists_are_empty() -> None:
+    inner = pa.struct([("a", pa.list_(pa.int32(), 2)), ("b", pa.map_(pa.string(), pa.int32()))])
+    array = pa.array([{"a": None, "b": None}, None, {"a": [1, 2], "b": [("k", 1)]}], inner)
+    assert emptied(array).to_pylist() == [
+        {"a": [], "b": []}, {"a": [], "b": []}, {"a": [1, 2], "b": [("k", 1)]},
+    ]  # fmt: skip
