@@ -34,7 +34,6 @@ from tests.transfers import request_of
 PULL, PUSH, ARROW = LOADERS = ("pull", "push", "arrow")
 COLLECTION = "storeside_s3"
 _PUTS = 4
-_ATTEMPTS = 3
 
 
 class Held:
@@ -158,13 +157,11 @@ class Loading:
             store.create_bucket(Bucket=bucket)
             with ThreadPoolExecutor(_PUTS) as pool:
                 list(pool.map(lambda key: store.put_object(Bucket=bucket, Key=key, Body=contents[key]), contents))
-        for _ in range(_ATTEMPTS):
-            self.prepared = self.transfer.prepare(listed)
-            batches = self.transfer.loads.batches()
-            self.planned = {o.key: o for batch in batches for o in self.transfer.loads.objects(batch.number)}
-            if self.planned:
-                return
-        raise RuntimeError("no object is planned")
+        self.prepared = self.transfer.prepare(listed)
+        batches = self.transfer.loads.batches()
+        self.planned = {o.key: o for batch in batches for o in self.transfer.loads.objects(batch.number)}
+        if not self.planned:
+            raise RuntimeError("no object is planned")
 
     def load(self, loader: str) -> Load:
         """Return a way into the table; close it at the end."""
