@@ -74,7 +74,8 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
     put(aistore, bucket, there)
     before = versions(aistore, bucket)
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", stack.url("ais_proxy"))
-    monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: Ledger(clickhouse))
+    for module in ("aistore", "bucket_job"):
+        monkeypatch.setattr(f"storeside.operators.{module}.ledger", lambda _: Ledger(clickhouse))
     run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
     operator = AISTranscodeAudioOperator(task_id="transcode", source=str(bucket), destination=str(bucket))
     with pytest.raises(AirflowFailException, match=r"is both the source and the destination.*in_place=True"):

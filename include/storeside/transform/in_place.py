@@ -22,9 +22,9 @@ from storeside import sql
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, delete_objects, list_aistore
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
-from storeside.aistore.etl import EtlSpec
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
+from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Scope
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.listings import Listings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import plain, said
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
 from storeside.transform.journal import failures
 from storeside.transform.state import Phase, State
