@@ -94,7 +94,7 @@ class StorageCopyBucketOperator(MovementOperator):
     def job(self, context: Context) -> CopyJob:
         """Build the engine's job from the rendered arguments. Raises BadInput for invalid arguments."""
         from storeside.copying.job import CopyJob
-        from storeside.copying.ledger import CopyLedger
+        from storeside.ledger.copies import CopyLedger
 
         check_policy(self.on_failed_objects)
         client = clickhouse(self.clickhouse_conn_id)

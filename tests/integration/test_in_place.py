@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from storeside.aistore.buckets import Bucket, list_s3
 from storeside.aistore.errors import AIStoreError, AIStoreTransientError
 from storeside.copying.job import CopyJob
-from storeside.copying.ledger import CopyLedger
+from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import AISTranscodeAudioOperator
 from storeside.stack import demo, speech_corpus

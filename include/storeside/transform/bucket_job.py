@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, StoredObject
-from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.errors import NO_REASON, AIStoreInputError, AIStoreTransientError
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
@@ -50,7 +50,6 @@ WINDOW = 10_000
 # Retries of objects that failed for a reason that may pass, and the seconds before the second retry.
 RETRIES = 2
 RETRY_DELAY = 5.0
-NO_REASON = "AIStore ended the job without this object and gave no reason"
 
 
 class BucketJob:
