@@ -26,8 +26,8 @@ ABORT_SECONDS = 10
 class AISJobTrigger(BaseTrigger):
     """Fires once when an AIStore job ends, with the job's error if it had one.
 
-    It also fires on an error that a retry cannot cure, such as a revoked token (`operators.errors.is_final`): the task
-    that resumes meets the same error, which fails it.
+    It also fires on an error that a retry cannot cure, such as a revoked token: see `storeside.operators.errors`. The
+    task that resumes meets the same error, which fails it.
 
     `started` (seconds since the epoch) and `total` objects give rate and ETA in the log. The trigger aborts a job
     without progress for `stall_seconds`. When a user kills or clears the deferred task, the trigger aborts the job,

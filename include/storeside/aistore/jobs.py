@@ -95,8 +95,6 @@ class Follower:
         try:
             snaps = newest_snapshots(self.client, self.job_id)
         except (AISError, requests.RequestException) as e:
-            if self._is_final(e):
-                return replace(before, finished=True, error=f"AIStore does not show the job: {said(e)}")
             if getattr(e, "status_code", 0) != requests.codes.not_found:
                 return self._unanswered(before, e)
             snaps = []
@@ -121,7 +119,9 @@ class Follower:
         return self._ended_after(self.stall_seconds, self._moved, Progress(objects, size), "no progress")
 
     def _unanswered(self, progress: Progress, error: Exception) -> Progress:
-        """Return the progress; the job is over after too long without it, or when a stuck target is the cause."""
+        """Return the progress; the wait is over after too long, with a stuck target, or when no retry can help."""
+        if self._is_final(error):
+            return replace(progress, finished=True, error=f"AIStore does not show the job: {said(error)}")
         log.info("job %s: the cluster does not answer for now: %s", self.job_id, error)
         self._known = now = time.monotonic()
         if now - self._answered > UNANSWERED_SECONDS:
