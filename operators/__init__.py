@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from storeside.aistore.etl import EtlSpec as EtlSpec
+    from storeside.aistore.spec import EtlSpec as EtlSpec
     from storeside.operators import params as params
     from storeside.operators.aistore import TRANSFORMER_IMAGE as TRANSFORMER_IMAGE
     from storeside.operators.aistore import AISCopyBucketOperator as AISCopyBucketOperator
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from storeside.operators.hooks.hsds import HSDSHook as HSDSHook
     from storeside.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
     from storeside.operators.hsds import HSDSImportDatasetOperator as HSDSImportDatasetOperator
+    from storeside.operators.prefetch import AISPrefetchBucketOperator as AISPrefetchBucketOperator
     from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from storeside.operators.speech import ClickHouseStageManifestOperator as ClickHouseStageManifestOperator
     from storeside.operators.speech import GXValidateManifestOperator as GXValidateManifestOperator
     from storeside.operators.speech import SqsSettleSpeechEventsOperator as SqsSettleSpeechEventsOperator
-    from storeside.operators.storage import AISPrefetchBucketOperator as AISPrefetchBucketOperator
     from storeside.operators.storage import StorageBenchmarkOperator as StorageBenchmarkOperator
     from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
     from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from storeside.transfer.options import TableOptions as TableOptions
 
 _NAMES = {
-    "aistore.etl": ("EtlSpec",),
+    "aistore.spec": ("EtlSpec",),
     "operators.aistore": (
         "AISCopyBucketOperator", "AISTranscodeAudioOperator", "AISTransformBucketOperator",
         "AISTransformObjectsOperator", "TRANSFORMER_IMAGE", "transformer_command",
@@ -66,6 +66,7 @@ _NAMES = {
     "operators.hooks.aistore": ("AIStoreHook",),
     "operators.hooks.hsds": ("HSDSHook",),
     "operators.hsds": ("HSDSExportDatasetOperator", "HSDSImportDatasetOperator"),
+    "operators.prefetch": ("AISPrefetchBucketOperator",),
     "operators.s3_events": (
         "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
     ),
@@ -74,9 +75,7 @@ _NAMES = {
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
         "GXValidateManifestOperator", "SqsSettleSpeechEventsOperator",
     ),
-    "operators.storage": (
-        "AISPrefetchBucketOperator", "StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator",
-    ),
+    "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
     "operators.throughput": ("AISMeasureThroughputOperator",),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "transfer.formats": ("Csv",),

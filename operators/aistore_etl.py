@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.operators.deferring import DeferringOperator
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook

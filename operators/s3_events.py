@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
 from storeside.operators.clickhouse import LoadOperator
+from storeside.operators.deprecated import without_effect
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import clickhouse_client, clients, sqs_client
 from storeside.operators.links import QueuePageLink
@@ -73,6 +74,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         lease_seconds: int = 120,
         **kwargs: Any,
     ) -> None:
+        without_effect(type(self), kwargs, "retry_failed", "overlap_seconds")
         super().__init__(**kwargs)
         self.sqs_queue = sqs_queue
         self.max_messages = max_messages

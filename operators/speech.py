@@ -164,8 +164,8 @@ class GXValidateManifestOperator(_ManifestOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Validate all staged rows and return the verdict as a dictionary of bounded size."""
-        from storeside.quality.suites import SUMMARY_SELECT, speech_manifest_suite, summary_suite
         from storeside.quality.validation import combine, validate
+        from storeside.speech.suites import SUMMARY_SELECT, speech_manifest_suite, summary_suite
 
         started = time.monotonic()
         with airflow_errors():

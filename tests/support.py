@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from storeside.aistore.buckets import Bucket, list_aistore
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.settings import Stack
 from storeside.stack.supervisor import Supervisor

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from storeside.aistore.buckets import PROVIDERS
-from storeside.aistore.etl import COMMUNICATION_TYPES
+from storeside.aistore.spec import COMMUNICATION_TYPES
 from storeside.stack.settings import CHECKOUT
 from storeside.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
 

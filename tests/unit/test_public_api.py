@@ -17,7 +17,7 @@ from storeside.stack.settings import CHECKOUT
 FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
-    "DeferringOperator", "EngineTrigger", "LoadOperator", "MovementOperator", "QueueOperator",
+    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "LoadOperator", "MovementOperator", "QueueOperator",
     # Operators defer to these by themselves.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
 }  # fmt: skip

@@ -18,8 +18,8 @@ from storeside import sql
 from storeside.events.ledger import EventLedger
 from storeside.events.load import Drained
 from storeside.ledger.objects import Ledger, Scope
-from storeside.quality.suites import MANIFEST_COLUMNS
 from storeside.speech.manifest import FACTS, facts_naming
+from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.errors import TransferInputError

@@ -202,10 +202,7 @@ class SpeechManifest:
 
     def fail_invalid(self, scope: Scope) -> None:
         """Record the objects of rows that were left out as failed, with the expectation that they did not meet."""
-        self.clickhouse.command(
-            sql.query("settle_invalid"),
-            parameters={**scope.parameters, "invalid": self.invalid_table},
-        )
+        Ledger(self.clickhouse).settle_invalid(scope, self.invalid_table)
 
     def publish(self, scope: Scope) -> int:
         """Move the staged rows into ``storeside.speech`` in one step; return the number of this run's rows there.
