@@ -82,6 +82,7 @@ def clickhouse(stack: Stack) -> Iterator[Any]:
     """
     client = demo.clickhouse_client(stack)
     Ledger(client).create()
+    client.command("CREATE DATABASE IF NOT EXISTS data")  # of the tables that tests load
     client.command("SYSTEM STOP MERGES storeside.speech")
     yield client
     client.command("SYSTEM START MERGES storeside.speech")

@@ -1,7 +1,7 @@
 """Counts the attacks: after a run of this folder the last lines say how many were tried and how many succeeded.
 
-Each test is one attack, from the position of someone with only the right that its docstring states. It passes when the
-attack fails.
+Each test is one attack, from the position of someone with only the right that its docstring states. It passes when
+the attack fails.
 """
 
 from __future__ import annotations

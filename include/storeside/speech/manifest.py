@@ -22,6 +22,7 @@ from storeside.ledger.objects import Ledger, Scope
 from storeside.sql.answers import first_row
 from storeside.transfer.loads import LONG_STATEMENT
 from storeside.transfer.source import literal
+from storeside.transfer.staging import sweep
 from storeside.transform.naming import Naming
 from storeside.transformers.formats import CODECS
 
@@ -243,11 +244,7 @@ class SpeechManifest:
 
     def _create(self) -> None:
         self.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside_staging")
-        for (stale,) in self.clickhouse.query(
-            "SELECT name FROM system.tables WHERE database = 'storeside_staging'"
-            " AND metadata_modification_time < now() - INTERVAL 7 DAY"
-        ).result_rows:  # tables of runs that failed and were never cleared
-            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{stale}`")
+        sweep(self.clickhouse)
         columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
         self.clickhouse.command(
             f"CREATE OR REPLACE TABLE storeside_staging.`{self.facts_table}` (path String, {columns})"

@@ -33,7 +33,6 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.formats import BY_WORKER, compression_by_name
 from storeside.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
-from storeside.transfer.lock import STAGING
 from storeside.transfer.parquet import facts
 from storeside.transfer.reader import USUAL, How, Reader, Work, statements
 from storeside.transfer.records import is_untidy
@@ -41,6 +40,7 @@ from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import sample_columns, whole_columns
 from storeside.transfer.schema import Column, wider
 from storeside.transfer.source import identifier
+from storeside.transfer.staging import STAGING
 from storeside.transfer.statement import text_reading
 from storeside.transfer.table import LOAD_ID, Destination, existing, publish
 

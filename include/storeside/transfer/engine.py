@@ -37,14 +37,15 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import Batch, Loaded, Loads, Planned, Totals
-from storeside.transfer.lock import BROKEN, STAGING, locked
+from storeside.transfer.lock import locked
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.reader import Work
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, settled, with_overrides
 from storeside.transfer.source import Listed, list_objects
-from storeside.transfer.table import REST, Destination, ddl, existing, look_up, settle
+from storeside.transfer.staging import sweep
+from storeside.transfer.table import REST, Destination, create, look_up, settle
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -60,8 +61,6 @@ MOST_FAILURES = 20
 MOST_SAMPLED = 200
 # Maximum objects published in one step: the ledger is queried for all of them while others wait for the lock.
 MOST_AT_ONCE = 100_000
-_STALE_HOURS = 7 * 24
-_BROKEN_HOURS = 1
 
 
 @dataclass(frozen=True)
@@ -247,10 +246,7 @@ class Transfer:
     def _create(self, columns: list[Column]) -> Destination:
         options = self.request.table_options
         columns = [Column(c.name, settled(c.type)) for c in with_overrides(columns, options.columns)]
-        statement = ddl(self.request.table, columns, options)
-        log.info("creating the table:\n%s", statement)
-        self.client.command(statement)
-        return existing(self.client, self.request.table)
+        return create(self.client, self.request.table, columns, options)
 
     def _complete(self, destination: Destination) -> None:
         """Add the columns that the request asks for in addition to the data's."""
@@ -370,18 +366,11 @@ class Transfer:
     # leftovers of other processes
 
     def _sweep(self) -> None:
-        """End leftovers of an earlier attempt of this run; drop old broken locks and older tables."""
+        """End leftovers of an earlier attempt of this run, and drop stale staging tables."""
         mine = queries.tables_of(self.id)
         if queries.running(self.client, mine):
             queries.kill(self.client, mine, wait=True)
-        names = self.client.query(
-            f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
-            " OR metadata_modification_time < now()"
-            f" - toIntervalHour(if(comment = '{BROKEN}', {_BROKEN_HOURS}, {_STALE_HOURS})))",
-            parameters={"mine": mine},
-        ).result_rows
-        for (name,) in names:
-            self.client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+        sweep(self.client, mine)
 
     def _settle(self, destination: Destination | None) -> None:
         """Determine the outcome of loads whose publication was interrupted."""

@@ -25,9 +25,9 @@ from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import FailureKind, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import Batch, Loaded, Loads, Planned
-from storeside.transfer.lock import STAGING
 from storeside.transfer.reader import USUAL, Group, How, Reader, Work
 from storeside.transfer.source import Listed, Source, identifier
+from storeside.transfer.staging import STAGING
 from storeside.transfer.table import Destination
 from tests.transfers import request_of
 
