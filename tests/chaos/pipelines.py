@@ -270,20 +270,20 @@ class Speech(Pipeline):
         return [{"prefix": "chaos/"}]
 
     def done(self) -> int:
-        return int(self.query("SELECT uniqExact(source_object) FROM storeside.speech")[0][0])
+        return int(self.query("SELECT uniqExact(source_object) FROM speech.manifest")[0][0])
 
     def prepare(self) -> None:
         from storeside.ledger.objects import Ledger
 
         super().prepare()
         Ledger(self.clickhouse).create()
-        self.clickhouse.command("SYSTEM STOP MERGES storeside.speech")  # a merge would hide a row that is there twice
+        self.clickhouse.command("SYSTEM STOP MERGES speech.manifest")  # a merge would hide a row that is there twice
 
     def verify(self) -> Verdict:
         from storeside.aistore.cluster import Cluster
 
         counts = self.query(
-            "SELECT source_object, any(object), any(checksum), count() FROM storeside.speech GROUP BY 1"
+            "SELECT source_object, any(object), any(checksum), count() FROM speech.manifest GROUP BY 1"
         )
         found = {source: (name, checksum, count) for source, name, checksum, count in counts}
         lost, duplicated, truncated = [], [], []

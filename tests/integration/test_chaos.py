@@ -18,7 +18,7 @@ from storeside.events.current import look_at
 from storeside.events.load import EventLoad, Limits
 from storeside.events.queue import Queue
 from storeside.stack import demo, s3
-from storeside.stack.clickhouse_server import USER
+from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.errors import DENIED, TransferTransientError
 from storeside.transfer.request import Request

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from storeside.errors import StoresideError
 from storeside.events.load import EventLoad, Limits
 from storeside.events.queue import Queue
-from storeside.transfer.__main__ import aws, clickhouse, quiet_logging, request, transfer_arguments
+from storeside.transfer.__main__ import aws, clickhouse, ledger, quiet_logging, request, transfer_arguments
 from storeside.transfer.errors import plain
 
 
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             aws("s3"),
             given.run_id or f"cli/{uuid.uuid4().hex}",
             Limits(**limits),
+            ledger(),
         )
         drained = load.run()
     except StoresideError as e:

@@ -1,4 +1,4 @@
-"""The speech manifest: from facts in AIStore to rows in ``storeside.speech``, each loaded once.
+"""The speech manifest: from facts in AIStore to rows in ``speech.manifest``, each loaded once.
 
 ClickHouse itself pulls the facts from AIStore's S3 API into a staging table. Publishing moves a run's rows from there
 in one atomic step. No row is visible before that, and a repeated step starts from a fresh table.
@@ -209,7 +209,7 @@ class SpeechManifest:
         )
 
     def publish(self, scope: Scope) -> int:
-        """Move the staged rows into ``storeside.speech`` in one step; return the number of this run's rows there.
+        """Move the staged rows into ``speech.manifest`` in one step; return the number of this run's rows there.
 
         A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped it after the
         probe's plan was deleted (`scope` is that of the probe). Raises LostStagingError when the table is gone but
@@ -217,7 +217,7 @@ class SpeechManifest:
         """
         staging = f"storeside_staging.`{self.staging_table}`"
         if self.clickhouse.command(f"EXISTS TABLE {staging}"):
-            self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE storeside.speech")
+            self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
         elif Ledger(self.clickhouse).planned(scope):
             raise LostStagingError(
                 f"storeside_staging.{self.staging_table}, the staged rows of run {self.run_id}, is gone, and they are"
@@ -228,7 +228,7 @@ class SpeechManifest:
         return int(
             first_row(
                 self.clickhouse.query(
-                    "SELECT count() FROM storeside.speech WHERE run_id = {run_id:String}",
+                    "SELECT count() FROM speech.manifest WHERE run_id = {run_id:String}",
                     parameters={"run_id": self.run_id},
                 )
             )[0]
@@ -255,7 +255,7 @@ class SpeechManifest:
             " ENGINE = MergeTree ORDER BY object"
         )
         self.clickhouse.command(
-            f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS storeside.speech"
+            f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS speech.manifest"
         )
 
     def _push_missing(self, aistore: Any) -> tuple[int, int]:

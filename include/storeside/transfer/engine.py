@@ -94,10 +94,13 @@ class Transfer:
 
     `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client. `run_id`
     names the run in the ledger: the same run, started again, continues where it stopped. An `owner` has one transfer
-    of a request at a time, under changing run ids: each cleans up after the previous one.
+    of a request at a time, under changing run ids: each cleans up after the previous one. `ledger` is a client of the
+    same server whose user may write Storeside's tables; without it, `client` is.
     """
 
-    def __init__(self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "") -> None:
+    def __init__(
+        self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None
+    ) -> None:
         self.client = client
         self.s3 = s3
         self.run_id = run_id
@@ -107,7 +110,7 @@ class Transfer:
         source = request.source
         text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.loads = Loads(self.client, self.id, request.table, source, run_id)
+        self.loads = Loads(ledger or client, self.id, request.table, source, run_id)
         self.started = time.time()
 
     # planning
@@ -268,7 +271,7 @@ class Transfer:
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
         if form is not None:
             work = Work(
-                self.request, form, self.id, uuid.uuid4().hex[:8], self.run_id, self.client, self.s3,
+                self.request, form, self.id, uuid.uuid4().hex[:8], self.run_id, self.client, self.loads, self.s3,
                 prepared.push, self.stop,
             )  # fmt: skip
             try:

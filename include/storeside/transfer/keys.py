@@ -69,12 +69,12 @@ def ttl(given: str | Expression) -> str:
     if not given.strip():
         return ""
     parser = _Parser("ttl", given)
-    term = parser.term()
-    parser.need("+")
-    parser.need("INTERVAL")
-    number, unit = parser.number(), parser.word(UNITS)
+    text = parser.term()
+    if parser.take("+"):
+        parser.need("INTERVAL")
+        text += f" + INTERVAL {parser.number()} {parser.word(UNITS)}"
     parser.end()
-    return f"{term} + INTERVAL {number} {unit}"
+    return text
 
 
 def _checked(option: str, expression: Expression) -> str:

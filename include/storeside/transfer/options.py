@@ -27,7 +27,7 @@ _ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
 # Arguments of a replicated engine, and the version column: quoted text and words.
 _ENGINE_ARGUMENTS = re.compile(r"\(\s*(?:(?:'[^'\\]*'|\w+)\s*(?:,\s*(?:'[^'\\]*'|\w+)\s*)*)?\)")
 # A type's name and its arguments, after the quoted text in these was removed.
-_TYPE = re.compile(r"\w+(?:\s*\([\w\s(),.=:+-]*\))?")
+_TYPE = re.compile(r"\w+(?:\s*\(['\w\s(),.=:+-]*\))?")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 
 
@@ -146,7 +146,7 @@ class TableOptions:
 
 def _is_type(text: str) -> bool:
     """Tell whether a text is one type of ClickHouse and nothing else, such as a default expression."""
-    bare = _QUOTED.sub("_", text.strip())
+    bare = _QUOTED.sub("'", text.strip())
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
     closed = [n for n, depth in enumerate(depths) if not depth and bare[n] == ")"]
     return _TYPE.fullmatch(bare) is not None and (closed == [len(bare) - 1] if "(" in bare else True)

@@ -21,8 +21,9 @@ CHOICES = {
     "on_overwrite": ("append", "replace"),
 }
 
-# Databases that no load may name: the ledger's decide what counts as loaded and what the pages show.
+# What no load may name: these tables decide what counts as loaded, which messages are done and what the pages show.
 RESERVED = ("storeside", "storeside_staging", "system", "information_schema")
+MANIFEST = "speech.manifest"
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ class Request:
             options.check()
         if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
             raise TransferInputError(f"table {self.table!r}: write database.table")
-        if self.table.partition(".")[0].lower() in RESERVED:
+        if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
             raise TransferInputError(
-                f"table {self.table!r}: no load writes to {', '.join(RESERVED)}: choose another database, such as"
-                " data; docs/versions.md says how a table of an earlier version moves there"
+                f"table {self.table!r}: no load writes to {', '.join(RESERVED)} or {MANIFEST}: choose another, such"
+                " as data.trips; docs/versions.md says how a table of an earlier version moves there"
             )
 
     def to_dict(self) -> dict[str, Any]:

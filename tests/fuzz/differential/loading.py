@@ -170,7 +170,8 @@ class Loading:
         """Return a way into the table; close it at the end."""
         work = Work(
             self.request, Format(self.prepared.format, self.request.read.csv), self.transfer.id,  # type: ignore[arg-type]
-            uuid.uuid4().hex[:8], self.transfer.run_id, self.client, self.transfer.s3, self.prepared.push,
+            uuid.uuid4().hex[:8], self.transfer.run_id, self.client, self.transfer.loads,
+            self.transfer.s3, self.prepared.push,
         )  # fmt: skip
         return Load(work, self.held, pushed=loader != PULL, by_arrow=loader == ARROW)
 
