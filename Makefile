@@ -109,7 +109,7 @@ test: $(STAMP) ## unit, integration and end-to-end tests against the embedded st
 	@$(STACK) build
 ifeq ($(ARGS),)
 	@$(PYTHON) -m pytest tests/unit -n 2
-	@$(PYTHON) -m pytest tests/e2e tests/integration -n 2
+	@$(PYTHON) -m pytest tests/e2e tests/integration tests/attacks -n 2
 else
 	@$(PYTHON) -m pytest $(ARGS)
 endif

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperator, TableOptions
+from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperator, TableOptions, params
 
 PARAMS = {
     "domain": Param(
@@ -54,15 +54,15 @@ PARAMS = {
         description="Use one per dataset, selection and layout: it may contain nothing else",
     ),
     "table": Param(
-        "storeside.hsds_values",
+        "data.hsds_values",
         type="string",
-        pattern=r"^[^.]+\.[^.]+$",
+        pattern=params.TABLE_PATTERN,
         section="Where to",
         title="Table",
         description="database.table; a missing table is created from the dataset's type",
     ),
     "order_by": Param(
-        "i0", type="string", section="Where to", description="ORDER BY of a new table, such as (i0, i1)"
+        "i0", type="string", section="Where to", description="ORDER BY of a new table: columns, such as (i0, i1)"
     ),
 }
 

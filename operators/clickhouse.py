@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.operators.deprecated import FlatLoadArguments
 from storeside.operators.errors import airflow_errors
-from storeside.operators.hooks.transfer import clients, source
+from storeside.operators.hooks.transfer import clickhouse_client, clients, ledger_connection, source
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
@@ -194,7 +194,10 @@ class S3ToClickHouseOperator(LoadOperator):
                 retry_failed=as_bool(self.retry_failed, "retry_failed"),
                 overlap_seconds=self.overlap_seconds,
             )
-            self._transfer = Transfer(request, *clients(aws, clickhouse), run_key(context))
+            self._transfer = Transfer(
+                request, *clients(aws, clickhouse), run_key(context),
+                ledger=clickhouse_client(ledger_connection(clickhouse)),
+            )  # fmt: skip
             prepared = self._transfer.prepare()
             if prepared.planned:
                 self._loader = "push" if prepared.push else "pull"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator, get_current_context
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
+from storeside.transfer.keys import Expression
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
@@ -33,6 +35,8 @@ class DeferringOperator(BaseOperator):
         self, content: Any, context: Context, jinja_env: Any = None, seen_oids: set[int] | None = None
     ) -> Any:
         """Render a template; for an options object, which is a frozen dataclass, render every field."""
+        if isinstance(content, Expression):  # the DAG author's SQL, in which no field of a form may appear
+            return content
         if not is_dataclass(content) or isinstance(content, type):
             return super().render_template(content, context, jinja_env, seen_oids)
         values = {f.name: getattr(content, f.name) for f in fields(content)}

@@ -220,7 +220,7 @@ class GXValidateManifestOperator(_ManifestOperator):
 class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
     """Publishes the validated rows in one atomic step, and records their objects as done.
 
-    A repeated task publishes nothing twice. Returns the number of rows of this run in ``storeside.speech``.
+    A repeated task publishes nothing twice. Returns the number of rows of this run in ``speech.manifest``.
 
     :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects this task records as done
     """
@@ -237,10 +237,10 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
             manifest = self.manifest(context)
             scope = self.scope(context, self.effect)
             rows = manifest.publish(scope)
-            self.log.info("%d rows of this run are in storeside.speech", rows)
+            self.log.info("%d rows of this run are in speech.manifest", rows)
             acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
-        moved = Movement("publish", self.bucket, "clickhouse://storeside.speech", rows, rows=rows)
+        moved = Movement("publish", self.bucket, "clickhouse://speech.manifest", rows, rows=rows)
         self.tell(context, moved, urlsplit(manifest.clickhouse.url).netloc)
         return {"rows": rows}
 
@@ -248,7 +248,7 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
 class SqsSettleSpeechEventsOperator(QueueOperator):
     """Settles with the queue at the end of a run: deletes messages whose recordings are done; a teardown task.
 
-    A recording is done when the speech manifest, ``storeside.speech``, has it. Messages of recordings that failed for
+    A recording is done when the speech manifest, ``speech.manifest``, has it. Messages of recordings that failed for
     good go to the dead-letter queue with their reasons. All other messages are released. A recording that this run
     should have loaded counts as failed once; a recording that the run did not reach does not. Returns how many
     messages were deleted, released and moved to the dead-letter queue.

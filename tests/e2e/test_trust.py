@@ -144,7 +144,7 @@ def used(
     s3_client.put_object(Bucket=source, Key="bad.csv.gz", Body=b"no")
     watch = Watch(airflow, marks)
     watch.start()
-    load = api.trigger("s3_to_clickhouse", {"bucket": source, "table": "storeside.marked"})
+    load = api.trigger("s3_to_clickhouse", {"bucket": source, "table": "data.marked"})
     watch.bucket, watch.runs = source, [("s3_to_clickhouse", load)]
     conf = {"source": f"s3://{source}", "destination": f"ais://{source}", "way": "worker"}
     for s3_end, ais_end in (
@@ -220,7 +220,7 @@ def test_no_table_of_clickhouse_holds_a_secret(clickhouse: Any, used: Watch, mar
         found = clickhouse.raw_query(rows, fmt="JSONEachRow")  # not all of it is text: names of objects are any bytes
         shown = {mark for mark, secret in marks.items() if secret.encode() in found and mark != "s3_access_key"}
         assert not shown, f"{database}.{name}"
-    queries = clickhouse.query("SELECT count() FROM system.query_log WHERE query LIKE '%storeside.marked%'")
+    queries = clickhouse.query("SELECT count() FROM system.query_log WHERE query LIKE '%data.marked%'")
     assert queries.first_row[0]
 
 
@@ -259,8 +259,8 @@ def test_no_page_shows_a_secret(
     runs = [{"dag": dag, "run": run} for dag, run in used.runs]
     # Each page with content that it shows of this, so that an empty one does not pass for one without secrets.
     pages: list[tuple[str, dict[str, str], str]] = [
-        ("/", {}, "Data movement"), ("/movement", {"place": used.bucket}, "storeside.marked"), ("/live", runs[0], ""),
-        ("/run", runs[0], "storeside.marked"), ("/run", {**runs[0], "status": "failed"}, "bad.csv.gz"),
+        ("/", {}, "Data movement"), ("/movement", {"place": used.bucket}, "data.marked"), ("/live", runs[0], ""),
+        ("/run", runs[0], "data.marked"), ("/run", {**runs[0], "status": "failed"}, "bad.csv.gz"),
         *(("/run", run, run["run"]) for run in runs[1:]),
         ("/objects", {"text": "bad", **where}, "bad.csv.gz"), ("/queues", queue, queue["queue"]),
         *(("/object", {"object": name, **where}, name) for name in ("good.csv", "bad.csv.gz")),

@@ -28,7 +28,7 @@ from storeside.ledger.copies import CopyLedger
 from storeside.measure.tuner import scratch
 from storeside.sql.migrate import migrate
 from storeside.stack import s3
-from storeside.stack.clickhouse_server import USER
+from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import CHECKOUT, HOST, Stack
 from storeside.transform.state import Summary
 from tests.link import Link, linked

@@ -54,8 +54,9 @@ class Client:
         self.session.query(f"INSERT INTO {table} FORMAT JSONEachRow {lines}")
 
     def fill(self, table: str, **columns: Any) -> None:
-        """Insert one row."""
-        self.session.query(f"INSERT INTO storeside.{table} FORMAT JSONEachRow {json.dumps(columns)}")
+        """Insert one row into a table of the ledger, or into `database.table`."""
+        name = table if "." in table else f"storeside.{table}"
+        self.session.query(f"INSERT INTO {name} FORMAT JSONEachRow {json.dumps(columns)}")
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,7 @@ def fill_all(client: Client, dag: str, name: str = "x") -> None:
         run_id=run,
     )
     client.fill("loads", destination="db.table", bucket="b", key=name, version="v", state="loaded", run_id=run)
-    client.fill("speech", bucket="ais://b", object=name, run_id=run)
+    client.fill("speech.manifest", bucket="ais://b", object=name, run_id=run)
     client.fill("events", queue="q", message_id="m", bucket="b", key=name, state="dead", run_id=run)
 
 
@@ -263,7 +264,7 @@ def test_lineage_goes_back_to_the_origin_and_on_to_everything_made_of_it(client:
     client.fill(
         "loads", destination="db.t", bucket="in", key="a.flac", version="v", state="loaded", rows=3, run_id="d/r"
     )
-    client.fill("speech", bucket="ais://wav", object="a.wav", duration_seconds=2, run_id="d/r")
+    client.fill("speech.manifest", bucket="ais://wav", object="a.wav", duration_seconds=2, run_id="d/r")
     for place in (Place("ais://wav", "a.wav"), Place("s3://in", "a.flac"), Place("ais://facts", "r/a.wav.json")):
         found = objects.lineage(Tables(client), place)
         assert {step.destination.bucket for step in found.steps} >= {"ais://in", "ais://wav", "ais://facts"}
@@ -369,7 +370,7 @@ def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
     assert [(e.source.uri, e.destination.uri) for e in picture.edges] == [
         ("s3://in", "ais://a"), ("ais://a", "ais://b"), ("ais://b", "ais://facts"), ("s3://t/", "clickhouse://db.t"),
         ("gs://x", "oci://y"), ("hsds://x", "s3://y"),
-        ("ais://facts", "clickhouse://storeside.speech"),
+        ("ais://facts", "clickhouse://speech.manifest"),
     ]  # fmt: skip
     assert [e.is_straight for e in picture.edges][:3] == [True, True, True]
     assert not data_path([]).edges

@@ -46,6 +46,7 @@ def test_the_exports() -> None:
         "ClickHouseStageManifestOperator",
         "Csv",
         "EtlSpec",
+        "Expression",
         "GXValidateManifestOperator",
         "HSDSExportDatasetOperator",
         "HSDSHook",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from storeside.events.load import EventLoad, Limits
 from storeside.events.queue import Queue
-from storeside.transfer.__main__ import aws, clickhouse, exit_code, request, run_of, transfer_arguments
+from storeside.transfer.__main__ import aws, clickhouse, exit_code, ledger, request, run_of, transfer_arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def _drain(given: argparse.Namespace) -> int:
     names = ("messages", "bytes", "seconds", "idle_seconds", "batch_messages", "lease_seconds")
     limits = Limits(**{name: getattr(given, name) for name in names})
     queue = Queue.find(aws("sqs"), given.queue)
-    drained = EventLoad(queue, request(given), clickhouse(), aws("s3"), run_of(given), limits).run()
+    drained = EventLoad(queue, request(given), clickhouse(), aws("s3"), run_of(given), limits, ledger()).run()
     print(drained)
     return 1 if drained.dead else 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside.stack import airflow, clickhouse, hsds, ports, s3
-from storeside.stack.clickhouse_server import USER
+from storeside.stack.clickhouse_users import USER
 from storeside.stack.component import Component
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct

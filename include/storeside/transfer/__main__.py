@@ -1,7 +1,8 @@
 """``python -m storeside.transfer s3://bucket/prefix database.table``: a transfer without Airflow.
 
 Environment variables name ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER, CLICKHOUSE_PASSWORD,
-CLICKHOUSE_SECURE) and S3 (those of boto3, such as AWS_ENDPOINT_URL_S3).
+CLICKHOUSE_SECURE) and S3 (those of boto3, such as AWS_ENDPOINT_URL_S3). With CLICKHOUSE_LEDGER_USER and
+CLICKHOUSE_LEDGER_PASSWORD another user writes Storeside's own tables.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _transfer(given: argparse.Namespace) -> int:
     wanted = replace(request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed)
-    transfer = Transfer(wanted, clickhouse(), aws("s3"), run_of(given))
+    transfer = Transfer(wanted, clickhouse(), aws("s3"), run_of(given), ledger=ledger())
     report = transfer.run(transfer.prepare())
     print(report)
     for key, reason in report.failures:
@@ -132,8 +133,13 @@ def request(given: argparse.Namespace) -> Request:
     )
 
 
-def clickhouse() -> Any:
-    """Return a client of the ClickHouse that the environment names.
+def ledger() -> Any:
+    """Return a client for Storeside's own tables; None if the environment names no user for them."""
+    return clickhouse("CLICKHOUSE_LEDGER") if os.environ.get("CLICKHOUSE_LEDGER_USER") else None
+
+
+def clickhouse(login: str = "CLICKHOUSE") -> Any:
+    """Return a client of the ClickHouse that the environment names; `login` begins the names of user and password.
 
     Raises TransferInputError when ClickHouse does not answer.
     """
@@ -150,14 +156,14 @@ def clickhouse() -> Any:
             clickhouse_connect.get_client(
                 host=host,
                 port=int(port),
-                username=os.environ.get("CLICKHOUSE_USER", "default"),
-                password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
+                username=os.environ.get(f"{login}_USER", "default"),
+                password=os.environ.get(f"{login}_PASSWORD", ""),
                 secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
                 autogenerate_session_id=False,  # threads share the client
             )
         )
     except ClickHouseError as e:
-        settings = "CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER and CLICKHOUSE_PASSWORD"
+        settings = f"CLICKHOUSE_HOST, CLICKHOUSE_PORT, {login}_USER and {login}_PASSWORD"
         why = getattr(root_of(e), "strerror", None) or plain(e)
         raise TransferInputError(f"ClickHouse at {host}, port {port}: {why}: correct {settings}") from e
 

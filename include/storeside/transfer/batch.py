@@ -32,8 +32,7 @@ from storeside.transfer.errors import (
     remedy,
 )
 from storeside.transfer.formats import BY_WORKER, compression_by_name
-from storeside.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
-from storeside.transfer.lock import STAGING
+from storeside.transfer.loads import LONG_STATEMENT, Batch, Loaded, Planned
 from storeside.transfer.parquet import facts
 from storeside.transfer.reader import USUAL, How, Reader, Work, statements
 from storeside.transfer.records import is_untidy
@@ -41,6 +40,7 @@ from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import sample_columns, whole_columns
 from storeside.transfer.schema import Column, wider
 from storeside.transfer.source import identifier
+from storeside.transfer.staging import STAGING
 from storeside.transfer.statement import text_reading
 from storeside.transfer.table import LOAD_ID, Destination, existing, publish
 
@@ -62,7 +62,7 @@ class BatchLoad:
         self.batch = batch
         self.request = work.request
         self.client = work.client
-        self.loads = Loads(self.client, work.transfer, self.request.table, self.request.source, work.run_id)
+        self.loads = work.loads
         self.reader = Reader(work, self.loads, pushed=work.push_all or batch.pushed)
         self._tables_made = 0
         self.destination: Destination

@@ -70,6 +70,7 @@ class Work:
     token: str
     run_id: str
     client: Client
+    loads: Loads
     s3: Any
     push_all: bool
     stop: threading.Event = field(default_factory=threading.Event)

@@ -10,7 +10,6 @@ from typing import Any
 from storeside.transfer.errors import DriftError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT, Planned
-from storeside.transfer.lock import STAGING
 from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
@@ -31,6 +30,7 @@ from storeside.transfer.schema import (
     whole,
 )
 from storeside.transfer.source import identifier, literal
+from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID, REST, Destination
 
 # Columns of s3() that identify a row's object and its version.

@@ -25,9 +25,9 @@ from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import FailureKind, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import Batch, Loaded, Loads, Planned
-from storeside.transfer.lock import STAGING
 from storeside.transfer.reader import USUAL, Group, How, Reader, Work
 from storeside.transfer.source import Listed, Source, identifier
+from storeside.transfer.staging import STAGING
 from storeside.transfer.table import Destination
 from tests.transfers import request_of
 
@@ -167,7 +167,8 @@ class Loading:
         """Return a way into the table; close it at the end."""
         work = Work(
             self.request, Format(self.prepared.format, self.request.read.csv), self.transfer.id,  # type: ignore[arg-type]
-            uuid.uuid4().hex[:8], self.transfer.run_id, self.client, self.transfer.s3, self.prepared.push,
+            uuid.uuid4().hex[:8], self.transfer.run_id, self.client, self.transfer.loads,
+            self.transfer.s3, self.prepared.push,
         )  # fmt: skip
         return Load(work, self.held, pushed=loader != PULL, by_arrow=loader == ARROW)
 
