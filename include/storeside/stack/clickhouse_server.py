@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from storeside.stack.confine import confine
 from storeside.stack.probes import answers
 from storeside.stack.processes import listener
 from storeside.stack.settings import HOST, SOURCES, StackError
+from storeside.transformers.landlock import confine
 
 PINNED = "26.9.0"
 USER = "storeside"
