@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Collection
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
@@ -25,6 +25,8 @@ _ATTEMPTS = 3
 _END_SECONDS = 10.0
 # Seconds between health checks of an ETL that does not answer.
 _HEALTH_WAITS = (1.0, 3.0)
+# The address of the pod's node, from which Kubernetes' services connect to the pod.
+_NODE_ADDRESS: dict[str, Any] = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
 
 
 def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None) -> list[str]:
@@ -63,14 +65,29 @@ def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, b
     from aistore.sdk.errors import AISError
 
     started = time.monotonic()
+    message = spec.message()
+    message["runtime"]["env"] += _of_the_cluster(client, spec)
     try:
         with pods.watching(spec.name) if pods else nullcontext(Watched()) as watched:
-            client.cluster().client.request("put", path="etl", timeout=spec.init_timeout + 30, json=spec.message())
+            client.cluster().client.request("put", path="etl", timeout=spec.init_timeout + 30, json=message)
     except AISError as e:
         discard(client, spec.name)  # a failed init leaves an entry that blocks the next init
         return watched.reason or said(e), watched.is_final or is_final(said(e))
     log.info("ETL %s runs after %.1f s", spec.name, time.monotonic() - started)
     return None
+
+
+def _of_the_cluster(client: Client, spec: EtlSpec) -> list[dict[str, Any]]:
+    """Return the variables of a pod that tell it whom to trust, and what its decoders may see."""
+    smap = client.cluster().get_info()
+    nodes = [*smap.tmap.values(), *smap.pmap.values()]
+    networks = [net for node in nodes for net in (node.public_net, node.intra_control_net, node.intra_data_net)]
+    addresses = sorted({f"{net.node_hostname}:{net.daemon_port}" for net in networks})
+    return [
+        {"name": "AIS_NODES", "value": ",".join(addresses)},
+        {"name": "TRANSFORM_VARIABLES", "value": ",".join([*spec.environment, *spec.tuning])},
+        _NODE_ADDRESS,
+    ]
 
 
 def _lock(name: str) -> str:

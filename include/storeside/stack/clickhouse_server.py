@@ -24,10 +24,10 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from storeside.stack.clickhouse_users import DATABASE, USER, users_xml
-from storeside.stack.confine import confine
 from storeside.stack.probes import answers
 from storeside.stack.processes import listener
 from storeside.stack.settings import HOST, SOURCES, StackError
+from storeside.transformers.landlock import confine
 
 PINNED = "26.9.0"
 CLUSTER = "storeside"  # contains only this server, so that statements for clusters can be tried
