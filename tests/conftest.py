@@ -18,6 +18,7 @@ from storeside.ledger.objects import Ledger
 from storeside.stack import cli, demo, proxies, s3
 from storeside.stack.settings import SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
+from tests.support import allow
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -62,6 +63,7 @@ def stack() -> Iterator[Stack]:
     FOLDER.mkdir(parents=True)
     (FOLDER / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
     (default_folder() / "cache").mkdir(exist_ok=True)
+    allow(FOLDER)
     found = cli.up(FOLDER, only=("s3", "clickhouse", "podrunner", "aistore"))
     yield found
     Supervisor(found).stop()

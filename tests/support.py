@@ -17,8 +17,28 @@ from storeside.stack.settings import Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
 
+# What the tests' ETLs need besides our transforms: the file of the owner of their stacks.
+_SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
+ALLOWED = f"""\
+storeside/transformer-* SUFFIX= SECONDS= MARKS= {_SERVE.format("tests.transformers:*")}
+storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")}
+storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")} --server *
+storeside/transformer-* ECHO_BYTES= {_SERVE.format("tests.benchmarks.peers:Echo")}
+storeside/transformer-* AUDIO_*= {_SERVE.format("audio_transcode")} --server *
+storeside/transformer-* AR= AC= python -m tests.benchmarks.peers --server * --host 0.0.0.0 --port 8000
+storeside/transformer-* python -c 'import os; os.kill(os.getpid(), 9)'
+aistorage/runtime_python ETL_CLASS_PAYLOAD=
+"""
+
 # AIStore's and the pod runner's polling intervals depend on it: a short one starts an ETL sooner.
 INIT_SECONDS = 30
+
+
+def allow(folder: Path) -> None:
+    """Let the pod runner of the stack below `folder` start the transformers of the tests and benchmarks."""
+    path = folder / "allowed.txt"
+    path.touch(mode=0o600)
+    path.write_text(ALLOWED)
 
 
 def unique(label: str) -> str:
