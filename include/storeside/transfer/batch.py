@@ -33,7 +33,7 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.formats import BY_WORKER, compression_by_name
 from storeside.transfer.loads import LONG_STATEMENT, Batch, Loaded, Planned
-from storeside.transfer.parquet import facts
+from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.reader import USUAL, How, Reader, Work, statements
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
@@ -352,7 +352,7 @@ class BatchLoad:
     def _columns(self, o: Planned) -> list[Column]:
         """Return an object's columns; ClickHouse reads the whole object if it can."""
         if not self.work.form.is_text:
-            return list(facts(self.reader.content(o)).shape.columns)
+            return list(ParquetObject(self.reader.content(o)).facts().shape.columns)
         if self.reader.pushed or not self.work.form.is_native:
             return sample_columns(self.client, self.request, self.work.form, [self.reader.content(o)])
         return whole_columns(self.client, self.request, self.work.form, o.key)
