@@ -8,12 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.charts import chart_at
 from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.storage import backend, connection_of, profile, store
 from storeside.operators.links import BenchmarksPageLink
@@ -282,7 +282,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         return {**summary, "examples": left.examples}
 
 
-class StorageTuneOperator(BaseOperator):
+class StorageTuneOperator(FormOperator):
     """Measures which transfer settings are fastest for an endpoint, by object size, and stores them for later copies.
 
     It writes objects below ``storeside-measurements/`` in the buckets and deletes them again. Returns its
@@ -344,7 +344,7 @@ class StorageTuneOperator(BaseOperator):
             self._stop.set()
 
 
-class StorageBenchmarkOperator(BaseOperator):
+class StorageBenchmarkOperator(FormOperator):
     """Compares backends, with the requests of the published comparison of OCI's APIs: `storeside.measure.backends`.
 
     It writes each measurement to ``storeside.backend_benchmark``, the medians to the log, and a chart of the medians

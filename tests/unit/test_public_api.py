@@ -17,7 +17,7 @@ from storeside.stack.settings import CHECKOUT
 FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
-    "DeferringOperator", "EngineTrigger", "LoadOperator", "MovementOperator", "QueueOperator",
+    "DeferringOperator", "EngineTrigger", "FormOperator", "LoadOperator", "MovementOperator", "QueueOperator",
     # Operators defer to these by themselves.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
 }  # fmt: skip
@@ -63,6 +63,8 @@ def test_the_exports() -> None:
         "TRANSFORMER_IMAGE",
         "TableOptions",
         "chart_url_pattern",
+        "check_form",
+        "form_choices",
         "only_when",
         "params",
         "transformer_command",
