@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperator, TableOptions, params
+from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperator, TableOptions, form_choices, params
 
 PARAMS = {
     "domain": Param(
@@ -14,6 +14,7 @@ PARAMS = {
         type="string",
         pattern=r"^/.+",
         title="Domain",
+        **form_choices("domain"),
         description="HSDS domain, at the endpoint of the connection hsds_default",
     ),
     "dataset": Param(
@@ -43,6 +44,7 @@ PARAMS = {
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         section="Where to",
         title="Bucket",
+        **form_choices("s3 bucket"),
         description="Without s3://, at the endpoint of the connection aws_default; it should send no S3 events",
     ),
     "prefix": Param(

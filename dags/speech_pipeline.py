@@ -17,6 +17,7 @@ from storeside.operators import (
     S3EventsTrigger,
     SqsLeaseS3EventsOperator,
     SqsSettleSpeechEventsOperator,
+    form_choices,
 )
 
 QUEUE = "recordings-events"
@@ -38,6 +39,7 @@ PARAMS = {
         type="string",
         pattern=r"^(s3|gs|az|oci|ais)://[^/]+$",
         title="Bucket of recordings",
+        **form_choices("bucket"),
         description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
     ),
     "prefix": Param(

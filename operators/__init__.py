@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from storeside.operators.charts import chart_url_pattern as chart_url_pattern
     from storeside.operators.clickhouse import S3ToClickHouseOperator as S3ToClickHouseOperator
     from storeside.operators.doctor import CheckConnectionsOperator as CheckConnectionsOperator
+    from storeside.operators.forms import check_form as check_form
+    from storeside.operators.forms import form_choices as form_choices
     from storeside.operators.hooks.aistore import AIStoreHook as AIStoreHook
     from storeside.operators.hooks.hsds import HSDSHook as HSDSHook
     from storeside.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
@@ -64,6 +66,7 @@ _NAMES = {
     "operators.charts": ("chart_url_pattern",),
     "operators.clickhouse": ("S3ToClickHouseOperator",),
     "operators.doctor": ("CheckConnectionsOperator",),
+    "operators.forms": ("check_form", "form_choices"),
     "operators.hooks.aistore": ("AIStoreHook",),
     "operators.hooks.hsds": ("HSDSHook",),
     "operators.hsds": ("HSDSExportDatasetOperator", "HSDSImportDatasetOperator"),

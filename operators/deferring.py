@@ -9,9 +9,10 @@ from datetime import timedelta
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator, get_current_context
+from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
+from storeside.operators.forms import FormOperator
 from storeside.transfer.keys import Expression
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ WAITS_FOR = "waits_for"
 TRIGGERER_SECONDS = 10.0
 
 
-class DeferringOperator(BaseOperator):
+class DeferringOperator(FormOperator):
     """Applies `execution_timeout` to deferred tasks, too: Airflow 3.3 applies it only in workers.
 
     The time starts again with each deferral. After a timeout the operator calls the trigger's `on_kill`, as when a

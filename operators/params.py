@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
+from storeside.operators.forms import form_choices
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import ReadOptions, TableOptions
 from storeside.transfer.request import RESERVED
@@ -15,6 +16,7 @@ BUCKET: Final = Param(
     type="string",
     pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
     title="Bucket",
+    **form_choices("s3 bucket"),
     description="Without s3://, at the endpoint of the connection aws_default",
 )
 KEYS: Final = Param(

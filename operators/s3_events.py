@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
 from storeside.operators.clickhouse import LoadOperator
 from storeside.operators.deprecated import without_effect
 from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.transfer import clickhouse_client, clients, ledger_connection, sqs_client
 from storeside.operators.links import QueuePageLink
 from storeside.operators.shared import as_bool, as_list, as_number, ledger, run_key
@@ -169,7 +170,7 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
     return list(found)
 
 
-class QueueOperator(BaseOperator):
+class QueueOperator(FormOperator):
     """Base of the operators for one queue.
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue

@@ -9,13 +9,14 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger, Scope
 from storeside.operators.aistore import AISTransformBucketOperator, transformer_command
 from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.movement import Movement, MovementOperator
@@ -52,7 +53,7 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
         return replace(super().options(), keeps_result=False)
 
 
-class _ManifestOperator(BaseOperator):
+class _ManifestOperator(FormOperator):
     """Base of the manifest operators: bucket, facts and connections.
 
     :param bucket: URI of the AIStore bucket whose audio the manifest describes

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
 from storeside.operators.charts import chart_at
 from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.storage import backend, connection_of, profile, store
 from storeside.operators.links import BenchmarksPageLink
 from storeside.operators.movement import MovementOperator
@@ -126,7 +125,7 @@ class StorageCopyBucketOperator(MovementOperator):
             self._job.stop.set()
 
 
-class StorageTuneOperator(BaseOperator):
+class StorageTuneOperator(FormOperator):
     """Measures which transfer settings are fastest for an endpoint, by object size, and stores them for later copies.
 
     It writes objects below ``storeside-measurements/`` in the buckets and deletes them again. Returns its
@@ -188,7 +187,7 @@ class StorageTuneOperator(BaseOperator):
             self._stop.set()
 
 
-class StorageBenchmarkOperator(BaseOperator):
+class StorageBenchmarkOperator(FormOperator):
     """Compares backends, with the requests of the published comparison of OCI's APIs: `storeside.measure.backends`.
 
     It writes each measurement to ``storeside.backend_benchmark``, the medians to the log, and a chart of the medians

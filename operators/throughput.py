@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.operators.charts import chart_at
 from storeside.operators.deprecated import warn_of
 from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink
 from storeside.operators.outcome import check_policy
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from storeside.measure.throughput.load import Load
 
 
-class AISMeasureThroughputOperator(BaseOperator):
+class AISMeasureThroughputOperator(FormOperator):
     """Measures a cluster with AIStore's own load generator, `aisloader`, which runs where the task runs.
 
     The connection's extra ``aisloader`` is the loader's path; without it the loader must be on the PATH.

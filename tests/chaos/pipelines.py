@@ -21,6 +21,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack import demo, s3
 from storeside.stack.airflow_api import FINAL
 from tests.chaos.rig import Rig
+from tests.support import allow_in_forms
 from tests.transfers import parquet
 
 ROWS = 12
@@ -91,6 +92,7 @@ class Pipeline:
         if self.bucket not in names:
             self.s3.create_bucket(Bucket=self.bucket)
         patiently(lambda: self.api.request("PATCH", f"dags/{self.dag}", json={"is_paused": False}), 120)
+        patiently(lambda: allow_in_forms(self.api, buckets=["s3://*", "ais://*"]))
 
     def produce(self) -> None:
         """Put the objects, as far as is allowed at each moment."""

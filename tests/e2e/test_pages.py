@@ -486,10 +486,13 @@ def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client
         tab.goto(failed(site, "events", queue=queue.rpartition("/")[2]))
         assert tab.get_by_role("button", name="Retry").count() == 0
         tab.get_by_role("link", name="Send back dead letters (2)…").click()
+    tab.get_by_role("button", name="Read the dead letters").click()
     tab.get_by_role("cell", name="no <b>table</b>").first.wait_for()
     tab.get_by_role("row", name="second").get_by_role("checkbox").check()
     tab.get_by_role("button", name="Send the chosen ones back").click()
     tab.get_by_text("1 sent back").wait_for()
+    tab.get_by_role("button", name="Read the dead letters").click()
+    tab.get_by_role("cell", name="no <b>table</b>").first.wait_for()
     (message,) = sqs_client.receive_message(QueueUrl=queue, WaitTimeSeconds=5)["Messages"]
     assert message["Body"] == "second"
     assert tab.get_by_role("cell", name="no <b>table</b>").count() == 1

@@ -262,14 +262,21 @@ def test_no_page_shows_a_secret(
         ("/", {}, "Data movement"), ("/movement", {"place": used.bucket}, "data.marked"), ("/live", runs[0], ""),
         ("/run", runs[0], "data.marked"), ("/run", {**runs[0], "status": "failed"}, "bad.csv.gz"),
         *(("/run", run, run["run"]) for run in runs[1:]),
-        ("/objects", {"text": "bad", **where}, "bad.csv.gz"), ("/queues", queue, queue["queue"]),
+        ("/objects", {"text": "bad", **where}, "bad.csv.gz"), ("/queues", queue, queue["queue"].rpartition("/")[2]),
         *(("/object", {"object": name, **where}, name) for name in ("good.csv", "bad.csv.gz")),
-        ("/dead-letters", queue, "a dead letter"), ("/quality", {}, "expect_x"), ("/benchmarks", {}, "Benchmarks"),
+        ("/dead-letters", queue, "Read the dead letters"), ("/quality", {}, "expect_x"),
+        ("/benchmarks", {}, "Benchmarks"),
         ("/audio", {"bucket": str(audio), "object": "speech.wav"}, "WAVE"),
     ]  # fmt: skip
     assert {path for path, _, _ in pages} == {path for method, path in ROUTES if method == "get"}
-    for path, query, part in pages:
-        answer = visitor.get(f"{airflow.url('airflow')}/storeside{path}", params=query, timeout=30)
+    visitor.headers["Origin"] = airflow.url("airflow")
+    pages.append(("/dead-letters", queue, "a dead letter"))
+    for n, (path, query, part) in enumerate(pages):
+        address = f"{airflow.url('airflow')}/storeside{path}"
+        if n == len(pages) - 1:
+            answer = visitor.post(address, data=query, timeout=30)
+        else:
+            answer = visitor.get(address, params=query, timeout=30)
         assert answer.status_code == 200, (path, query, answer.text[-500:])
         assert part.encode() in answer.content, (path, query)
         said = answer.content + repr(answer.headers).encode()

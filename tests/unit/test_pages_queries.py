@@ -418,6 +418,11 @@ def test_queues_have_the_dags_that_take_their_messages(client: Client) -> None:
     assert queues.dags(Tables(client), "q") == ["d", "e"]
     assert queues.dags(Tables(client, {"e", "f"}), "q") == ["e"]
     assert queues.dags(Tables(client, set()), "q") == []
+    for queue in ("q", "other", "third"):
+        client.fill("queue_depths", queue=queue, visible=1)
+    assert [row["queue"] for row in queues.queues(Tables(client, {"e"}))] == ["q"]
+    assert [row["queue"] for row in queues.queues(Tables(client))] == ["other", "q", "third"]
+    assert queues.queues(Tables(client, set())) == []
 
 
 def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> None:
@@ -443,6 +448,38 @@ def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> No
         ("ais · 8", 80, 1), ("s3 · 8", 20, 0.25), ("s3 · 16", 40, 0.5),
     ]  # fmt: skip
     assert "backend_benchmark" not in benchmarks.missing(tables)
+
+
+@pytest.mark.parametrize("name", ["100%", "%s", "{all_dags:Bool}", "it's", "a`b"])
+def test_columns_of_benchmarks_may_have_any_name(client: Client, name: str) -> None:
+    client.command("DROP TABLE storeside.backend_benchmark")
+    column = name.replace("`", "\\`")
+    client.command(
+        f"CREATE TABLE storeside.backend_benchmark (`{column}` String, seconds Float64)"
+        " ENGINE = MergeTree ORDER BY tuple()"
+    )
+    client.fill("backend_benchmark", **{name: "x", "seconds": 1.0})
+    client.fill("backend_benchmark", **{name: "y", "seconds": 3.0})
+    (chart,) = benchmarks.charts(Tables(client))
+    assert chart.by == (name,)
+    assert [(bar.label, bar.value) for bar in chart.bars] == [("x", 1.0), ("y", 3.0)]
+    assert benchmarks.charts(Tables(client, {"d"})) == [], "its rows belong to no DAG"
+
+
+def test_queues_of_the_same_name_differ_and_show_no_account(client: Client) -> None:
+    urls = [f"https://sqs.eu-west-3.amazonaws.com/{end}" for end in ("11/a", "11/b", "22/a")]
+    for url in urls:
+        client.fill("queue_depths", queue=url, visible=1)
+    found = queues.queues(Tables(client))
+    labels = {row["queue"]: row["label"] for row in found}
+    assert labels[urls[1]] == "b"
+    first, second = labels[urls[0]], labels[urls[2]]
+    assert first != second
+    assert not any("11" in label.partition("~")[0] or "amazonaws" in label for label in labels.values())
+    for url, label in labels.items():
+        assert queues.url(found, label) == queues.url(found, url) == url
+    assert queues.url(found, "a") == "", "it could be either"
+    assert queues.label(found, "https://sqs/33/c") == "c"
 
 
 def test_the_matrix_of_transforms_is_charted(client: Client) -> None:

@@ -17,7 +17,8 @@ from storeside.stack.settings import CHECKOUT
 FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
-    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "LoadOperator", "MovementOperator", "QueueOperator",
+    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FormOperator", "LoadOperator", "MovementOperator",
+    "QueueOperator",
     # Operators defer to these by themselves.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
 }  # fmt: skip
@@ -64,6 +65,8 @@ def test_the_exports() -> None:
         "TRANSFORMER_IMAGE",
         "TableOptions",
         "chart_url_pattern",
+        "check_form",
+        "form_choices",
         "only_when",
         "params",
         "transformer_command",
