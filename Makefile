@@ -114,6 +114,11 @@ else
 	@$(PYTHON) -m pytest $(ARGS)
 endif
 
+.PHONY: coverage
+coverage: $(STAMP) ## lines that the unit tests do not run; ARGS="tests/integration -k events" other tests
+	@$(PYTHON) -m coverage run -m pytest $(or $(ARGS),tests/unit)
+	@$(PYTHON) -m coverage report
+
 .PHONY: chaos
 chaos: $(STAMP) ## tests that kill nodes and servers, then 300 faults over 20,000 objects; ARGS="--faults 30 --objects 2000"
 	@$(STACK) build

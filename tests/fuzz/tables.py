@@ -104,7 +104,7 @@ def read_text(content: bytes, rng: random.Random) -> None:
         held.sample(_SAMPLE)
     for name in ("csv", "jsonl"):
         with contextlib.suppress(LoadObjectError):
-            for n, _record in enumerate(records(held.plain(), Format(name))):  # type: ignore[arg-type]
+            for n, _record in enumerate(records(held.plain(), Format(name))):
                 if n == 10_000:
                     break
 

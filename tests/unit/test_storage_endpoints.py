@@ -356,7 +356,8 @@ def test_a_cluster_that_does_not_let_in_says_so(
 )
 def test_a_clusters_s3_api_is_entered_with_its_certificate(given: dict[str, str], certificate: object) -> None:
     store = AIStoreStore(Cluster("https://proxy:51080", **given), "b", 2)  # type: ignore[arg-type]
-    assert store.client.meta.config.client_cert == certificate
+    config: Any = store.client.meta.config
+    assert config.client_cert == certificate
 
 
 def test_virtual_host_style_where_only_path_style_works() -> None:
