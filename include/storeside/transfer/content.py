@@ -134,6 +134,8 @@ class Content(io.RawIOBase):
             yield from body.iter_chunks(CHUNK)
         except BotoCoreError as e:
             raise s3_error(e, self.bucket, self.key) from e
+        finally:
+            body.close()
 
     def plain(self) -> Any:
         """Return the decompressed content as a file that can be read once."""
@@ -209,6 +211,9 @@ class _Body:
     def close(self) -> None:
         """Release the connection."""
         self._body.close()
+
+    def __del__(self) -> None:
+        self._body.close()  # most readers stop at the first row that is wrong
 
 
 class _Decompressed:
