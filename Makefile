@@ -118,6 +118,11 @@ endif
 compose-test: $(STAMP) ## build the images, run docker-compose.yaml in containers, and remove it; ARGS="-k demo" some of it
 	@$(PYTHON) -m pytest -p no:cacheprovider tests/containers $(ARGS)
 
+.PHONY: coverage
+coverage: $(STAMP) ## lines that the unit tests do not run; ARGS="tests/integration -k events" other tests
+	@$(PYTHON) -m coverage run -m pytest $(or $(ARGS),tests/unit)
+	@$(PYTHON) -m coverage report
+
 .PHONY: chaos
 chaos: $(STAMP) ## tests that kill nodes and servers, then 300 faults over 20,000 objects; ARGS="--faults 30 --objects 2000"
 	@$(STACK) build

@@ -32,7 +32,8 @@ def run(conf: dict[str, Any], task_params: dict[str, Any] | None = None, **param
 
 
 def field(kind: str, default: Any = None) -> Param:
-    types = {list: "array", str: "string"}.get(type(default), ["null", "string", "array"])
+    kinds: dict[type, str | list[str]] = {list: "array", str: "string"}
+    types = kinds.get(type(default), ["null", "string", "array"])
     return Param(default, type=types, **forms.form_choices(kind))
 
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import requests
 
-from storeside.aistore.etl import CLASS_IMAGE
+from storeside.aistore.spec import CLASS_IMAGE
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.cli import IMAGES
 from storeside.stack.podrunner import component

@@ -20,6 +20,7 @@ from storeside.transfer.errors import (
     TransferTransientError,
 )
 from storeside.transfer.formats import compression_of, is_hadoop_snappy
+from storeside.transfer.snappy import Snappy
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -133,6 +134,8 @@ class Content(io.RawIOBase):
             yield from body.iter_chunks(CHUNK)
         except BotoCoreError as e:
             raise s3_error(e, self.bucket, self.key) from e
+        finally:
+            body.close()
 
     def plain(self) -> Any:
         """Return the decompressed content as a file that can be read once."""
@@ -180,7 +183,7 @@ def opened(file: Any, kind: str) -> Any:
     if kind == "bz2":  # pyarrow fails if the second member is empty
         return _Decompressed(bz2.open(file))
     if kind in ("snappy", "hadoop-snappy"):
-        return _Snappy(file, kind)
+        return Snappy(file, kind)
     return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
 
 
@@ -209,6 +212,9 @@ class _Body:
         """Release the connection."""
         self._body.close()
 
+    def __del__(self) -> None:
+        self._body.close()  # most readers stop at the first row that is wrong
+
 
 class _Decompressed:
     """A decompressing file; all its errors are OSErrors."""
@@ -236,77 +242,3 @@ class _Decompressed:
     def close(self) -> None:
         """Let go of what it reads from."""
         self._file.close()
-
-
-class _Snappy:
-    """A snappy stream, in the framing format or in Hadoop's format; pyarrow has no reader for either.
-
-    https://github.com/google/snappy/blob/main/framing_format.txt; Hadoop writes blocks with their decompressed length
-    and, in them, pieces with their compressed length, both big-endian.
-    """
-
-    closed = False
-    _MOST = 64 << 20
-
-    def __init__(self, file: Any, kind: str) -> None:
-        self._file = file
-        self._blocks = self._framed() if kind == "snappy" else self._hadoop()
-        self._block = io.BytesIO()
-
-    def read(self, size: int) -> bytes:
-        """Return up to `size` bytes; none at the end."""
-        while not (content := self._block.read(size)):
-            if (block := next(self._blocks, None)) is None:
-                return b""
-            self._block = io.BytesIO(block)
-        return content
-
-    def readable(self) -> bool:
-        """Tell that it can be read."""
-        return True
-
-    def close(self) -> None:
-        """Let go of what it reads from."""
-        self._file.close()
-
-    def _framed(self) -> Iterator[bytes]:
-        while head := self._file.read(4):
-            body = self._exactly(int.from_bytes(head[1:], "little"))
-            if head[0] == 0:
-                yield _unsnapped(body[4:])
-            elif head[0] == 1:
-                yield body[4:]
-            elif head[0] < 0x80:
-                raise OSError(f"snappy stream has an unknown chunk {head[0]:#x}")
-
-    def _hadoop(self) -> Iterator[bytes]:
-        while head := self._file.read(4):
-            left = int.from_bytes(head, "big")
-            while left > 0:
-                piece = _unsnapped(self._exactly(int.from_bytes(self._exactly(4), "big")))
-                left -= len(piece)
-                yield piece
-
-    def _exactly(self, size: int) -> bytes:
-        content = self._file.read(size) if size <= self._MOST else b""
-        if len(content) < size:
-            raise OSError("snappy stream is cut off, or none")
-        return bytes(content)
-
-
-def _unsnapped(block: bytes) -> bytes:
-    """Return the content of a raw snappy block, which begins with its length."""
-    import pyarrow as pa
-
-    length = shift = 0
-    for byte in block[:5]:
-        length |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    if length > _Snappy._MOST:
-        raise OSError("snappy stream has a block that is too long")
-    try:
-        return bytes(pa.decompress(block, decompressed_size=length, codec="snappy", asbytes=True))
-    except pa.ArrowException as e:
-        raise OSError(str(e)) from e
