@@ -12,7 +12,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.operators.errors import airflow_errors
-from storeside.operators.hooks.transfer import clickhouse_client, clients, ledger_connection, source
+from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection, source
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
@@ -197,7 +197,7 @@ class S3ToClickHouseOperator(LoadOperator):
             )
             self._transfer = Transfer(
                 request, *clients(aws, clickhouse), run_key(context),
-                ledger=clickhouse_client(ledger_connection(clickhouse)),
+                ledger=ledger_client(ledger_connection(clickhouse), clickhouse),
             )  # fmt: skip
             prepared = self._transfer.prepare()
             if prepared.planned:

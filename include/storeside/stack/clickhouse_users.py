@@ -21,14 +21,10 @@ ENGINES = (
     *("Buffer", "Dictionary", "GenerateRandom", "Join", "Log", "MaterializedView", "Memory", "Merge", "Null"),
     *("S3", "Set", "StripeLog", "TinyLog", "View", "WindowView"),
 )
-# No engine that writes to other tables later, as Buffer does without asking for a right.
-_LOADS = (
-    "SHOW, SELECT, INSERT, ALTER TABLE, CREATE DATABASE, CREATE TABLE, CREATE TEMPORARY TABLE, DROP TABLE, "
-    "OPTIMIZE, SYSTEM FLUSH LOGS ON *.*",
-    "READ ON S3",
-    *(f"TABLE ENGINE ON {engine}" for engine in ("MergeTree", "ReplacingMergeTree", "Null")),
+_TABLES = (
+    "SHOW, SELECT, INSERT, ALTER TABLE, ALTER VIEW, CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP, TRUNCATE, "
+    "OPTIMIZE"
 )
-_TABLES = "SHOW, SELECT, INSERT, ALTER TABLE, ALTER VIEW, CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP, TRUNCATE"
 GRANTS: Mapping[str, tuple[str, ...]] = {
     USER: (
         "SHOW, SELECT, INSERT, ALTER TABLE, ALTER VIEW, ALTER DATABASE, CREATE DATABASE, CREATE TABLE, CREATE VIEW, "
@@ -38,17 +34,24 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
         "READ, WRITE ON S3",
         *(f"TABLE ENGINE ON {engine}" for engine in ENGINES),
     ),
-    LOADER: _LOADS,
+    LOADER: (
+        "SHOW, SELECT, INSERT, ALTER TABLE, CREATE DATABASE, CREATE TABLE, DROP TABLE, OPTIMIZE ON *.*",
+        "CREATE TEMPORARY TABLE, SYSTEM FLUSH LOGS ON *.*",
+        # No engine that writes to another table later, as Buffer does without asking for a right.
+        "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON Null",
+        "READ ON S3",
+    ),
     LEDGER: (
-        *(f"{_TABLES}, OPTIMIZE, SYSTEM MERGES ON {database}.*" for database in OURS),
+        *(f"{_TABLES} ON {database}.*" for database in OURS),
         "SELECT ON system.*",
         "CREATE TEMPORARY TABLE, SYSTEM FLUSH LOGS ON *.*",
+        "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON View",
         "READ ON S3",
-        *(f"TABLE ENGINE ON {engine}" for engine in ("MergeTree", "ReplacingMergeTree", "Null", "View")),
     ),
     PAGES: (
-        *(f"SHOW, SELECT ON {database}.*" for database in (DATABASE, "speech")),
-        *(f"SELECT ON system.{table}" for table in ("tables", "columns", "settings", "databases")),
+        "SHOW, SELECT ON storeside.*",
+        "SHOW, SELECT ON speech.*",
+        "SELECT ON system.tables, SELECT ON system.columns, SELECT ON system.settings",
     ),
 }
 # Rights in `*.*` that do not hold in the databases of the ledger.
