@@ -127,7 +127,7 @@ def ledger() -> Any:
     return clickhouse("CLICKHOUSE_LEDGER_USER", "CLICKHOUSE_LEDGER_PASSWORD")
 
 
-def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWORD") -> Any:
+def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWORD") -> Any:  # noqa: S107 - names of variables
     """Return a client of the ClickHouse that the environment names, with the login in these two variables.
 
     Raises TransferInputError when ClickHouse does not answer.
