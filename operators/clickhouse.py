@@ -17,7 +17,7 @@ from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
-from storeside.transfer.options import Batches, ReadOptions, TableOptions
+from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
@@ -43,6 +43,7 @@ class LoadOperator(MovementOperator):
     :param read: `ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples
     :param table_options: `TableOptions`: how a new table is created, types of columns, system columns
     :param batch_bytes: bytes of objects in one batch, which is loaded and published together
+    :param limits: `LoadLimits`: what one object may cost; an object that exceeds a limit fails alone
     :param aws_conn_id: connection to S3. Its extras may tell ClickHouse how to reach S3: ``clickhouse_collection`` is
         a named collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint when it differs
         from the worker's. Without a collection ClickHouse uses its own environment or role. With
@@ -78,6 +79,7 @@ class LoadOperator(MovementOperator):
         read: ReadOptions | None = None,
         table_options: TableOptions | None = None,
         batch_bytes: int = 1 << 30,
+        limits: LoadLimits | None = None,
         deferrable: bool = True,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
@@ -96,6 +98,7 @@ class LoadOperator(MovementOperator):
         self.read = read or ReadOptions()
         self.table_options = table_options or TableOptions()
         self.batch_bytes = batch_bytes
+        self.limits = limits or LoadLimits()
         self.deferrable = deferrable
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
@@ -122,6 +125,7 @@ class LoadOperator(MovementOperator):
             read=self.read,
             table_options=self.table_options,
             batches=Batches(bytes=self.batch_bytes),
+            limits=self.limits,
             **more,
         )
 

@@ -67,12 +67,20 @@ BOOT_GRANTS = (
     f"CREATE DATABASE ON {DATABASE}.*",
 )
 
+_PROFILES = {LOADER: "loader", PAGES: "reader"}
+_LOADS_SHARE = 0.8
+
 _XML = """\
 <clickhouse>
   <profiles>
     <default/>
     <boot><max_sessions_for_user>1</max_sessions_for_user></boot>
-    <reader><readonly>2</readonly></reader>
+    <loader><max_memory_usage_for_user>{loader_memory}</max_memory_usage_for_user></loader>
+    <reader>
+      <readonly>2</readonly>
+      <max_memory_usage>{reader_memory}</max_memory_usage>
+      <max_execution_time>30</max_execution_time>
+    </reader>
   </profiles>
   <quotas><default/></quotas>
   <users>
@@ -96,21 +104,29 @@ _USER = """\
     </{name}>"""
 
 
-def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...]) -> str:
-    """Return users.xml for these users, with hashes of their passwords; readers of S3 may use the `collections`."""
+def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory: int) -> str:
+    """Return users.xml for these users, with hashes of their passwords; readers of S3 may use the `collections`.
+
+    `memory` is the server's limit in bytes: all loads together leave some of it to the ledger and to the pages.
+    """
     named = tuple(f"NAMED COLLECTION ON {name}" for name in collections)
     users = [
         _USER.format(
             name=name,
             digest=hashlib.sha256(password.encode()).hexdigest(),
-            profile="reader" if name == PAGES else "default",
+            profile=_PROFILES.get(name, "default"),
             database="default" if name == LOADER else DATABASE,
             grants=_queries("GRANT", GRANTS[name] + (named if name in READERS else ()))
             + _queries("REVOKE", REVOKED.get(name, ())),
         )
         for name, password in passwords.items()
     ]
-    return _XML.format(boot=_queries("GRANT", BOOT_GRANTS), users="\n".join(users))
+    return _XML.format(
+        boot=_queries("GRANT", BOOT_GRANTS),
+        users="\n".join(users),
+        loader_memory=int(memory * _LOADS_SHARE),
+        reader_memory=memory // 4,
+    )
 
 
 def _queries(verb: str, rights: tuple[str, ...]) -> str:
