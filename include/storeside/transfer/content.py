@@ -13,6 +13,7 @@ from storeside.copying.errors import passes
 from storeside.transfer.errors import (
     DELETED,
     DENIED,
+    LimitError,
     LoadObjectError,
     NoAccessError,
     TransferError,
@@ -21,6 +22,7 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.formats import compression_of, is_hadoop_snappy
 from storeside.transfer.snappy import Snappy
+from storeside.transfer.watch import excess
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -61,10 +63,12 @@ class Content(io.RawIOBase):
     """An object as a seekable file; every read is one request for exactly these bytes.
 
     With `etag` it is that version of the object; if the object has another version, a read raises LoadObjectError.
+    `most` is the number of bytes that it may have when it is decompressed; 0 is no limit.
     """
 
-    def __init__(self, client: S3Client, bucket: str, key: str, size: int, etag: str = "") -> None:
+    def __init__(self, client: S3Client, bucket: str, key: str, size: int, etag: str = "", most: int = 0) -> None:
         self.client, self.bucket, self.key, self.size, self.etag = client, bucket, key, size, etag
+        self.most = most
         self._position = 0
 
     def readable(self) -> bool:
@@ -138,9 +142,13 @@ class Content(io.RawIOBase):
             body.close()
 
     def plain(self) -> Any:
-        """Return the decompressed content as a file that can be read once."""
+        """Return the decompressed content as a file that can be read once.
+
+        A read raises LimitError when the content is longer than it may be.
+        """
         kind = self.compression
-        return opened(_Body(self._get(), self), kind)
+        file = opened(_Body(self._get(), self), kind)
+        return _Limited(file, self.most) if kind and self.most else file
 
     def sample(self, most: int) -> bytes:
         """Return the first bytes, decompressed; a text that is longer ends with its last whole line."""
@@ -234,6 +242,31 @@ class _Decompressed:
             raise
         except (lzma.LZMAError, EOFError, ValueError, pa.ArrowException) as e:
             raise OSError(str(e)) from e
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def close(self) -> None:
+        """Let go of what it reads from."""
+        self._file.close()
+
+
+class _Limited:
+    """A file that may have a number of bytes, and no more."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, file: Any, most: int) -> None:
+        self._file, self._most, self._read = file, most, 0
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end. Raises LimitError."""
+        content = bytes(self._file.read(size))
+        self._read += len(content)
+        if reason := excess(0, self._read, rows=0, size=self._most):
+            raise LimitError(reason)
+        return content
 
     def readable(self) -> bool:
         """Tell that it can be read."""
