@@ -25,6 +25,7 @@ PORTS = (
     "ais_proxy",
     "ais_proxy_control",
     "ais_proxy_data",
+    "authn",
 )
 TARGET_PORTS = ("public", "control", "data")
 SECRETS = (
@@ -35,10 +36,16 @@ SECRETS = (
     "airflow_jwt",
     "s3_access_key",
     "s3_secret_key",
+    "authn_key",
+    "authn_admin",
+    "authn_airflow",
+    "authn_clickhouse",
+    "authn_transformer",
+    "ais_join",
 )
 # Random bytes of a secret, whose text is a third longer. HS512, with which Airflow signs its tokens, needs a key of
 # at least 64 bytes (RFC 7518, section 3.2).
-_SECRET_BYTES = {"airflow_jwt": 48}
+_SECRET_BYTES = {"airflow_jwt": 48, "authn_key": 48, "ais_join": 48}
 
 
 class StackError(Exception):
@@ -63,7 +70,8 @@ def free_ports(count: int) -> list[int]:
 class Stack:
     """The recorded choices of one embedded stack.
 
-    `state` is the only folder that running processes write to; `cache` keeps what is built once.
+    `state` is the only folder that running processes write to; `cache` keeps what is built once. In a `secure` stack
+    AIStore asks for a token of AuthN, and its nodes sign what they send each other.
     """
 
     state: Path
@@ -71,9 +79,10 @@ class Stack:
     targets: int
     ports: dict[str, int]
     secrets: dict[str, str] = field(repr=False)
+    secure: bool = False
 
     @classmethod
-    def create(cls, folder: Path, targets: int) -> Stack:
+    def create(cls, folder: Path, targets: int, secure: bool = False) -> Stack:
         """Choose free ports and random secrets for a new stack below `folder`."""
         names = [*PORTS, *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS)]
         return cls(
@@ -81,7 +90,8 @@ class Stack:
             cache=folder / "cache",
             targets=targets,
             ports=dict(zip(names, free_ports(len(names)), strict=True)),
-            secrets={name: secrets.token_urlsafe(_SECRET_BYTES.get(name, 24)) for name in SECRETS},
+            secrets={name: _secret(name) for name in SECRETS},
+            secure=secure,
         )
 
     @classmethod
@@ -93,8 +103,10 @@ class Stack:
             return None
         missing = [name for name in PORTS if name not in record["ports"]]  # an older version of Storeside wrote it
         record["ports"].update(zip(missing, free_ports(len(missing)), strict=True))
+        fresh = {name: _secret(name) for name in SECRETS if name not in record["secrets"]}
+        record["secrets"].update(fresh)
         stack = cls(state=folder / "state", cache=folder / "cache", **record)
-        if missing:
+        if missing or fresh:
             stack.save()
         return stack
 
@@ -112,6 +124,10 @@ class Stack:
     def url(self, port: str, scheme: str = "http") -> str:
         """Return the loopback URL of a recorded port, such as ``http://127.0.0.1:41233``."""
         return f"{scheme}://{HOST}:{self.ports[port]}"
+
+
+def _secret(name: str) -> str:
+    return secrets.token_urlsafe(_SECRET_BYTES.get(name, 24))
 
 
 def default_folder() -> Path:

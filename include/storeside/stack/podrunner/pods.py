@@ -158,6 +158,8 @@ class Pod:
         environment["PATH"] = os.pathsep.join([programs, environment.get("PATH", os.defpath)])
         environment.update((name, self._fill(value)) for name, value in image.environment.items())
         environment.update((entry["name"], entry.get("value", "")) for entry in self._container.get("env", ()))
+        with suppress(FileNotFoundError):
+            environment["AIS_AUTHN_TOKEN"] = self._cluster.settings.pod_token.read_text()
         return environment | {"HOSTNAME": self.name}
 
     # ---- running
