@@ -109,10 +109,14 @@ test: $(STAMP) ## unit, integration and end-to-end tests against the embedded st
 	@$(STACK) build
 ifeq ($(ARGS),)
 	@$(PYTHON) -m pytest tests/unit -n 2
-	@$(PYTHON) -m pytest tests/e2e tests/integration -n 2
+	@$(PYTHON) -m pytest tests/e2e tests/integration tests/attacks -n 2
 else
 	@$(PYTHON) -m pytest $(ARGS)
 endif
+
+.PHONY: compose-test
+compose-test: $(STAMP) ## build the images, run docker-compose.yaml in containers, and remove it; ARGS="-k demo" some of it
+	@$(PYTHON) -m pytest -p no:cacheprovider tests/containers $(ARGS)
 
 .PHONY: chaos
 chaos: $(STAMP) ## tests that kill nodes and servers, then 300 faults over 20,000 objects; ARGS="--faults 30 --objects 2000"

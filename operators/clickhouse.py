@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from storeside.operators.deprecated import FlatLoadArguments
 from storeside.operators.errors import airflow_errors
-from storeside.operators.hooks.transfer import clients, source
-from storeside.operators.movement import MovementOperator
+from storeside.operators.hooks.transfer import clickhouse_client, clients, ledger_connection, source
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
-from storeside.transfer.options import Batches, ReadOptions, TableOptions
+from storeside.transfer.options import Batches
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
     from storeside.transfer.engine import Prepared
+    from storeside.transfer.options import ReadOptions, TableOptions
     from storeside.transfer.request import Request
 
 
-class LoadOperator(MovementOperator):
+class LoadOperator(FlatLoadArguments):
     """Base of the operators that load into ClickHouse: their arguments, and how they end.
 
     :param bucket: bucket, without ``s3://``
@@ -83,7 +84,7 @@ class LoadOperator(MovementOperator):
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(read=read, table_options=table_options, **kwargs)
         self.bucket = bucket
         self.keys = keys
         self.table = table
@@ -93,8 +94,6 @@ class LoadOperator(MovementOperator):
         self.on_bad_rows = on_bad_rows
         self.on_overwrite = on_overwrite
         self.on_failed_objects = on_failed_objects
-        self.read = read or ReadOptions()
-        self.table_options = table_options or TableOptions()
         self.batch_bytes = batch_bytes
         self.deferrable = deferrable
         self.aws_conn_id = aws_conn_id
@@ -195,7 +194,10 @@ class S3ToClickHouseOperator(LoadOperator):
                 retry_failed=as_bool(self.retry_failed, "retry_failed"),
                 overlap_seconds=self.overlap_seconds,
             )
-            self._transfer = Transfer(request, *clients(aws, clickhouse), run_key(context))
+            self._transfer = Transfer(
+                request, *clients(aws, clickhouse), run_key(context),
+                ledger=clickhouse_client(ledger_connection(clickhouse)),
+            )  # fmt: skip
             prepared = self._transfer.prepare()
             if prepared.planned:
                 self._loader = "push" if prepared.push else "pull"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import requests
 
 from storeside.aistore.buckets import Bucket, list_aistore
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.operators.forms import VARIABLE
+from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
@@ -113,6 +117,17 @@ def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
         parameters={"run": run, "destination": str(destination)},
     )
     return dict(found.result_rows)
+
+
+def allow_in_forms(api: AirflowApi, **lists: list[str]) -> None:
+    """Set the Variable that says what forms may name; lists that are not given keep their defaults."""
+    value = {"key": VARIABLE, "value": json.dumps(lists)}
+    try:
+        api.request("POST", "variables", json=value)
+    except requests.HTTPError as e:
+        if e.response.status_code != requests.codes.conflict:
+            raise
+        api.request("PATCH", f"variables/{VARIABLE}", json=value)
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str, interval: float = 0.1) -> Any:

@@ -107,7 +107,7 @@ def of_airflow(site: Site, few: int, many_rows: int, many_recordings: int) -> No
 def _rows(site: Site, count: int) -> dict[str, Any]:
     prefix = f"{uuid.uuid4().hex}/"
     site.put(s3.TABLES, ((f"{prefix}{n:06}.csv", f"n,word\n{n},x\n".encode()) for n in range(count)))
-    return {"bucket": s3.TABLES, "keys": prefix, "table": f"storeside.t_{prefix[:-1]}"}
+    return {"bucket": s3.TABLES, "keys": prefix, "table": f"data.t_{prefix[:-1]}"}
 
 
 def _speech(site: Site, count: int) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _speech(site: Site, count: int) -> dict[str, Any]:
 
 def history(site: Site, runs: int, rounds: int) -> None:
     """Compare a run without a history with one after `runs` of them, in Airflow's database and in the ledger."""
-    nothing = {"bucket": s3.TABLES, "keys": f"{uuid.uuid4().hex}/", "table": "storeside.nothing"}
+    nothing = {"bucket": s3.TABLES, "keys": f"{uuid.uuid4().hex}/", "table": "data.nothing"}
     site.run(LOAD, **nothing)
     before = statistics.median(site.run(LOAD, **nothing) for _ in range(rounds))
     _remember(site, runs)
@@ -159,7 +159,7 @@ def stream(gigabytes: float) -> None:
     with tempfile.TemporaryDirectory(dir=default_folder()) as folder, big_object.serve(size) as (endpoint, rows):
         access = S3(endpoint, "x", "y", s3.REGION, "big")
         with transfer.serve(Path(folder), access) as server:
-            table = "storeside.stream"
+            table = "data.stream"
             server.client.command(f"CREATE TABLE {table} (n UInt64, word String) ENGINE = MergeTree ORDER BY n")
             before = server.begin()
             run = server.ours(do="load", keys=[big_object.KEY], form="csv", table=table, loader="push")

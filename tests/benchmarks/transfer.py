@@ -27,7 +27,8 @@ from typing import Any
 import psutil
 
 from storeside.stack.clickhouse import MEMORY_RATIO
-from storeside.stack.clickhouse_server import DATABASE, USER, Config
+from storeside.stack.clickhouse_server import Config
+from storeside.stack.clickhouse_users import DATABASE, USER
 from storeside.stack.probes import answers
 from storeside.stack.settings import CHECKOUT, HOST, default_folder, free_ports
 from tests.benchmarks import listing_server, measure, taxi, transfer_peers, versitygw

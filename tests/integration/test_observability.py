@@ -56,7 +56,7 @@ def packages() -> Path:
 
 @pytest.fixture(scope="module")
 def seen(stack: Stack, clickhouse: Any, s3_client: S3Client, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    bucket, table = unique("observed"), "storeside." + unique("observed").replace("-", "_")
+    bucket, table = unique("observed"), "data." + unique("observed").replace("-", "_")
     for name in (bucket, f"{bucket}-copy"):
         s3_client.create_bucket(Bucket=name)
     s3_client.put_object(Bucket=bucket, Key="in/a.csv", Body=b"n,x\n1,a\n2,b\n")

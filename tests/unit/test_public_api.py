@@ -17,7 +17,8 @@ from storeside.stack.settings import CHECKOUT
 FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
-    "DeferringOperator", "EngineTrigger", "LoadOperator", "MovementOperator", "QueueOperator",
+    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FormOperator", "LoadOperator", "MovementOperator",
+    "QueueOperator",
     # Operators defer to these by themselves.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
 }  # fmt: skip
@@ -46,6 +47,7 @@ def test_the_exports() -> None:
         "ClickHouseStageManifestOperator",
         "Csv",
         "EtlSpec",
+        "Expression",
         "GXValidateManifestOperator",
         "HSDSExportDatasetOperator",
         "HSDSHook",
@@ -63,6 +65,8 @@ def test_the_exports() -> None:
         "TRANSFORMER_IMAGE",
         "TableOptions",
         "chart_url_pattern",
+        "check_form",
+        "form_choices",
         "only_when",
         "params",
         "transformer_command",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -21,8 +23,8 @@ from storeside.transformers.wire import LARGEST_KEPT, Channel
 def test_settings_have_defaults() -> None:
     found = Settings.from_environment({})
     assert found.workers == settings.usable_cpus() >= 1
-    assert (found.object_timeout, found.memory_limit, found.file_access) == (300, None, False)
-    assert found.largest_body == 16 << 30
+    assert (found.object_timeout, found.memory_limit, found.file_access) == (300, 4 << 30, False)
+    assert found.largest_body == 2 << 30
 
 
 def test_settings_come_from_the_environment() -> None:
@@ -36,9 +38,24 @@ def test_settings_come_from_the_environment() -> None:
             "AIS_AUTHN_TOKEN": "token",
             "SIDECAR_URL": "http://proxy/",
             "AIS_DIRECT_PUT_RETRIES": "0",
+            "MAX_BODY": "1Gi",
+            "AIS_MOUNTS": "/mnt/a:/mnt/b",
+            "AIS_NODES": "a:1,b:2",
+            "AIS_ETL_PROOF": "true",
+            "AIS_SOURCES": "10.0.0.0/8",
+            "NODE_IP": "10.1.1.1",
         }
     )
-    assert found == Settings(3, 1.5, 512 << 20, True, "http://target/secret", "token", "http://proxy/", 0)
+    given = Settings(3, 1.5, 512 << 20, True, "http://target/secret", "token", "http://proxy/", 0, 1 << 30)
+    assert found == dataclasses.replace(
+        given,
+        roots=("/mnt/a", "/mnt/b"),
+        nodes=frozenset(("a:1", "b:2")),
+        proof=True,
+        sources=("10.0.0.0/8",),
+        node_address="10.1.1.1",
+    )
+    assert Settings.from_json(json.loads(found.to_json())) == found
     assert found.largest_body == 512 << 20
     assert "secret" not in repr(found)
     assert "token" not in repr(found).replace("token=", "")
@@ -49,7 +66,7 @@ def test_settings_come_from_the_environment() -> None:
     [
         ("NUM_WORKERS", "0"), ("NUM_WORKERS", "two"), ("OBJECT_TIMEOUT", "0"), ("OBJECT_TIMEOUT", "inf"),
         ("OBJECT_TIMEOUT", "nan"), ("WORKER_MEMORY_LIMIT", "1.5Gi"), ("WORKER_MEMORY_LIMIT", "0"),
-        ("AIS_DIRECT_PUT_RETRIES", "-1"),
+        ("AIS_DIRECT_PUT_RETRIES", "-1"), ("MAX_BODY", "much"), ("AIS_SOURCES", "somewhere"),
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_named(name: str, text: str) -> None:

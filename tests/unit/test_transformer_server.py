@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -174,6 +175,7 @@ def start(
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
     environment |= {"NUM_WORKERS": "2", "ETL_DIRECT_FQN": "true", "AIS_DIRECT_PUT_RETRIES": "1"}
     environment |= {"AIS_TARGET_URL": target.url + SECRET} if target else {}
+    environment |= {"AIS_MOUNTS": tempfile.gettempdir(), "AIS_NODES": "127.0.0.1:1", "TRANSFORM_VARIABLES": "HANGING"}
     with log.open("wb") as file:
         process = subprocess.Popen(
             command, cwd=CHECKOUT, env=environment | variables, stdout=file, stderr=file, start_new_session=True

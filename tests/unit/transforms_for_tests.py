@@ -20,6 +20,7 @@ class Told:
     """Does what the name of the object says, such as ``any/folder/sleep-0.3``."""
 
     mime_type = "text/x-told"
+    needs = frozenset(("commands", "files"))
 
     def transform(self, source: Source, name: str, arguments: str) -> bytes | bytearray | memoryview | Result:
         verb, _, argument = name.rpartition("/")[2].partition("-")

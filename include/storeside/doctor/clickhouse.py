@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from storeside.doctor.findings import Finding, System
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import ACCESS_DENIED, code_of, plain
-from storeside.transfer.lock import STAGING
 from storeside.transfer.source import Source, literal
+from storeside.transfer.staging import STAGING
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

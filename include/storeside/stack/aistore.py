@@ -218,7 +218,7 @@ def _join_secret(stack: Stack) -> Path:
 
 
 def _write_join_secret(stack: Stack) -> None:
-    """Write the secret by which nodes prove that they belong to the cluster; AIStore refuses a file that others read."""
+    """Write the secret of joining nodes; AIStore refuses a file that others can read."""
     path = _join_secret(stack)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)

@@ -2,8 +2,8 @@
 
 AIStore runs ETLs only in Kubernetes mode, and that mode assumes a pod: a service account mounted at a fixed
 place below /var/run, and a network beyond loopback. Two changes let environment variables override both;
-without the variables the binary behaves as the stock one. The others repair faults of ETLs that end early;
-docs/aistore-bug-reports.md has the report of each.
+without the variables the binary behaves as the stock one. Another adds to each request for an ETL the proof that
+AIStore sent it. The others repair faults of ETLs that end early; docs/aistore-bug-reports.md has the report of each.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Patch:
         path.write_text(text)
 
 
+_PROOF_HEADER = 'http.Header{"Ais-Etl-Proof": {etlProof(%s.secret, etlRequest)}}'
+
 PATCHES = (
     Patch(
         module=CLIENT_GO,
@@ -95,7 +97,8 @@ PATCHES = (
             (
                 "\t\tif h.ClusterStarted() {\n"
                 '\t\t\treturn http.StatusServiceUnavailable, fmt.Errorf("%s: invalid %s post cluster startup",',
-                "\t\tif h.ClusterStarted() || (cmn.Rom.SignVerifyEnabled() && r.URL.Path != apc.URLPathMetasync.S) {\n"
+                "\t\tif h.ClusterStarted() || "
+                "(cmn.Rom.SignVerifyEnabled() && r.URL.Path != apc.URLPathMetasync.S) {\n"
                 '\t\t\treturn http.StatusServiceUnavailable, fmt.Errorf("%s: invalid %s post cluster startup",',
             ),
             (
@@ -189,6 +192,61 @@ PATCHES = (
                 "\tboot.pw = newPodWatcher(boot.pod.GetName(), comm.Xact())\n",
                 "\tboot.pw.xetl = comm.Xact()\n",
             ),
+            (
+                "\t\t_, boot := mgr.getByName(name)\n\t\tif boot == nil {\n",
+                "\t\tcomm, boot := mgr.getByName(name)\n\t\tif boot == nil {\n",
+            ),
+            (
+                "\t\tpipeline.Join(boot.schema + boot.addr)\n",
+                '\t\tpipeline.Join(boot.schema + boot.addr + "?etl_proof="'
+                " + etlProof(comm.GetSecret(), etlRequest))\n",
+            ),
+        ),
+    ),
+    # Requests for an ETL carry nothing that shows that AIStore sent them, so everybody who reaches the pod's port can
+    # make it fetch and store objects. They now carry a keyed hash, whose key is the secret that AIStore gives to the
+    # pod. A client that AIStore redirects to a pod (hpull) gets a hash that is valid for its own request only.
+    Patch(
+        module=MODULE,
+        file="ext/etl/communicator.go",
+        sha256="de0480bf3f347f260d2b2beb364753583def332c4b59d17759190264f7a166f0",
+        replacements=(
+            ('\t"context"\n', '\t"context"\n\t"crypto/hmac"\n\t"crypto/sha256"\n\t"encoding/hex"\n'),
+            ('\t"net/url"\n', '\t"net/url"\n\t"strings"\n'),
+            (
+                "func (c *baseComm) GetSecret() string   { return c.secret }\n",
+                "func (c *baseComm) GetSecret() string   { return c.secret }\n"
+                "\n"
+                "// what the proof of all requests but redirected ones is of\n"
+                'const etlRequest = "request"\n'
+                "\n"
+                "func etlProof(secret, of string) string {\n"
+                "\tmac := hmac.New(sha256.New, []byte(secret))\n"
+                "\tmac.Write([]byte(of))\n"
+                "\treturn hex.EncodeToString(mac.Sum(nil))\n"
+                "}\n",
+            ),
+            (
+                "\t\treqArgs.Path = apc.ETLDownload\n",
+                "\t\treqArgs.Path = apc.ETLDownload\n\t\treqArgs.Header = " + _PROOF_HEADER % "pc" + "\n",
+            ),
+            (
+                "\t\tBase:   pc.podURI,\n\t\tPath:   path,\n\t\tHeader: http.Header{},\n",
+                "\t\tBase:   pc.podURI,\n\t\tPath:   path,\n\t\tHeader: " + _PROOF_HEADER % "pc" + ",\n",
+            ),
+            (
+                "\t\tBodyR:  http.NoBody,\n\t\tHeader: http.Header{},\n",
+                "\t\tBodyR:  http.NoBody,\n\t\tHeader: " + _PROOF_HEADER % "rc" + ",\n",
+            ),
+            (
+                "\turl := cos.JoinQuery(cos.JoinPath(rc.podURI, path), query)\n",
+                "\turl := cos.JoinQuery(cos.JoinPath(rc.podURI, path), query)\n"
+                '\tmark := "?"\n'
+                '\tif strings.Contains(url, "?") {\n'
+                '\t\tmark = "&"\n'
+                "\t}\n"
+                '\turl += mark + "etl_proof=" + etlProof(rc.secret, strings.TrimPrefix(url, rc.podURI))\n',
+            ),
         ),
     ),
     # The manager got the communicator before its xaction existed, and kept it when the xaction could not be made:
@@ -215,6 +273,11 @@ PATCHES = (
                 "\t\treturn nil, err\n"
                 "\t}\n",
             ),
+            (
+                "\t\t\tName:  DirectPut,\n",
+                '\t\t\tName:  "AIS_ETL_PROOF",\n\t\t\tValue: "true",\n'
+                "\t\t}, corev1.EnvVar{\n\t\t\tName:  DirectPut,\n",
+            ),
         ),
     ),
     # A panic in the listing left the manager's lock held for ever: every later start, stop and listing then hung.
@@ -237,6 +300,10 @@ PATCHES = (
         file="ext/etl/websocket_comm.go",
         sha256="35e786ff978639333bf8a8596be46679c1ff988461917e3e6838ec159ffd5804",
         replacements=(
+            (
+                "websocket.DefaultDialer.Dial(ws.podURI, nil)\n",
+                "websocket.DefaultDialer.Dial(ws.podURI, " + _PROOF_HEADER % "ws" + ")\n",
+            ),
             (
                 "\tfor _, session := range ws.sessions {\n"
                 "\t\tsession.Finish(cmn.ErrXactUserAbort)\n"
@@ -284,9 +351,9 @@ PATCHES = (
             ),
         ),
     ),
-    # The code that signs requests between nodes and checks the proof of a joining node is complete in 5.0, but off, so
-    # that clusters of 4.x can be upgraded node by node. Without it, everyone who reaches a node's intra-cluster port is
-    # taken for a node. Our clusters never have nodes of 4.x.
+    # The code that signs requests between nodes and checks the proof of a joining node is complete in 5.0, but off,
+    # so that clusters of 4.x can be upgraded node by node. Without it, everyone who reaches a node's intra-cluster
+    # port is taken for a node. Our clusters never have nodes of 4.x.
     Patch(
         module=MODULE,
         file="cmn/config.go",
@@ -309,7 +376,12 @@ PATCHES = (
                 "\treturn on || !svs.graceExpired(cur.last)\n",
             ),
             (
-                "\tcur := svs.cur.Load()\n\n\tif !on || cur.on != on {\n\t\treturn false\n\t}\n\treturn svs.graceExpired(cur.last)\n",
+                "\tcur := svs.cur.Load()\n"
+                "\n"
+                "\tif !on || cur.on != on {\n"
+                "\t\treturn false\n"
+                "\t}\n"
+                "\treturn svs.graceExpired(cur.last)\n",
                 "\treturn on\n",
             ),
         ),
@@ -324,7 +396,7 @@ PATCHES = (
             replacements=(
                 (
                     f"\tp.{handler}(w, r, false /*isPub*/)\n",
-                    f"\tif {exempt}cmn.Rom.SignVerifyEnabled() && !p.ensureIntraControl(w, r, false /*from primary*/) {{\n"
+                    f"\tif {exempt}cmn.Rom.SignVerifyEnabled() && !p.ensureIntraControl(w, r, false) {{\n"
                     "\t\treturn\n"
                     "\t}\n"
                     f"\tp.{handler}(w, r, false /*isPub*/)\n",

@@ -1,8 +1,8 @@
 """AIStore's AuthN as a component, its users, and the tokens that other components read from files.
 
-A secure stack has three users besides AuthN's own administrator. `airflow` may do everything with the cluster, because
-AIStore lets only administrators start ETLs. `clickhouse` reads objects. `transformer` puts objects: the facts that a
-transform makes besides its result.
+A secure stack has three users besides AuthN's own administrator. `airflow` may do everything with the cluster,
+because AIStore lets only administrators start ETLs. `clickhouse` reads objects. `transformer` puts objects: the facts
+that a transform makes besides its result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROLES = {
     "clickhouse": _GET | _HEAD | _HEAD_BUCKET | _LIST,
     "transformer": _PUT | _HEAD_BUCKET,
 }
-# Users whose token is in a file: ClickHouse and ETLs cannot log in. `up` renews a token in the second half of its life.
+# ClickHouse and ETLs cannot log in: their tokens are in files. `up` renews a token in the second half of its life.
 _TOKEN_USERS = ("clickhouse", "transformer")
 _TOKEN_SECONDS = 90 * 24 * 3600
 

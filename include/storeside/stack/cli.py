@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside.stack import airflow, authn, clickhouse, hsds, ports, s3
-from storeside.stack.clickhouse_server import USER
+from storeside.stack.clickhouse_users import USER
 from storeside.stack.component import Component
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct
@@ -229,25 +229,24 @@ def clients_environment(stack: Stack) -> dict[str, str]:
 
 
 def _components(stack: Stack, part: str) -> list[Component]:
-    if part == "s3":
-        return s3.components(stack)
-    if part == "clickhouse":
-        return clickhouse.components(stack)
     if part in hsds.PARTS:
         return hsds.components(stack, part, _tell)
-    if part == "authn":
-        from storeside.stack import aistore_build
-
-        return authn.components(stack, aistore_build.build(stack.cache, _tell)) if stack.secure else []
     if part == "podrunner":
         from storeside.stack.podrunner import component as podrunner
 
         return podrunner.components(stack, IMAGES)
-    if part == "aistore":
-        from storeside.stack import aistore, aistore_build
+    if part in ("authn", "aistore"):
+        return _of_aistore(stack, part)
+    return {"s3": s3, "clickhouse": clickhouse, "airflow": airflow}[part].components(stack)
 
-        return aistore.components(stack, aistore_build.build(stack.cache, _tell))
-    return airflow.components(stack)
+
+def _of_aistore(stack: Stack, part: str) -> list[Component]:
+    from storeside.stack import aistore, aistore_build
+
+    if part == "authn" and not stack.secure:
+        return []
+    binary = aistore_build.build(stack.cache, _tell)
+    return authn.components(stack, binary) if part == "authn" else aistore.components(stack, binary)
 
 
 def _part(name: str) -> str:

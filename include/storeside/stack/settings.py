@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,9 @@ TARGET_PORTS = ("public", "control", "data")
 SECRETS = (
     "supervisor",
     "clickhouse",
+    "clickhouse_loader",
+    "clickhouse_ledger",
+    "clickhouse_pages",
     "airflow_admin",
     "airflow_viewer",
     "airflow_jwt",
@@ -50,6 +54,11 @@ _SECRET_BYTES = {"airflow_jwt": 48, "authn_key": 48, "ais_join": 48}
 
 class StackError(Exception):
     """The embedded stack cannot carry out the request; the message is one line with reason and remedy."""
+
+
+def _new(names: Iterable[str]) -> dict[str, str]:
+    """Return new random secrets."""
+    return {name: secrets.token_urlsafe(_SECRET_BYTES.get(name, 24)) for name in names}
 
 
 def free_ports(count: int) -> list[int]:
@@ -90,7 +99,7 @@ class Stack:
             cache=folder / "cache",
             targets=targets,
             ports=dict(zip(names, free_ports(len(names)), strict=True)),
-            secrets={name: _secret(name) for name in SECRETS},
+            secrets=_new(SECRETS),
             secure=secure,
         )
 
@@ -101,12 +110,13 @@ class Stack:
             record = json.loads((folder / "state" / "stack.json").read_text())
         except FileNotFoundError:
             return None
-        missing = [name for name in PORTS if name not in record["ports"]]  # an older version of Storeside wrote it
+        # An older version of Storeside, which had fewer of them, may have written it.
+        missing = [name for name in PORTS if name not in record["ports"]]
         record["ports"].update(zip(missing, free_ports(len(missing)), strict=True))
-        fresh = {name: _secret(name) for name in SECRETS if name not in record["secrets"]}
-        record["secrets"].update(fresh)
+        unknown = [name for name in SECRETS if name not in record["secrets"]]
+        record["secrets"].update(_new(unknown))
         stack = cls(state=folder / "state", cache=folder / "cache", **record)
-        if missing or fresh:
+        if missing or unknown:
             stack.save()
         return stack
 
@@ -124,10 +134,6 @@ class Stack:
     def url(self, port: str, scheme: str = "http") -> str:
         """Return the loopback URL of a recorded port, such as ``http://127.0.0.1:41233``."""
         return f"{scheme}://{HOST}:{self.ports[port]}"
-
-
-def _secret(name: str) -> str:
-    return secrets.token_urlsafe(_SECRET_BYTES.get(name, 24))
 
 
 def default_folder() -> Path:

@@ -32,15 +32,15 @@ from storeside.transfer.errors import (
     remedy,
 )
 from storeside.transfer.formats import BY_WORKER, compression_by_name
-from storeside.transfer.loads import LONG_STATEMENT, Batch, Loaded, Loads, Planned
-from storeside.transfer.lock import STAGING
-from storeside.transfer.parquet import facts
+from storeside.transfer.loads import LONG_STATEMENT, Batch, Loaded, Planned
+from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.reader import USUAL, How, Reader, Work, statements
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import sample_columns, whole_columns
 from storeside.transfer.schema import Column, wider
 from storeside.transfer.source import identifier
+from storeside.transfer.staging import STAGING
 from storeside.transfer.statement import text_reading
 from storeside.transfer.table import LOAD_ID, Destination, existing, publish
 
@@ -62,7 +62,7 @@ class BatchLoad:
         self.batch = batch
         self.request = work.request
         self.client = work.client
-        self.loads = Loads(self.client, work.transfer, self.request.table, self.request.source, work.run_id)
+        self.loads = work.loads
         self.reader = Reader(work, self.loads, pushed=work.push_all or batch.pushed)
         self._tables_made = 0
         self.destination: Destination
@@ -352,7 +352,7 @@ class BatchLoad:
     def _columns(self, o: Planned) -> list[Column]:
         """Return an object's columns; ClickHouse reads the whole object if it can."""
         if not self.work.form.is_text:
-            return list(facts(self.reader.content(o)).shape.columns)
+            return list(ParquetObject(self.reader.content(o)).facts().shape.columns)
         if self.reader.pushed or not self.work.form.is_native:
             return sample_columns(self.client, self.request, self.work.form, [self.reader.content(o)])
         return whole_columns(self.client, self.request, self.work.form, o.key)

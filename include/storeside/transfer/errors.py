@@ -95,6 +95,7 @@ BUSY = "it cannot be read for now"
 
 # https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
 UNKNOWN_TABLE = 60
+UNKNOWN_DATABASE = 81
 SUPPORT_IS_DISABLED = 344
 TABLE_EXISTS = 57
 DIFFERENT_STRUCTURE = 122

@@ -18,7 +18,7 @@ from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
 from storeside.transfer.formats import Format, compression_by_name
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned
 from storeside.transfer.nulls import miscounted, possible, present, wanted
-from storeside.transfer.parquet import Facts, Nested, Shape, facts
+from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape
 from storeside.transfer.push import pieces, push
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column, is_nullable, structure
@@ -70,6 +70,7 @@ class Work:
     token: str
     run_id: str
     client: Client
+    loads: Loads
     s3: Any
     push_all: bool
     stop: threading.Event = field(default_factory=threading.Event)
@@ -142,10 +143,10 @@ class Reader:
             reading = text_reading(form, destination, how.rest, empty_nulls=self._empties)
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         alike: dict[tuple[Shape, frozenset[Nested], bool], Group] = {}
-        for o, told in zip(objects, self._footers(objects), strict=True):
+        for o, (parquet, told) in zip(objects, self._footers(objects), strict=True):
             try:
-                is_wrong = bool(told.rows) and miscounted(self.content(o), told)
-                nulls = self._nulls(o, told, destination, all_structs=is_wrong)
+                is_wrong = bool(told.rows) and miscounted(parquet, told)
+                nulls = self._nulls(parquet, told, destination, all_structs=is_wrong)
                 how_read = (told.shape, nulls, is_wrong)
                 if how_read not in alike:
                     reading = parquet_reading(
@@ -162,7 +163,9 @@ class Reader:
     def _empties(self) -> bool:
         return self.request.read.on_null_nested == "empty"
 
-    def _nulls(self, o: Planned, told: Facts, destination: Destination, *, all_structs: bool) -> frozenset[Nested]:
+    def _nulls(
+        self, parquet: ParquetObject, told: Facts, destination: Destination, *, all_structs: bool
+    ) -> frozenset[Nested]:
         """Return the object's lists, maps and structs that are NULL somewhere, if that matters for the table.
 
         With `all_structs`, the footer's counts do not tell which structs may be NULL.
@@ -172,7 +175,7 @@ class Reader:
         targets = {column.name: destination.type_of(column.name) for column in told.shape.columns}
         among = wanted(told.shape, targets, refuse=not self._empties)
         doubted = [nested for nested in among if all_structs and nested.kind == "struct"]
-        return present(self.content(o), [*doubted, *possible(told, (n for n in among if n not in doubted))])
+        return present(parquet, [*doubted, *possible(told, (n for n in among if n not in doubted))])
 
     def check_unchanged(self, objects: Sequence[Planned]) -> None:
         """Compare the versions of objects with those in the listing. Raises LoadObjectError."""
@@ -196,14 +199,12 @@ class Reader:
         """Return a new id for a statement that fills a staging table."""
         return queries.query_id(table, next(self._queries))
 
-    def _footers(self, objects: Sequence[Planned]) -> Iterator[Facts]:
-        """Yield the facts in the footers of Parquet objects."""
+    def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[ParquetObject, Facts]]:
+        """Yield Parquet objects with the facts in their footers, which ClickHouse reads if there are several."""
         if self.pushed or len(objects) == 1:
             for o in objects:
-                try:
-                    yield facts(self.content(o))
-                except LoadObjectError as e:
-                    raise about(e, o.key) from e
+                parquet = ParquetObject(self.content(o))
+                yield parquet, _facts(parquet)
             return
         source, only = self._source(objects, "ParquetMetadata")
         rows = self.client.query(
@@ -223,9 +224,10 @@ class Reader:
             rows_in_footer, shape, nulls, in_groups = found[path]
             if in_groups != rows_in_footer:
                 raise about(LoadObjectError(OTHER_ROWS.format(rows_in_footer, in_groups)), o.key)
+            parquet = ParquetObject(self.content(o))
             if shape not in self.work.shapes:
-                self.work.shapes[shape] = facts(self.content(o)).shape
-            yield Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls))
+                self.work.shapes[shape] = _facts(parquet).shape
+            yield parquet, Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls))
 
     def _source(
         self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"
@@ -375,6 +377,13 @@ class Reader:
                 raise about(e, planned.key) from e
             loaded.append(o if o.rows >= 0 else replace(o, rows=read))
         return loaded
+
+
+def _facts(parquet: ParquetObject) -> Facts:
+    try:
+        return parquet.facts()
+    except LoadObjectError as e:
+        raise about(e, parquet.content.key) from e
 
 
 def _declared(told: Facts, destination: Destination) -> tuple[tuple[str, int], ...]:

@@ -15,7 +15,7 @@ from .audio_input import open_input
 from .audio_limits import Limits
 from .containers.stated import Stated
 from .formats import AudioFormat
-from .transformer import Data
+from .transformer import Data, open_source
 
 _Samples: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 SILENCE_DBFS = -200.0
@@ -86,7 +86,7 @@ def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> Audio
 def _digest(source: str | bytes | bytearray | memoryview) -> str:
     if not isinstance(source, str):
         return hashlib.sha256(source).hexdigest()
-    with open(source, "rb", buffering=0) as data:
+    with open(open_source(source), "rb", buffering=0) as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 from typing import TypeAlias
 
 from . import audio_errors as errors
 from .containers.stated import Stated
 from .containers.survey import survey
+from .transformer import open_source
 
 # libav's names of the containers that hold audio and cannot refer to other files. Playlists (hls, concat,
 # dash, sdp) are left out on purpose: they make libav open files that a recording's author names.
@@ -29,7 +29,7 @@ def open_input(source: str | bytes | bytearray | memoryview) -> Input:
     """
     # By descriptor, so that the file has no name: otherwise libav would guess the format from the name and resolve
     # references against it.
-    data: Input = _File(os.open(source, os.O_RDONLY | os.O_CLOEXEC)) if isinstance(source, str) else _Content(source)
+    data: Input = _File(open_source(source)) if isinstance(source, str) else _Content(source)
     try:
         if not data.read(1):
             raise errors.empty()

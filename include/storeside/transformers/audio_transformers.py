@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class AudioTranscode:
     """Transcodes each object to one format."""
 
+    opens_source = True
+
     def __init__(self, target: AudioFormat, limits: Limits) -> None:
         from .audio import engine
 
@@ -35,6 +37,7 @@ class AudioTranscode:
 class AudioProbe:
     """Replaces each object by facts about it, as one line of JSON."""
 
+    opens_source = True
     mime_type = "application/json"
 
     def __init__(self, limits: Limits) -> None:
@@ -54,6 +57,8 @@ class AudioTranscodeProbe:
 
     `complete`, `declared_seconds` and `ignored` describe the source.
     """
+
+    opens_source = True
 
     def __init__(self, target: AudioFormat, limits: Limits) -> None:
         from . import audio_facts

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import urlsplit
 
 from aistore.sdk.const import HEADER_DIRECT_PUT_LENGTH, HEADER_NODE_URL
 from aistore.sdk.errors import InvalidPipelineError
 from aistore.sdk.etl.webserver.utils import compose_etl_direct_put_url, parse_etl_pipeline
 
-from .http_client import DeliveryError, HttpClient
+from .http_client import DeliveryError, HttpClient, address_of, nodes_of
 from .job import Job
+from .settings import Settings
 from .transformer import Data
 
 # Our own servers' statuses for an object that fails again if it is tried again.
@@ -17,11 +19,12 @@ _FINAL = 422
 
 
 class DirectPut:
-    """Delivers results over `client`; `target_url` is the target's address for this ETL."""
+    """Delivers results over `client`: to AIStore's nodes with the ETL's secret, to the next ETL without."""
 
-    def __init__(self, client: HttpClient, target_url: str) -> None:
+    def __init__(self, client: HttpClient, settings: Settings) -> None:
         self._client = client
-        self._target_url = target_url
+        self._target_url = settings.target_url
+        self._nodes = nodes_of(settings)
 
     def deliver(self, job: Job, data: Data) -> int | bytes:
         """Put a result where the job's pipeline says; raises DeliveryError.
@@ -32,6 +35,7 @@ class DirectPut:
             url, rest = parse_etl_pipeline(job.pipeline)
         except InvalidPipelineError as e:
             raise DeliveryError(f"pipeline {job.pipeline!r}: {e}") from e
+        self._require_node(url)
         # Bytes, because names need not be UTF-8. The next ETL gets the same path that AIStore would send.
         path = os.fsencode(f"{job.bucket}/{job.object}" if job.bucket else job.object)
         url = compose_etl_direct_put_url(url, self._target_url, path, job.arguments)
@@ -41,3 +45,14 @@ class DirectPut:
         if answer.status == 200:
             return answer.body or len(data)
         raise DeliveryError(f"direct put: {answer.reason}", final=answer.status == _FINAL)
+
+    def _require_node(self, url: str) -> None:
+        """Raise DeliveryError for an address that would get the ETL's secret and is not one of AIStore's nodes."""
+        try:
+            parts = urlsplit(url)
+            is_node = address_of(parts) in self._nodes
+        except ValueError as e:
+            raise DeliveryError(f"pipeline {url!r}: {e}", final=True) from e
+        # The next ETL of a pipeline is an address without a path.
+        if parts.path and not is_node:
+            raise DeliveryError(f"direct put: {parts.netloc} is no node of AIStore: AIS_NODES lists them")

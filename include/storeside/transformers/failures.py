@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-_MARK = "storeside-failure "
+MARK = "storeside-failure "
 _REASON_LENGTH = 500
 
 
@@ -33,13 +33,13 @@ class Failure:
         """Return the journal's line, without its line end: always one line, whatever name and reason hold."""
         fields = asdict(self)
         fields["reason"] = self.reason[:_REASON_LENGTH]
-        return _MARK + json.dumps(fields, separators=(",", ":"))
+        return MARK + json.dumps(fields, separators=(",", ":"))
 
 
 def parse(log: str) -> Iterator[Failure]:
     """Yield the failures in a server's log; all other lines, truncated ones included, are skipped."""
     for line in log.splitlines():
-        _, mark, text = line.partition(_MARK)
+        _, mark, text = line.partition(MARK)
         if not mark:
             continue
         try:

@@ -27,6 +27,7 @@ from .audio_errors import AudioError
 from .audio_input import CONTAINERS, open_input
 from .audio_limits import Limits
 from .ffmpeg_settings import FfmpegSettings
+from .isolation import COMMANDS
 from .transformer import Data, Source
 
 _PIECE_BYTES = 1 << 20
@@ -48,6 +49,9 @@ class AudioFfmpeg:
     The constructor runs the command once, on a second of silence. Raises ValueError when that fails, and
     FileNotFoundError without ``ffmpeg`` or ``prlimit`` (of util-linux).
     """
+
+    needs = frozenset((COMMANDS,))
+    opens_source = True
 
     def __init__(self, settings: FfmpegSettings, limits: Limits) -> None:
         for tool in ("ffmpeg", "prlimit"):

@@ -1,6 +1,7 @@
 """A worker's HTTP requests: to targets, to the next ETL of a pipeline, and for sidecars.
 
 Connections are kept, one per server, and nothing is copied: with results of megabytes this is most of the work.
+A redirect is followed to the same server and to AIStore's nodes only.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
+from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from aistore.sdk.session_manager import resolve_ssl_config
-
+from .settings import Settings
 from .transformer import Data
 
 # Seconds without a byte after which a server counts as lost; the request is then repeated.
@@ -54,11 +55,13 @@ class Answer:
 
 
 class HttpClient:
-    """Requests over kept connections; transient errors are tried `retries` more times."""
+    """Requests over kept connections; transient errors are tried `settings.retries` more times."""
 
-    def __init__(self, retries: int, token: str = "") -> None:
-        self._retries = retries
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+    def __init__(self, settings: Settings) -> None:
+        self._retries = settings.retries
+        self._nodes = nodes_of(settings)
+        self._most = settings.largest_body
+        self._verify, self._certificate = settings.tls
         self._connections: dict[tuple[str, str], HTTPConnection] = {}
         self._tls: ssl.SSLContext | None = None
 
@@ -67,7 +70,7 @@ class HttpClient:
         delay = 1.0
         for left in range(self._retries, -1, -1):
             try:
-                answer = self._follow(method, url, body, {**self._headers, **(headers or {})})
+                answer = self._follow(method, url, body, headers or {})
                 if answer.status not in _BUSY or not left:
                     return answer
             except (OSError, HTTPException) as e:
@@ -86,8 +89,18 @@ class HttpClient:
             location = answer.headers.get("Location")
             if answer.status not in _REDIRECTS or not location:
                 return answer
-            url = urljoin(url, location)
+            url = self._redirected(url, location)
         return answer
+
+    def _redirected(self, url: str, location: str) -> str:
+        """Return the address that a server redirects to. Raises DeliveryError for one of another server."""
+        before, after = urlsplit(url), urlsplit(urljoin(url, location))
+        same = (before.scheme, before.netloc) == (after.scheme, after.netloc)
+        if not same and (after.scheme != before.scheme or address_of(after) not in self._nodes):
+            raise DeliveryError(
+                f"{before.netloc} redirects to {after.netloc}, which is no node of AIStore: AIS_NODES lists them"
+            )
+        return after.geturl()
 
     def _exchange(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Answer:
         parts = urlsplit(url)
@@ -116,7 +129,9 @@ class HttpClient:
             # A server that refuses the body answers before it has read it, and closes. No answer is an error too.
             connection.sock.settimeout(1)
         response = connection.getresponse()
-        answer = Answer(response.status, response.headers, response.read())
+        answer = Answer(response.status, response.headers, response.read(self._most + 1))
+        if len(answer.body) > self._most:
+            raise DeliveryError(f"the answer has more than {self._most} bytes (MAX_BODY)", final=True)
         if response.will_close:
             connection.close()
         else:
@@ -127,7 +142,7 @@ class HttpClient:
         if not parts.hostname:
             raise ValueError(f"{parts.geturl()!r} is not an address")
         if parts.scheme == "https":
-            self._tls = self._tls or _tls_context()
+            self._tls = self._tls or _tls_context(self._verify, self._certificate)
             tls = HTTPSConnection(parts.hostname, parts.port, timeout=_SILENCE, context=self._tls)
             tls.connect()
             return tls
@@ -144,13 +159,23 @@ def _corked(connection: socket.socket) -> Iterator[None]:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
 
-def _tls_context() -> ssl.SSLContext:
-    """Follow ``AIS_SKIP_VERIFY_CRT``, ``AIS_CLIENT_CA``, ``AIS_CRT`` and ``AIS_CRT_KEY``, as the SDK does."""
-    verify, certificate = resolve_ssl_config()
+def address_of(url: SplitResult) -> str:
+    """Return host and port of an address. Raises ValueError when the port is no number."""
+    return f"{url.hostname}:{url.port or (443 if url.scheme == 'https' else 80)}"
+
+
+def nodes_of(settings: Settings) -> frozenset[str]:
+    """Return the addresses (host:port) of AIStore's nodes: of the target, and those of the cluster map."""
+    if not settings.target_url:
+        return settings.nodes
+    return settings.nodes | {address_of(urlsplit(settings.target_url))}
+
+
+def _tls_context(verify: bool | str, certificate: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
     if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate:
-        context.load_cert_chain(*certificate)
+        context.load_cert_chain(*([certificate] if isinstance(certificate, str) else certificate))
     return context

@@ -12,6 +12,7 @@ from aistore.sdk.const import HEADER_DIRECT_PUT_LENGTH
 from .failures import Failure
 from .job import Job, from_pull, from_push
 from .pool import Content, Delivered
+from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def refusal(failure: Failure, status: HTTPStatus | None = None) -> HttpAnswer:
     return HttpAnswer(status, {"Content-Type": "text/plain; charset=utf-8"}, reason)
 
 
-def too_large(job: Job, limit: int) -> Failure:
+def too_large(job: Job, settings: Settings) -> Failure:
     """Return the failure of an object that the server does not accept."""
-    return job.failure(f"the object has more than {limit} bytes (WORKER_MEMORY_LIMIT)", final=True)
+    reason = f"the object has more than {settings.largest_body} bytes ({settings.body_limit})"
+    return job.failure(reason, final=True)

@@ -17,6 +17,9 @@ from .failures import Failure
 
 # <mountpath>/@<provider>/[<namespace>/]<bucket>/%ob/<object name>: AIStore's docs/on_disk_layout.md
 _FILE = re.compile(r"/@([a-z]+)/(?:(@[^/#]*)?(#[^/]*)/)?([^@#/][^/]*)/%ob/(.+)", re.DOTALL)
+_MOST_FIELDS = 100
+# Bytes of a control message; names and arguments that are too long for a worker are still reported by name.
+_LONGEST_MESSAGE = 1 << 20
 # Names that are too long for a file are stored under a digest that begins with this (fs/fntl.go).
 _SHORTENED = ".x"
 
@@ -59,13 +62,35 @@ class Job:
 
 def from_control_message(message: bytes) -> Job:
     """Read a WebSocket control message (ext/etl/websocket_comm.go). Raises BadRequestError."""
+    fields = _fields(message)
+    name, fqn, arguments, pipeline = (fields.get(key, "") for key in ("path", "fqn", "etl_args", "pipeline"))
+    job = _checked(Job(name, arguments=arguments.strip(), pipeline=pipeline))
+    return _in_file(job, fqn) if fqn else job
+
+
+def _fields(message: bytes) -> dict[str, str]:
     try:
-        control = json.loads(message.decode("utf-8", "surrogateescape"))
-        name, fqn, arguments, pipeline = (control.get(key, "") for key in ("path", "fqn", "etl_args", "pipeline"))
-        job = Job(str(name), arguments=str(arguments).strip(), pipeline=str(pipeline))
-    except (ValueError, AttributeError) as e:
+        if len(message) > _LONGEST_MESSAGE:
+            raise ValueError
+        fields = json.loads(message.decode("utf-8", "surrogateescape"))
+        if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+            raise ValueError
+    except (ValueError, RecursionError) as e:  # a parser of JSON recurses
         raise BadRequestError(f"not a control message of AIStore: {message[:100]!r}") from e
-    return _in_file(job, str(fqn)) if fqn else job
+    return fields
+
+
+def _checked(job: Job) -> Job:
+    """Return the job if its texts are what bytes decode to. Raises BadRequestError."""
+    for text in (job.object, job.arguments, job.pipeline):
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError as e:
+            name = job.object.encode(errors="backslashreplace").decode()
+            raise BadRequestError(f"{text[:100]!r} is not Unicode", name) from e
+    if "\0" in job.object:
+        raise BadRequestError(f"{job.object[:100]!r} is not a name of AIStore", job.object)
+    return job
 
 
 def from_push(raw_path: bytes, raw_query: bytes, pipeline: str) -> Job:
@@ -74,11 +99,11 @@ def from_push(raw_path: bytes, raw_query: bytes, pipeline: str) -> Job:
     # of the query, and %41 does not mean the letter A. The file's own name is exact.
     rest, mark, query = raw_query.rpartition(b"?")
     bucket, _, name = _decoded(raw_path.lstrip(b"/") + (b"?" + rest if mark else b"")).partition("/")
-    job = _with_query(Job(name or bucket, bucket if name else "", pipeline=pipeline), query)
+    job = _with_query(_checked(Job(name or bucket, bucket if name else "", pipeline=pipeline)), query)
     exact = _FILE.search(job.file)
     if exact is None or exact[5].startswith(_SHORTENED):
         return job
-    return replace(job, object=exact[5])
+    return _checked(replace(job, object=exact[5]))
 
 
 def from_pull(raw_path: bytes, raw_query: bytes, pipeline: str) -> Job:
@@ -87,11 +112,14 @@ def from_pull(raw_path: bytes, raw_query: bytes, pipeline: str) -> Job:
     parts = uname.split("/", 3)
     if len(parts) < 4 or not parts[3]:
         raise BadRequestError(f"{uname!r} does not name an object as provider/namespace/bucket/object", uname)
-    return _with_query(Job(parts[3], parts[2], uname=uname, pipeline=pipeline), raw_query)
+    return _with_query(_checked(Job(parts[3], parts[2], uname=uname, pipeline=pipeline)), raw_query)
 
 
 def _with_query(job: Job, raw_query: bytes) -> Job:
-    query = parse_qs(raw_query.decode("latin-1"), keep_blank_values=True, errors="surrogateescape")
+    try:
+        query = parse_qs(raw_query.decode("latin-1"), True, errors="surrogateescape", max_num_fields=_MOST_FIELDS)
+    except ValueError as e:
+        raise BadRequestError(f"the query has more than {_MOST_FIELDS} fields", job.object) from e
     fqn = query.get("etl_fqn", [""])[-1].strip()
     job = replace(
         job,
@@ -110,6 +138,12 @@ def _in_file(job: Job, fqn: str) -> Job:
     provider, cluster, namespace, bucket, _ = match.groups()
     uname = f"{provider}/{cluster or '@'}{namespace or '#'}/{bucket}/{job.object}"
     return replace(job, file=path, bucket=bucket, uname=job.uname or uname)
+
+
+def place_of(path: str) -> str:
+    """Return the part of an object's file's path that is the same below each mountpath; empty for other files."""
+    match = _FILE.search(path)
+    return path[match.start() :] if match else ""
 
 
 def _decoded(text: bytes) -> str:

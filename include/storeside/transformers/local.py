@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import os
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from . import worker_process
 from .failures import Failure
+from .isolation import VARIABLES
 from .job import Job
 from .pool import BrokenTransformError, Content, Outcome, Pool
 from .settings import Settings
@@ -41,12 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder = options.output or Path(dropped)
             _require_apart(options.files, folder)
             settings = Settings.from_environment()
+            os.environ.setdefault(VARIABLES, ",".join(os.environ))  # the user's own, who runs their own code
             worker_process.prepare(options.transform)
             local = dataclasses.replace(
                 settings,
                 workers=1,
                 file_access=True,
                 sidecar_url=settings.sidecar_url or folder.resolve().as_uri() + "/",
+                roots=("/",),
             )
             return asyncio.run(_try(options, local))
     except (BrokenTransformError, ValueError) as e:

@@ -25,6 +25,8 @@ class _Function:
     def __init__(self, function: Callable[[Source, str, str], Data | Result]) -> None:
         self.transform = function
         self.mime_type = getattr(function, "mime_type", DEFAULT_MIME_TYPE)
+        self.needs = getattr(function, "needs", ())
+        self.opens_source = getattr(function, "opens_source", False)
 
 
 def locate(name: str) -> tuple[str, str]:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from . import worker_process
 from .journal import Journal
-from .settings import LARGEST_OBJECT, Settings
+from .sender import Senders
+from .settings import Settings
 from .worker_process import BrokenTransformError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings.from_environment()
         if options.workers is not None:
             settings = dataclasses.replace(settings, workers=options.workers)
+        senders = Senders(settings)
         worker_process.prepare(options.transform)
     except ValueError as e:
         return _failed(str(e))
@@ -48,11 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(_serve(options, settings))
+                runner.run(_serve(options, settings, senders))
         else:
             from .server_threads import serve
 
-            serve(options.server, options.transform, settings, options.host, options.port)
+            serve(options.server, options.transform, settings, senders, (options.host, options.port))
     except BrokenTransformError as e:
         return _failed(f"transform {options.transform}: {e}")
     except KeyboardInterrupt:
@@ -60,15 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _serve(options: argparse.Namespace, settings: Settings) -> None:
+async def _serve(options: argparse.Namespace, settings: Settings, senders: Senders) -> None:
     import uvicorn
 
+    from .guard import Guard
     from .pool import Pool
     from .server_asgi import AsgiServer
 
     pool = Pool(options.transform, settings)
     config = uvicorn.Config(
-        AsgiServer(pool, settings, Journal()).app,
+        Guard(AsgiServer(pool, settings, Journal()).app, senders),
         host=options.host,
         port=options.port,
         access_log=False,
@@ -76,7 +79,8 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         lifespan="off",
         # No compression: frames are unmasked, and objects are compressed already.
         ws_per_message_deflate=False,
-        ws_max_size=LARGEST_OBJECT,
+        # An object that is too large by less than that is refused by its name; a larger one ends the connection.
+        ws_max_size=2 * settings.largest_body,
         ws_ping_interval=None,
         timeout_graceful_shutdown=_GRACE,
     )

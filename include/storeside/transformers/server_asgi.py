@@ -81,7 +81,7 @@ class AsgiServer:
             return self._failed(Job(e.object).failure(str(e), final=True))
         body = await self._body(request) if job.needs_content else b""
         if body is None:
-            return self._failed(too_large(job, self._settings.largest_body), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return self._failed(too_large(job, self._settings), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         outcome = await (await self._pool.submit(job, body))
         if isinstance(outcome, Failure):
             return self._failed(outcome)
@@ -145,7 +145,7 @@ class AsgiServer:
             return job, b""
         content = await _receive(socket)
         if len(content) > self._settings.largest_body:
-            return too_large(job, self._settings.largest_body), b""
+            return too_large(job, self._settings), b""
         return job, content
 
     async def _replies(self, socket: WebSocket, replies: Replies, places: asyncio.Semaphore) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import traceback
+from collections.abc import Mapping
 from concurrent.futures import Future
 from http import HTTPStatus
 from typing import IO, Any
@@ -18,22 +19,28 @@ from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
 from .job import BadRequestError, Job
 from .journal import Journal
 from .pool import Outcome, Pool
+from .sender import HEADER, Senders
 from .settings import Settings
 
+_CLOSE = {"Connection": "close"}
+# Statuses of requests whose body is not read.
+_UNREAD = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
-def serve(server: str, transform: str, settings: Settings, host: str, port: int) -> None:
+
+def serve(server: str, transform: str, settings: Settings, senders: Senders, address: tuple[str, int]) -> None:
     """Serve until terminated. Raises BrokenTransformError when the transform cannot be made."""
-    service = _Service(transform, settings)
-    {"flask": _serve_flask, "http": _serve_http}[server](service, host, port)
+    service = _Service(transform, settings, senders)
+    {"flask": _serve_flask, "http": _serve_http}[server](service, *address)
 
 
 class _Service:
     """A pool in its own thread, for threads that wait."""
 
-    def __init__(self, transform: str, settings: Settings) -> None:
+    def __init__(self, transform: str, settings: Settings, senders: Senders) -> None:
         self._transform = transform
         self._settings = settings
         self._journal = Journal()
+        self._senders = senders
         started: Future[tuple[asyncio.AbstractEventLoop, Pool]] = Future()
         threading.Thread(target=lambda: asyncio.run(self._run(started)), daemon=True).start()
         self._loop, self._pool = started.result()
@@ -53,15 +60,23 @@ class _Service:
             traceback.print_exc()
             os._exit(70)
 
-    def answer(self, method: str, target: str, pipeline: str, size: int, body: IO[bytes]) -> HttpAnswer:
-        """Answer one request, whose body has `size` bytes."""
+    def answer(
+        self, method: str, target: str, address: str, headers: Mapping[str, str], body: IO[bytes]
+    ) -> HttpAnswer:
+        """Answer one request from an address."""
+        if reason := self._senders.refusal(address, headers.get(HEADER, ""), target.encode("latin-1")):
+            return HttpAnswer(HTTPStatus.FORBIDDEN, _CLOSE, reason.encode())
+        pipeline, length = headers.get(HEADER_NODE_URL, ""), headers.get("Content-Length", "0")
+        if not length.isdecimal():
+            return HttpAnswer(HTTPStatus.BAD_REQUEST, _CLOSE, b"the body's length is missing")
+        size = int(length)
         path, _, query = target.partition("?")
         try:
             job = job_of(method, path.encode("latin-1"), query.encode("latin-1"), pipeline)
         except BadRequestError as e:
             return self._failed(Job(e.object).failure(str(e), final=True))
         if job.needs_content and size > self._settings.largest_body:
-            return self._failed(too_large(job, self._settings.largest_body), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return self._failed(too_large(job, self._settings), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         content = body.read(size) if job.needs_content else b""
         outcome = asyncio.run_coroutine_threadsafe(self._outcome(job, content), self._loop).result()
         if isinstance(outcome, Failure):
@@ -98,10 +113,8 @@ def _serve_flask(service: _Service, host: str, port: int) -> None:
             super()._register_routes()
 
         def _handle_request(self, path: str) -> Response:
-            pipeline = request.headers.get(HEADER_NODE_URL, "")
-            size = request.content_length or 0
-            target = request.environ["RAW_URI"]
-            made = service.answer(request.method, target, pipeline, size, request.stream)
+            target, address = request.environ["RAW_URI"], request.remote_addr or ""
+            made = service.answer(request.method, target, address, dict(request.headers), request.stream)
             return Response(bytes(made.content), made.status, dict(made.headers))
 
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # otherwise it logs a line for every object
@@ -129,12 +142,11 @@ def _serve_http(service: _Service, host: str, port: int) -> None:
                 self._answer()
 
             def _answer(self) -> None:
-                size = int(self.headers.get("Content-Length", 0))
-                pipeline = self.headers.get(HEADER_NODE_URL, "")
-                self._send(service.answer(self.command, self.path, pipeline, size, self.rfile))
+                address = self.client_address[0]
+                self._send(service.answer(self.command, self.path, address, self.headers, self.rfile))
 
             def _send(self, made: HttpAnswer) -> None:
-                if made.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                if made.status in _UNREAD:
                     self.close_connection = True  # its body has not been read
                 self.send_response(made.status)
                 for name, value in {**made.headers, "Content-Length": str(len(made.content))}.items():

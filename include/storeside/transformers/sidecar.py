@@ -8,17 +8,22 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .http_client import DeliveryError, HttpClient
 
+_AISTORE = "/v1/objects/"
+
 
 class Sidecars:
     """Stores sidecars below an address.
 
     `base` is ``http://proxy:51080/v1/objects/<bucket>/<prefix>`` for AIStore (its redirects to the targets are
     followed) or any other store that accepts a PUT, with a query if needed; or ``file:///folder/`` for local runs.
+    AIStore gets `token`; another store gets none.
     """
 
-    def __init__(self, base: str, client: HttpClient) -> None:
+    def __init__(self, base: str, client: HttpClient, token: str = "") -> None:
         self._parts = urlsplit(base)
         self._client = client
+        is_aistore = self._parts.path.startswith(_AISTORE)
+        self._headers = {"Authorization": f"Bearer {token}"} if token and is_aistore else {}
         if base and self._parts.scheme not in ("http", "https", "file"):
             raise ValueError(f"SIDECAR_URL={base!r} begins neither with http:// or https:// nor with file://")
 
@@ -32,6 +37,6 @@ class Sidecars:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
             return
-        answer = self._client.request("PUT", self._parts._replace(path=path).geturl(), content)
+        answer = self._client.request("PUT", self._parts._replace(path=path).geturl(), content, self._headers)
         if answer.status not in (200, 201, 204):
             raise DeliveryError(f"sidecar: {answer.reason}")

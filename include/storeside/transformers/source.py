@@ -6,42 +6,105 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 from urllib.parse import quote
 
+from . import decoder, wire
 from .http_client import DeliveryError, HttpClient
-from .job import Job
+from .job import Job, place_of
 from .settings import Settings
-from .transformer import Source
+from .transformer import Data
+
+# An object as its path, as a descriptor, or as its content.
+Given: TypeAlias = str | int | Data
 
 
 class Sources:
-    """Opens objects for a transformer, as their file or as their content."""
+    """Opens objects for a decoder that `takes` files as their paths, opened, or copied into memory."""
 
-    def __init__(self, settings: Settings, client: HttpClient) -> None:
+    def __init__(self, settings: Settings, client: HttpClient, takes: str) -> None:
         self._settings = settings
         self._client = client
+        self._takes = takes
+        self._roots = [os.path.realpath(root) for root in settings.roots]
 
     @contextmanager
-    def open(self, job: Job, content: bytes | memoryview) -> Iterator[Source]:
+    def open(self, job: Job, content: bytes | memoryview) -> Iterator[Given]:
         """Yield the object's file or content, and check that the file does not change in between.
 
         Raises DeliveryError when the object cannot be read completely.
         """
         if job.needs_content:
-            yield bytes(content)
+            yield content
         elif not job.file or _in_chunks(job.file):
             yield self._fetch(job)
-        elif self._settings.file_access:
-            with _opened(job.file) as descriptor:
+        elif not self._settings.file_access:
+            with self._opened(job.file) as descriptor:
+                content = self._read(descriptor)
+            yield content
+        else:
+            with self._opened(job.file) as descriptor:
                 before = _version(os.fstat(descriptor))
                 try:
-                    yield job.file
+                    with self._given(job.file, descriptor) as given:
+                        yield given
                 finally:  # also when the transform failed, which a changed file then explains
                     _require(job.file, before)
+
+    @contextmanager
+    def _given(self, path: str, descriptor: int) -> Iterator[Given]:
+        if self._takes == decoder.PATH:
+            yield path
+        elif self._takes == decoder.OPENED:
+            yield descriptor
         else:
-            with _opened(job.file) as descriptor:
-                content = _read(descriptor)
-            yield content
+            self._require_size(descriptor)
+            copy = wire.copied(descriptor)
+            try:
+                yield copy
+            finally:
+                os.close(copy)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        """Open the file of an object below the mounted roots, where no part of its path is a symbolic link."""
+        try:
+            # Does not wait for the writer of a pipe.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as e:
+            raise DeliveryError(f"the object's file cannot be opened: {e.strerror}") from e
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise DeliveryError("what should be the object's file is not a file")
+            if not status.st_nlink:
+                raise DeliveryError("the object changed while it was being opened")
+            self._require_place(path, os.readlink(f"/proc/self/fd/{descriptor}"))
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _require_place(self, path: str, opened: str) -> None:
+        root = next((root for root in self._roots if opened.startswith(f"{root.rstrip('/')}/")), None)
+        if root is None:
+            raise DeliveryError(
+                f"{path!r} is not below a mounted folder of AIStore: AIS_MOUNTS names others", final=True
+            )
+        if not opened.endswith(place_of(path)):
+            raise DeliveryError(f"{path!r} is a link to elsewhere", final=True)
+
+    def _require_size(self, descriptor: int) -> None:
+        if os.fstat(descriptor).st_size > self._settings.largest_body:
+            limit = self._settings.largest_body
+            raise DeliveryError(f"the object has more than {limit} bytes ({self._settings.body_limit})", final=True)
+
+    def _read(self, descriptor: int) -> bytes:
+        self._require_size(descriptor)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            content = file.readall()
+            if len(content) != os.fstat(descriptor).st_size:
+                raise DeliveryError("the object changed while it was being read")
+            return content
 
     def _fetch(self, job: Job) -> bytes:
         if not self._settings.target_url:
@@ -62,29 +125,6 @@ def _in_chunks(path: str) -> bool:
     """
     manifest = path.replace("/%ob/", "/%ut/", 1)
     return manifest != path and os.path.lexists(manifest)
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    try:
-        # Refuses a symbolic link, which may lead elsewhere, and a pipe, which would block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as e:
-        raise DeliveryError(f"the object's file cannot be opened: {e.strerror}") from e
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise DeliveryError("what should be the object's file is not a file")
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _read(descriptor: int) -> bytes:
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
-        content = file.readall()
-        if len(content) != os.fstat(descriptor).st_size:
-            raise DeliveryError("the object changed while it was being read")
-        return content
 
 
 def _version(status: os.stat_result) -> tuple[int, int, int]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from .isolation import environment_for_decoders
 from .registry import TRANSFORM_VARIABLE, locate
 from .settings import Settings
 from .transformer import Data
@@ -34,19 +35,26 @@ def prepare(transform: str) -> None:
     locate(transform)
     os.environ[TRANSFORM_VARIABLE] = transform
     _context.set_forkserver_preload([f"{__package__}.preload"])
-    multiprocessing.forkserver.ensure_running()
+    with environment_for_decoders():
+        multiprocessing.forkserver.ensure_running()
 
 
 class WorkerProcess:
     """One worker process; use it from one event loop, for one object at a time."""
 
+    _told = False
+
     def __init__(self, transform: str, settings: Settings) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = _context.Process(target=_run, args=(theirs, transform, settings), daemon=True)
-            self._process.start()
+            arguments = (theirs, transform, settings.memory_limit)
+            self._process = _context.Process(target=_run, args=arguments, daemon=True)
+            with environment_for_decoders():  # the fork server may have died, and then starts again
+                self._process.start()
         ours.setblocking(False)
         self._channel = Channel(ours)
+        # Not with the arguments: the decoder, which is a fork of the worker, is to see no secret.
+        self._channel.send({}, settings.to_json())
         self._loop = asyncio.get_running_loop()
         self._reply: asyncio.Future[tuple[Head, Any]] = self._loop.create_future()
         self._loop.add_reader(ours, self._on_message)
@@ -62,6 +70,10 @@ class WorkerProcess:
             raise BrokenTransformError(str(e)) from e
         if "broken" in head:
             raise BrokenTransformError(head["broken"])
+        if head["missing"] and not WorkerProcess._told:
+            WorkerProcess._told = True
+            missing = ", ".join(head["missing"])
+            print(f"storeside: WARNING: this kernel lacks {missing}: decoders are isolated less", flush=True)
         return str(head["ready"])
 
     async def exchange(self, head: Mapping[str, Any], data: Data, seconds: float) -> tuple[Head, Any]:
@@ -123,13 +135,15 @@ class WorkerProcess:
 def _ending(code: int | None) -> str:
     if code is None or code >= 0:
         return f"exit status {code}"
+    if code == -signal.SIGXCPU:
+        return "it used more CPU time than OBJECT_TIMEOUT allows"
     try:
         return f"signal {-code} ({signal.Signals(-code).name})"
     except ValueError:
         return f"signal {-code}"
 
 
-def _run(end: socket.socket, transform: str, settings: Settings) -> None:
+def _run(end: socket.socket, transform: str, memory_limit: int | None) -> None:
     from .worker import run  # not in the server: it loads AIStore's SDK
 
-    run(end, transform, settings)
+    run(end, transform, memory_limit)

@@ -12,22 +12,27 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same system call 
 PATH_BENEATH = 1
 NO_NEW_PRIVILEGES = 38
 FIRST_VERSION = 3  # earlier versions either forbid moving a file between folders or do not check truncation
+NETWORK_VERSION, SCOPE_VERSION = 4, 6
 EVERYTHING = (1 << 15) - 1
 EXECUTE, READ_FILE, READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
 WRITE_FILE, TRUNCATE = 1 << 1, 1 << 14
 ON_FILES = EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE
+BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1
+ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 
 
-def confine(writable: Iterable[Path], readable: Iterable[Path]) -> bool:
+def confine(writable: Iterable[Path], readable: Iterable[Path], alone: bool = False) -> bool:
     """Deny this thread, and those that it starts later, all files that are not below the given paths.
 
-    Call this before any thread is started. Paths that do not exist are skipped. Returns False, having changed
-    nothing, if the kernel has no Landlock.
+    With `alone` also deny TCP, and signals and abstract sockets to processes outside, as far as the kernel can. Call
+    this before any thread is started. Paths that do not exist are skipped. Returns False, having changed nothing, if
+    the kernel has no Landlock.
     """
     kernel = ctypes.CDLL(None, use_errno=True)
-    if kernel.syscall(CREATE_RULESET, None, 0, 1) < FIRST_VERSION:
+    version = kernel.syscall(CREATE_RULESET, None, 0, 1)
+    if version < FIRST_VERSION:
         return False
-    handled = struct.pack("=Q", EVERYTHING)
+    handled = _handled(version, alone)
     rules = kernel.syscall(CREATE_RULESET, handled, len(handled), 0)
     if rules < 0:
         return False
@@ -39,6 +44,14 @@ def confine(writable: Iterable[Path], readable: Iterable[Path]) -> bool:
         return not kernel.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) and not kernel.syscall(RESTRICT_SELF, rules, 0)
     finally:
         os.close(rules)
+
+
+def _handled(version: int, alone: bool) -> bytes:
+    network = BIND_TCP | CONNECT_TCP if alone and version >= NETWORK_VERSION else 0
+    scope = ABSTRACT_SOCKETS | SIGNALS if alone and version >= SCOPE_VERSION else 0
+    if scope:
+        return struct.pack("=QQQ", EVERYTHING, network, scope)
+    return struct.pack("=QQ", EVERYTHING, network) if network else struct.pack("=Q", EVERYTHING)
 
 
 def _allow(kernel: ctypes.CDLL, rules: int, path: Path, access: int) -> None:

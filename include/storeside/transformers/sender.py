@@ -1,0 +1,97 @@
+"""Whether AIStore sent a request: everything else that reaches the port is refused.
+
+Storeside's build of AIStore adds a keyed hash, the proof, whose key is the secret of the ETL. The stock AIStore 5.0
+sends nothing that only it can know, over no channel. Requests are then taken from the addresses of its nodes, of this
+pod's node and gateway (where Kubernetes' services come from), and from ``AIS_SOURCES``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import socket
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
+
+from .http_client import nodes_of
+from .settings import Settings
+
+HEADER = "Ais-Etl-Proof"
+QUERY = "etl_proof="
+# What the proof is of, unless it is of the one request that AIStore redirects a client to.
+_REQUEST = b"request"
+_ROUTES = Path("/proc/net/route")
+
+
+def proof(secret: str, of: bytes = _REQUEST) -> str:
+    """Return what AIStore adds to requests for an ETL; its build computes the same (`aistore_patches`)."""
+    return hmac.new(secret.encode(), of, hashlib.sha256).hexdigest()
+
+
+class Senders:
+    """Decides about requests by their proof if there is one, else by their addresses."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._secret = settings.target_url.rstrip("/").rpartition("/")[2] if settings.proof else ""
+        if settings.proof and not self._secret:
+            raise ValueError("AIS_ETL_PROOF is set, and AIS_TARGET_URL holds no secret")
+        self._proof = proof(self._secret).encode() if settings.proof else b""
+        self._networks = [ip_network(text) for text in settings.sources]
+        self._addresses = set() if settings.proof else _addresses(settings)
+
+    def refusal(self, address: str, given: str, target: bytes) -> str:
+        """Return why a request is refused; empty if it is AIStore's.
+
+        `address` is the sender's, `given` the header with the proof, `target` the request's path and query.
+        """
+        if self._proof:
+            return "" if self._is_proven(given, target) else "the request is not proven to be AIStore's"
+        if self._is_from_aistore(address):
+            return ""
+        return f"{address or 'an unknown address'} is not an address of AIStore's nodes: AIS_SOURCES allows others"
+
+    def _is_proven(self, given: str, target: bytes) -> bool:
+        found = given.encode("latin-1", "replace")
+        signed, mark, last = target.rpartition(QUERY.encode())
+        if not found and mark:
+            # AIStore has signed what precedes; the next ETL of a pipeline gets the same proof in its address.
+            found, _, _ = last.partition(b"&")
+            of_this = proof(self._secret, signed[:-1]).encode()
+            if hmac.compare_digest(last, of_this):
+                return True
+        return hmac.compare_digest(found, self._proof)
+
+    def _is_from_aistore(self, address: str) -> bool:
+        with suppress(ValueError):
+            found = _plain(address)
+            return found in self._addresses or any(found in network for network in self._networks)
+        return False
+
+
+def _plain(address: str) -> IPv4Address | IPv6Address:
+    found = ip_address(address.partition("%")[0])
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _addresses(settings: Settings) -> set[IPv4Address | IPv6Address]:
+    hosts = [address.rpartition(":")[0].strip("[]") for address in nodes_of(settings)]
+    found = {_plain(text) for host in hosts for text in _resolved(host)}
+    if not all(address.is_loopback for address in found):  # in a container
+        found |= {_plain(text) for text in (*_gateways(), *filter(None, [settings.node_address]))}
+    return found
+
+
+def _resolved(host: str) -> set[str]:
+    try:
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError as e:
+        raise ValueError(f"the address of {host!r}, a node of AIStore, is unknown: {e.strerror}") from e
+
+
+def _gateways() -> list[str]:
+    """Return the default gateways, from which a node's own connections come to its pods."""
+    with suppress(OSError):
+        routes = [line.split() for line in _ROUTES.read_text().splitlines()[1:]]
+        return [socket.inet_ntoa(bytes.fromhex(r[2])[::-1]) for r in routes if r[1] == "00000000" and int(r[2], 16)]
+    return []
