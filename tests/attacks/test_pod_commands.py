@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aistore.sdk.errors import AISError
 
-from storeside.aistore.etl import CLASS_IMAGE
+from storeside.aistore.spec import CLASS_IMAGE
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from tests.support import unique
 
