@@ -61,8 +61,8 @@ demo-hsds: $(STAMP) ## a 200 MB array through HSDS, Parquet on S3 and ClickHouse
 	@$(STACK) demo-hsds
 
 .PHONY: up
-up: $(STAMP) ## start the whole stack and keep it up; TARGETS=n AIStore targets
-	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS))
+up: $(STAMP) ## start the whole stack and keep it up; TARGETS=n AIStore targets, SECURE=1 with AIStore's AuthN
+	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(SECURE),--secure)
 
 .PHONY: down
 down: $(STAMP) ## stop the stack

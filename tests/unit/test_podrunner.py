@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import requests
 
+from storeside.aistore import etl
 from storeside.aistore.spec import CLASS_IMAGE
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.cli import IMAGES
@@ -27,6 +29,8 @@ from storeside.stack.podrunner.kube_protobuf import MAGIC, MESSAGES, parse_body
 from storeside.stack.podrunner.pods import _at_port, quantity
 from storeside.stack.podrunner.settings import Image, Settings
 from storeside.stack.settings import Stack
+from storeside.transformers.formats import AudioFormat
+from tests.support import probe_spec, transcode_spec
 
 # The request of a target of AIStore 5.0 (client-go 0.35.3) for etl.init(image, command=[...], MODE="x").
 CAPTURED = (
@@ -181,6 +185,17 @@ def test_commands_match_word_by_word() -> None:
 def test_variables_that_no_line_names_are_refused(variable: str) -> None:
     assert not permitted("serve --transform my_words:count --port 8000", "SUFFIX", variable)
     assert not permitted("serve --plain", variable)
+
+
+def test_what_our_etls_ask_for_is_allowed() -> None:
+    smap = SimpleNamespace(tmap={}, pmap={})
+    client = SimpleNamespace(cluster=lambda: SimpleNamespace(get_info=lambda: smap))
+    lines = IMAGES["storeside/transformer-*"]["allowed"]
+    for spec in (transcode_spec(), probe_spec(), transcode_spec(AudioFormat(channels=2, loudness_lufs=-20.0))):
+        runtime = spec.message()["runtime"]
+        given = [*runtime["env"], *etl._of_the_cluster(client, spec)]  # type: ignore[arg-type]
+        names = [entry["name"] for entry in given] + ["AIS_TARGET_URL", "direct_put", "AIS_ETL_PROOF"]
+        require("storeside/transformer-audio", runtime["command"], names, lines, Path("/does/not/exist"))
 
 
 def test_a_variable_given_twice_is_refused() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from storeside.aistore.errors import AIStoreInputError
+from storeside.aistore.login import Login, login
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class Cluster:
     """The address of an AIStore cluster and the credentials for it.
 
     `endpoint` is a proxy's URL. `ca_cert`, `client_cert` and `client_key` are paths of PEM files. With `verify` off
-    the client accepts any server certificate. `token` is a token that AuthN issued.
+    the client accepts any server certificate. `token` is a token that AuthN issued; with `authn`, the URL of an AuthN
+    server, tokens are requested there for `username` and `password`, and again before they expire.
     """
 
     endpoint: str
@@ -23,6 +25,16 @@ class Cluster:
     client_cert: str = ""
     client_key: str = ""
     verify: bool = True
+    authn: str = ""
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def credential(self) -> str | Login | None:
+        """A valid token when it is formatted as a text; None without one."""
+        if not self.authn:
+            return self.token or None
+        return login(self.authn, self.username, self.password, (self.ca_cert or True) if self.verify else False)
 
     @property
     def certificate(self) -> str | tuple[str, str] | None:
@@ -49,7 +61,7 @@ class Cluster:
             client_cert=self.certificate,
             timeout=(5, 60 if patient else 5),
             retry_config=None if patient else once,
-            token=self.token or None,
+            token=self.credential,
         )
 
 
@@ -62,6 +74,8 @@ class Connected(Protocol):
     def host(self) -> str | None: ...  # noqa: D102
     @property
     def port(self) -> int | None: ...  # noqa: D102
+    @property
+    def login(self) -> str | None: ...  # noqa: D102
     @property
     def password(self) -> str | None: ...  # noqa: D102
     @property
@@ -81,9 +95,18 @@ def cluster_of(connection: Connected) -> Cluster:
     extra = connection.extra_dejson
     return Cluster(
         endpoint,
-        token=connection.password or "",
+        **_access(connection),
         ca_cert=extra.get("ca_cert", ""),
         client_cert=extra.get("client_cert", ""),
         client_key=extra.get("client_key", ""),
         verify=extra.get("verify", True) not in (False, "false", "False"),
     )
+
+
+def _access(connection: Connected) -> dict[str, str]:
+    """Return the fields for AuthN: a user, or else a token."""
+    secret = connection.password or ""
+    authn = str(connection.extra_dejson.get("authn_url") or "")
+    if not authn:
+        return {"token": secret}
+    return {"authn": authn, "username": connection.login or "", "password": secret}

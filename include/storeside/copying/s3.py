@@ -253,6 +253,11 @@ class AIStoreStore(S3Store):
                 },
             ),
         )
+        if (credential := cluster.credential) is not None:
+            client.meta.events.register(
+                "before-send.s3",
+                lambda request, **_: request.headers.__setitem__("Authorization", f"Bearer {credential}"),
+            )
         super().__init__(client, bucket)
         self._cluster = cluster.client()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside.sql import roles
-from storeside.stack import aisloader_build, hsds
+from storeside.stack import aisloader_build, authn, hsds
 from storeside.stack.clickhouse import passwords
 from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES
 from storeside.stack.component import Component
@@ -132,7 +132,13 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
             "host": HOST,
             "port": stack.ports["ais_proxy"],
             "schema": "http",
+            **({"login": authn.AIRFLOW, "password": stack.secrets["authn_airflow"]} if stack.secure else {}),
             "extra": {
+                **(
+                    {"authn_url": stack.url("authn"), "clickhouse_collection": "storeside_aistore"}
+                    if stack.secure
+                    else {}
+                ),
                 "kube_config": str(kube_config(stack)),
                 "kube_namespace": NAMESPACE,
                 "aisloader": str(aisloader_build.path(stack.cache)),

@@ -36,18 +36,18 @@ def _build(go: Go, work: Path) -> Path:
     module = go.download(MODULE, VERSION, work)
     requirements = json.loads(go.run("reading go.mod", "mod", "edit", "-json", module["GoMod"], directory=work))
     go.require(requirements["Go"], work, f"aisloader {VERSION}")
-    new = work / "aisloader"
+    made = work / "made"
     go.run(
         f"compiling aisloader {VERSION}",
         "build",
         "-trimpath",
         f"-tags={TAGS}",
         f"-ldflags=-w -s -X main.build={VERSION}",
-        f"-o={new}",
+        f"-o={made / 'aisloader'}",
         "./cmd/aisloader",
         directory=Path(module["Dir"]),  # read-only: the build changes nothing in it
     )
-    return new
+    return made
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ def components(
         healthy=partial(answers, f"{proxy_up}?prr=true"),
         stop_signal="INT",
     )
+    _write_join_secret(stack)
     _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), host)
     control_plane = ControlPlane(stack)
     targets = []
@@ -131,8 +132,10 @@ def _write(stack: Stack, node: str, ports: tuple[str, ...], host: str, instance:
             "instance": instance,  # from 1: the folder of instance 0 would contain those of all others
         },
     }
-    (home / "ais_local.json").write_text(json.dumps(local, indent=1))
-    (home / "ais.json").write_text(json.dumps(_cluster(stack), indent=1))
+    for name, content in (("ais_local.json", local), ("ais.json", _cluster(stack))):
+        path = home / name
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(content, indent=1))
 
 
 def _cluster(stack: Stack) -> dict[str, Any]:
@@ -175,7 +178,7 @@ def _cluster(stack: Stack) -> dict[str, Any]:
         },
         "resilver": {"enabled": True},
         "versioning": {"enabled": True, "validate_warm_get": False},
-        "auth": {},
+        "auth": _auth(stack),
         "distributed_sort": {
             "duplicated_records": "ignore",
             "missing_shards": "ignore",
@@ -207,4 +210,28 @@ def _cluster(stack: Stack) -> dict[str, Any]:
                 "chunked_transfer": True,
             },
         },
+    }
+
+
+def _join_secret(stack: Stack) -> Path:
+    return folder(stack) / "join"
+
+
+def _write_join_secret(stack: Stack) -> None:
+    """Write the secret of joining nodes; AIStore refuses a file that others can read."""
+    path = _join_secret(stack)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(stack.secrets["ais_join"])
+
+
+def _auth(stack: Stack) -> dict[str, Any]:
+    """Return what a secure cluster demands of its clients and of its nodes."""
+    if not stack.secure:
+        return {}
+    return {
+        "client_auth_required": True,
+        "signature": {"key": stack.secrets["authn_key"], "method": "HS256"},
+        "intra_cluster": {"request_auth": True, "node_join_secret_path": str(_join_secret(stack))},
     }

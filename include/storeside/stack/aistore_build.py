@@ -1,4 +1,4 @@
-"""Builds AIStore's node binary from its published module, with the changes of `aistore_patches`."""
+"""Builds AIStore's node and AuthN from their published module, with the changes of `aistore_patches`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from storeside.stack.go import Go, built_once
 
 VERSION = "v1.5.0"
 TAGS = "aws etl mono"
+AUTHN = "authn"
 
 _UNUSED = shutil.ignore_patterns("docs", "fern", "python", ".git*")
 
 
 def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
-    """Return the node binary below `cache`; build it first when it is absent, and call `tell` before that."""
+    """Return the node binary below `cache`, beside which `AUTHN` is.
+
+    Build both first when they are absent, and call `tell` before that.
+    """
     binary = cache / f"aisnode-{VERSION}-{_patch_set()}" / "aisnode"
     return built_once(binary, f"AIStore {VERSION}", tell, _build)
 
@@ -42,18 +46,19 @@ def _build(go: Go, work: Path) -> Path:
         patch.apply(source if patch.module == MODULE else work / "client-go")
     go.run("go mod edit", "mod", "edit", f"-replace={CLIENT_GO}=../client-go", directory=source)
     released = json.loads(Path(module["Info"]).read_text())["Time"].replace("Z", "+0000")
-    new = work / "aisnode"
-    go.run(
-        f"compiling AIStore {VERSION}",
-        "build",
-        "-trimpath",
-        f"-tags={TAGS}",
-        f"-ldflags=-w -s -X main.build={VERSION} -X main.buildtime={released}",
-        f"-o={new}",
-        "./cmd/aisnode",
-        directory=source,
-    )
-    return new
+    made = work / "made"
+    for name, tags in (("aisnode", TAGS), (AUTHN, "mono")):
+        go.run(
+            f"compiling {name} of AIStore {VERSION}",
+            "build",
+            "-trimpath",
+            f"-tags={tags}",
+            f"-ldflags=-w -s -X main.build={VERSION} -X main.buildtime={released}",
+            f"-o={made / name}",
+            f"./cmd/{name}",
+            directory=source,
+        )
+    return made
 
 
 def _copy(module: Path, to: Path) -> None:

@@ -18,6 +18,7 @@ MODULE = "github.com/NVIDIA/aistore"
 CLIENT_GO = "k8s.io/client-go"
 SERVICE_ACCOUNT_VARIABLE = "STORESIDE_SERVICEACCOUNT"
 LOOPBACK_VARIABLE = "STORESIDE_LOOPBACK"
+AUTHN_HOST_VARIABLE = "STORESIDE_AUTHN_HOST"
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,24 @@ PATCHES = (
             (
                 "\tif h.pubAddrAny(config) {\n",
                 '\tif h.pubAddrAny(config) && h.si.PubNet.Hostname != "127.0.0.1" {\n',
+            ),
+            # until then unsigned requests were accepted for half a minute after each start
+            (
+                "\t\tif h.ClusterStarted() {\n"
+                '\t\t\treturn http.StatusServiceUnavailable, fmt.Errorf("%s: invalid %s post cluster startup",',
+                "\t\tif h.ClusterStarted() || "
+                "(cmn.Rom.SignVerifyEnabled() && r.URL.Path != apc.URLPathMetasync.S) {\n"
+                '\t\t\treturn http.StatusServiceUnavailable, fmt.Errorf("%s: invalid %s post cluster startup",',
+            ),
+            (
+                "\t\tvar (\n"
+                "\t\t\tnow    = mono.NanoTime()\n"
+                "\t\t\tconfig = cmn.GCO.Get()\n"
+                "\t\t)\n"
+                "\t\tif h.cluUptime(now) < config.Timeout.Startup.D() {\n"
+                "\t\t\treturn 0, nil\n"
+                "\t\t}\n",
+                "",
             ),
         ),
     ),
@@ -330,6 +349,79 @@ PATCHES = (
                 "\t\targs.do(entry)\n"
                 "\t}\n",
             ),
+        ),
+    ),
+    # The code that signs requests between nodes and checks the proof of a joining node is complete in 5.0, but off,
+    # so that clusters of 4.x can be upgraded node by node. Without it, everyone who reaches a node's intra-cluster
+    # port is taken for a node. Our clusters never have nodes of 4.x.
+    Patch(
+        module=MODULE,
+        file="cmn/config.go",
+        sha256="8410f048192bd325923fbfb4a4554036a5bdd1e7c4afe0336adcea6b86789522",
+        replacements=(
+            (
+                'func IsV50Bridge() bool { return strings.HasPrefix(VersionAIStore, "5.0") }\n',
+                "func IsV50Bridge() bool { return false }\n",
+            ),
+        ),
+    ),
+    # For some seconds after each start, unsigned requests were accepted, and nodes did not sign.
+    Patch(
+        module=MODULE,
+        file="ais/signverify.go",
+        sha256="e6b75da3725cc98640c0efdc40c22dd62ab0ac484f4404409509c86e64d25ff7",
+        replacements=(
+            (
+                "\treturn (on && cur.on == on) || !svs.graceExpired(cur.last)\n",
+                "\treturn on || !svs.graceExpired(cur.last)\n",
+            ),
+            (
+                "\tcur := svs.cur.Load()\n"
+                "\n"
+                "\tif !on || cur.on != on {\n"
+                "\t\treturn false\n"
+                "\t}\n"
+                "\treturn svs.graceExpired(cur.last)\n",
+                "\treturn on\n",
+            ),
+        ),
+    ),
+    # The proxy's intra-control port accepted calls from everyone, among them those that change the configuration and
+    # with it turn off AuthN. A joining node, whose key nobody has yet, posts, and proves itself otherwise.
+    *(
+        Patch(
+            module=MODULE,
+            file=file,
+            sha256=sha256,
+            replacements=(
+                (
+                    f"\tp.{handler}(w, r, false /*isPub*/)\n",
+                    f"\tif {exempt}cmn.Rom.SignVerifyEnabled() && !p.ensureIntraControl(w, r, false) {{\n"
+                    "\t\treturn\n"
+                    "\t}\n"
+                    f"\tp.{handler}(w, r, false /*isPub*/)\n",
+                ),
+            ),
+        )
+        for file, sha256, handler, exempt in (
+            (
+                "ais/prxclu.go",
+                "72c4f269b9372f41070446977ca41969146d33029520bd9cb1c4e0c2e030c960",
+                "_clu",
+                "r.Method != http.MethodPost && ",
+            ),
+            ("ais/proxy.go", "44c81bc96d0cb86b3a29279bcb2838341956d8b5ea9307722675a211f3a6c19b", "_dae", ""),
+            ("ais/prxrev.go", "19540bc4dae301b39048349bc0836ffd810949eb1372039efdfc16ad728514c4", "_reverse", ""),
+        )
+    ),
+    # AuthN listens on all interfaces.
+    Patch(
+        module=MODULE,
+        file="cmd/authn/hserv.go",
+        sha256="90773e852ca8f0867b68df18d2e86bb0f331544694223bef2310c648eef6a2e1",
+        replacements=(
+            ('\t"net/http"\n', '\t"net/http"\n\t"os"\n'),
+            ('\treturn ":" + port\n', f'\treturn os.Getenv("{AUTHN_HOST_VARIABLE}") + ":" + port\n'),
         ),
     ),
 )

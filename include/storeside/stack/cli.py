@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import airflow, clickhouse, hsds, ports, s3
+from storeside.stack import airflow, authn, clickhouse, hsds, ports, s3
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.component import Component
 from storeside.stack.processes import marked
@@ -20,7 +20,7 @@ from storeside.stack.proxies import direct
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError, default_folder
 from storeside.stack.supervisor import Status, Supervisor
 
-STAGES = (("s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
+STAGES = (("authn", "s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
 # The parts that start by default.
 PARTS = tuple(part for stage in STAGES for part in stage if part not in hsds.PARTS)
 ALL_PARTS = (*PARTS, *hsds.PARTS)
@@ -73,8 +73,10 @@ def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]
     ]
 
 
-def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) -> Stack:
+def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, secure: bool | None = None) -> Stack:
     """Start the stack below `folder`, or its missing parts, and return it.
+
+    `targets` and `secure` are choices for a new stack; None takes the default, and what an existing stack has.
 
     Raises:
         StackError: there is no room, or a part cannot be built or started.
@@ -88,12 +90,18 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) 
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: 2 GB are needed, make room first")
     stack = Stack.load(folder)
     if stack is None:
-        stack = Stack.create(folder, TARGETS if targets is None else targets)
+        stack = Stack.create(folder, TARGETS if targets is None else targets, bool(secure))
         stack.save()
     elif targets not in (None, stack.targets):
         remedy = f"take it down and delete {stack.state} to make another"
         raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
+    elif secure not in (None, stack.secure):
+        found = "secure" if stack.secure else "not secure"
+        raise StackError(f"the stack below {folder} is {found}: take it down and delete {stack.state} to change that")
     stack = ports.renew(stack, only, _tell)
+    if stack.secure and "aistore" in only:
+        Supervisor(stack).start([_components(stack, "authn")], _tell)  # other components read tokens from files
+        authn.prepare(stack)
     if "airflow" in only:
         airflow.prepare(stack, _tell)
     Supervisor(stack).start(stages(stack, only), _tell)
@@ -104,7 +112,7 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS) 
 
 
 def _up(options: argparse.Namespace) -> int:
-    stack = up(options.folder, options.targets, options.only)
+    stack = up(options.folder, options.targets, options.only, True if options.secure else None)
     code = _print_status(stack)
     _print_table(
         [
@@ -215,25 +223,30 @@ def clients_environment(stack: Stack) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": access_key,
         "AWS_SECRET_ACCESS_KEY": secret_key,
         "AWS_DEFAULT_REGION": s3.REGION,
+        "AIS_ENDPOINT": stack.url("ais_proxy"),
+        **({"AIS_AUTHN_TOKEN": authn.current_token(stack)} if stack.secure else {}),
     }
 
 
 def _components(stack: Stack, part: str) -> list[Component]:
-    if part == "s3":
-        return s3.components(stack)
-    if part == "clickhouse":
-        return clickhouse.components(stack)
     if part in hsds.PARTS:
         return hsds.components(stack, part, _tell)
     if part == "podrunner":
         from storeside.stack.podrunner import component as podrunner
 
         return podrunner.components(stack, IMAGES)
-    if part == "aistore":
-        from storeside.stack import aistore, aistore_build
+    if part in ("authn", "aistore"):
+        return _of_aistore(stack, part)
+    return {"s3": s3, "clickhouse": clickhouse, "airflow": airflow}[part].components(stack)
 
-        return aistore.components(stack, aistore_build.build(stack.cache, _tell))
-    return airflow.components(stack)
+
+def _of_aistore(stack: Stack, part: str) -> list[Component]:
+    from storeside.stack import aistore, aistore_build
+
+    if part == "authn" and not stack.secure:
+        return []
+    binary = aistore_build.build(stack.cache, _tell)
+    return authn.components(stack, binary) if part == "authn" else aistore.components(stack, binary)
 
 
 def _part(name: str) -> str:
@@ -317,6 +330,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--targets", type=_count, help=f"AIStore targets of a new stack (default: {TARGETS})")
     command.add_argument(
         "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(ALL_PARTS)}"
+    )
+    command.add_argument(
+        "--secure", action="store_true", help="of a new stack: AIStore asks for tokens, and its nodes sign requests"
     )
     command.set_defaults(run=_up)
     command = commands.add_parser("build", help="build AIStore, which the first start does otherwise")

@@ -8,6 +8,7 @@ import sys
 import urllib.parse
 from dataclasses import asdict
 
+from storeside.stack import authn
 from storeside.stack.clickhouse_server import Config
 from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
 from storeside.stack.component import Component
@@ -68,6 +69,7 @@ def collections(stack: Stack) -> dict[str, dict[str, str]]:
             "url": stack.url("ais_proxy") + "/",
             "access_key_id": "storeside",
             "secret_access_key": "storeside",
+            **({"session_token": token} if (token := authn.token(stack, "clickhouse")) else {}),
         },
     }
 

@@ -11,9 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storeside.aistore.cluster import Cluster
 from storeside.sql.answers import first_row, whole_answers
-from storeside.stack import s3, speech_corpus
+from storeside.stack import authn, s3, speech_corpus
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import CHECKOUT, HOST, Stack, StackError
@@ -82,7 +81,7 @@ def clickhouse_client(stack: Stack) -> Any:
 
 def bytes_sent_to_clients(stack: Stack) -> int:
     """Return the bytes of objects that the cluster's targets have sent to outside clients (their GET counter)."""
-    performance: Mapping[str, Any] = Cluster(stack.url("ais_proxy")).client().cluster().get_performance()
+    performance: Mapping[str, Any] = authn.cluster(stack).client().cluster().get_performance()
     return sum(int(node["tracker"].get("get.size", 0)) for node in performance.values())
 
 

@@ -81,7 +81,7 @@ def version_of(text: str) -> tuple[int, ...]:
 def built_once(binary: Path, what: str, tell: Callable[[str], object], make: Callable[[Go, Path], Path]) -> Path:
     """Return `binary`, which lies in a folder of the cache; build it first when it is absent, and call `tell` before.
 
-    `make` builds it in the folder that it gets and returns its path.
+    `make` builds it in the folder that it gets, and returns a folder that holds nothing but results.
 
     Raises:
         StackError: Go is absent or too old, or the build fails.
@@ -102,8 +102,7 @@ def built_once(binary: Path, what: str, tell: Callable[[str], object], make: Cal
             work = Path(tempfile.mkdtemp(prefix=f"{name}-build-", dir=cache))
             try:
                 new = make(Go(command, cache / f"{name}-build.log"), work)
-                binary.parent.mkdir(exist_ok=True)
-                new.replace(binary)
+                new.replace(binary.parent)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     return binary

@@ -26,6 +26,7 @@ PORTS = (
     "ais_proxy",
     "ais_proxy_control",
     "ais_proxy_data",
+    "authn",
 )
 TARGET_PORTS = ("public", "control", "data")
 SECRETS = (
@@ -39,10 +40,16 @@ SECRETS = (
     "airflow_jwt",
     "s3_access_key",
     "s3_secret_key",
+    "authn_key",
+    "authn_admin",
+    "authn_airflow",
+    "authn_clickhouse",
+    "authn_transformer",
+    "ais_join",
 )
 # Random bytes of a secret, whose text is a third longer. HS512, with which Airflow signs its tokens, needs a key of
 # at least 64 bytes (RFC 7518, section 3.2).
-_SECRET_BYTES = {"airflow_jwt": 48}
+_SECRET_BYTES = {"airflow_jwt": 48, "authn_key": 48, "ais_join": 48}
 
 
 class StackError(Exception):
@@ -72,7 +79,8 @@ def free_ports(count: int) -> list[int]:
 class Stack:
     """The recorded choices of one embedded stack.
 
-    `state` is the only folder that running processes write to; `cache` keeps what is built once.
+    `state` is the only folder that running processes write to; `cache` keeps what is built once. In a `secure` stack
+    AIStore asks for a token of AuthN, and its nodes sign what they send each other.
     """
 
     state: Path
@@ -80,9 +88,10 @@ class Stack:
     targets: int
     ports: dict[str, int]
     secrets: dict[str, str] = field(repr=False)
+    secure: bool = False
 
     @classmethod
-    def create(cls, folder: Path, targets: int) -> Stack:
+    def create(cls, folder: Path, targets: int, secure: bool = False) -> Stack:
         """Choose free ports and random secrets for a new stack below `folder`."""
         names = [*PORTS, *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS)]
         return cls(
@@ -91,6 +100,7 @@ class Stack:
             targets=targets,
             ports=dict(zip(names, free_ports(len(names)), strict=True)),
             secrets=_new(SECRETS),
+            secure=secure,
         )
 
     @classmethod

@@ -35,10 +35,10 @@ class ControlPlane:
         import requests
 
         from storeside.aistore import control_plane
-        from storeside.aistore.cluster import Cluster
+        from storeside.stack import authn
 
         ids = [f"aistarget{number}" for number in range(self._stack.targets)]
-        client = Cluster(self._stack.url("ais_proxy")).client(patient=False)
+        client = authn.cluster(self._stack).client(patient=False)
         try:
             found = control_plane.unanswering(client, _CALL_SECONDS, expected=ids)
         except (requests.RequestException, ValueError, KeyError) as e:

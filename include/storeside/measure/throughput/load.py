@@ -159,7 +159,7 @@ def environment(cluster: Cluster, variables: Mapping[str, str] = os.environ) -> 
     """Return the loader's environment; it holds the token, because every user can see a process's arguments."""
     found = {
         "AIS_ENDPOINT": cluster.endpoint,
-        "AIS_AUTHN_TOKEN": cluster.token,
+        "AIS_AUTHN_TOKEN": str(cluster.credential or ""),
         "AIS_CRT": cluster.client_cert,
         "AIS_CRT_KEY": cluster.client_key,
         "AIS_CLIENT_CA": cluster.ca_cert,

@@ -20,6 +20,7 @@ from pathlib import Path
 COMMON = (
     "AIS_TARGET_URL", "direct_put", "STORESIDE_SPEC", "STORESIDE_SOURCE", "OBJECT_TIMEOUT", "ETL_DIRECT_FQN",
     "NUM_WORKERS", "WORKER_MEMORY_LIMIT", "AIS_DIRECT_PUT_RETRIES", "SIDECAR_URL",
+    "AIS_NODES", "TRANSFORM_VARIABLES", "NODE_IP", "AIS_ETL_PROOF",
 )  # fmt: skip
 _VARIABLE = re.compile(r"[\w*]+=")
 

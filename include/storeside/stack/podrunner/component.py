@@ -15,6 +15,7 @@ from typing import Any
 
 import trustme
 
+from storeside.stack.authn import token_file
 from storeside.stack.component import Component
 from storeside.stack.probes import UNANSWERED
 from storeside.stack.settings import HOST, SOURCES, Stack
@@ -73,6 +74,7 @@ def components(stack: Stack, images: Mapping[str, Mapping[str, Any]]) -> list[Co
                 "key": str(home / "server.key"),
                 "state": str(home),
                 "allowed": str(allowed(stack)),
+                "pod_token": str(token_file(stack, "transformer")),
                 "python": sys.executable,
                 "nodes": [
                     {

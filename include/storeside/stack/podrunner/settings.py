@@ -26,7 +26,10 @@ class Image:
 
 @dataclass(frozen=True)
 class Settings:
-    """The configuration file of the pod runner; `allowed` is the file of what the owner allows besides."""
+    """The configuration file of the pod runner; `allowed` is the file of what the owner allows besides.
+
+    `pod_token` is a file with AIStore's token for transformers, which is absent where AIStore asks for none.
+    """
 
     port: int
     namespace: str
@@ -37,6 +40,7 @@ class Settings:
     python: str
     images: Mapping[str, Image]
     allowed: Path
+    pod_token: Path
     nodes: tuple[Mapping[str, Any], ...] = ()
     host: str = "127.0.0.1"
 
@@ -51,9 +55,11 @@ class Settings:
             for pattern, image in record.pop("images").items()
         }
         token = Path(record.pop("token_file")).read_text().strip()
-        state, allowed = (Path(record.pop(name)) for name in ("state", "allowed"))
+        state, allowed, pod_token = (Path(record.pop(name)) for name in ("state", "allowed", "pod_token"))
         nodes = tuple(record.pop("nodes"))
-        return cls(**record, nodes=nodes, images=images, token=token, state=state, allowed=allowed)
+        return cls(
+            **record, nodes=nodes, images=images, token=token, state=state, allowed=allowed, pod_token=pod_token
+        )
 
     def image(self, name: str) -> Image | None:
         """Find the entry for a container image, whatever its tag or digest."""

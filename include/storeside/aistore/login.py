@@ -1,0 +1,74 @@
+"""Tokens of AIStore's AuthN that renew themselves."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from functools import lru_cache
+from http import HTTPStatus
+from urllib.parse import quote
+
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+
+# A token is replaced when this share of its lifetime is left.
+_LEFT = 0.3
+_SECONDS = 10.0
+
+
+class Login:
+    """A user of AuthN. As a text it is a valid token: jobs may last longer than a token does.
+
+    AIStore's SDK formats its token into the header of each request, so it takes this object in place of a text.
+    """
+
+    def __init__(self, url: str, username: str, password: str, verify: str | bool = True) -> None:
+        self._url = f"{url.rstrip('/')}/v1/users/{quote(username, safe='')}"
+        self._what = f"AuthN at {url}, user {username!r}"
+        self._password = password
+        self._verify = verify
+        self._lock = threading.Lock()
+        self._token = ""
+        self._renew_at = 0.0
+
+    def __str__(self) -> str:
+        with self._lock:
+            if time.time() >= self._renew_at:
+                self._token = self._request()
+                now = time.time()
+                self._renew_at = now + (1 - _LEFT) * (expiry(self._token) - now)
+            return self._token
+
+    def _request(self) -> str:
+        import requests
+
+        try:
+            answer = requests.post(
+                self._url, json={"password": self._password}, timeout=_SECONDS, verify=self._verify
+            )
+        except requests.RequestException as e:
+            raise AIStoreTransientError(f"{self._what}: no answer: {e}") from e
+        if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+            raise AIStoreInputError(f"{self._what}: refused: correct login and password of the AIStore connection")
+        if not answer.ok:
+            raise AIStoreTransientError(f"{self._what}: {answer.status_code} {answer.text[:200].strip()}")
+        try:
+            return str(answer.json()["token"])
+        except (ValueError, KeyError, TypeError) as e:
+            raise AIStoreInputError(f"{self._what}: the answer has no token: is this AuthN's address?") from e
+
+
+@lru_cache(maxsize=32)
+def login(url: str, username: str, password: str, verify: str | bool = True) -> Login:
+    """Return the login of this process for a user: all its clients share one token."""
+    return Login(url, username, password, verify)
+
+
+def expiry(token: str) -> float:
+    """Return the time, in seconds of the epoch, at which a JSON Web Token expires; 0 if it does not say."""
+    try:
+        body = token.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return 0.0

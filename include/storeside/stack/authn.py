@@ -1,0 +1,155 @@
+"""AIStore's AuthN as a component, its users, and the tokens that other components read from files.
+
+A secure stack has three users besides AuthN's own administrator. `airflow` may do everything with the cluster,
+because AIStore lets only administrators start ETLs. `clickhouse` reads objects. `transformer` puts objects: the facts
+that a transform makes besides its result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storeside.stack.aistore_build import AUTHN
+from storeside.stack.aistore_patches import AUTHN_HOST_VARIABLE
+from storeside.stack.component import Component
+from storeside.stack.probes import listens
+from storeside.stack.settings import HOST, Stack, StackError
+
+if TYPE_CHECKING:
+    from storeside.aistore.cluster import Cluster
+
+ADMIN = "admin"
+AIRFLOW = "airflow"
+# Bits of a permission, see AIStore's api/apc/access.go.
+_GET, _HEAD, _PUT, _HEAD_BUCKET, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 8, 1 << 9
+_EVERYTHING = (1 << 64) - 1
+ROLES = {
+    AIRFLOW: _EVERYTHING,
+    "clickhouse": _GET | _HEAD | _HEAD_BUCKET | _LIST,
+    "transformer": _PUT | _HEAD_BUCKET,
+}
+# ClickHouse and ETLs cannot log in: their tokens are in files. `up` renews a token in the second half of its life.
+_TOKEN_USERS = ("clickhouse", "transformer")
+_TOKEN_SECONDS = 90 * 24 * 3600
+
+
+def folder(stack: Stack) -> Path:
+    """Return the folder of AuthN's configuration, users and of the token files."""
+    return stack.state / "authn"
+
+
+def components(stack: Stack, binary: Path) -> list[Component]:
+    """Write AuthN's configuration and return its component; `binary` is AIStore's node."""
+    home = folder(stack)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    home.chmod(0o700)
+    settings = {
+        "auth": {
+            "expiration_time": "24h",
+            "max_token_age": f"{_TOKEN_SECONDS}s",
+            "db": {"type": "BuntDB", "filepath": str(home / "users.db")},
+        },
+        "log": {"dir": str(home / "log"), "level": "3"},
+        "net": {"http": {"port": stack.ports["authn"]}},
+        "timeout": {"default_timeout": "10s"},
+    }
+    (home / "authn.json").write_text(json.dumps(settings, indent=1))
+    return [
+        Component(
+            name="authn",
+            command=(str(binary.with_name(AUTHN)), f"-config={home / 'authn.json'}"),
+            environment={
+                AUTHN_HOST_VARIABLE: HOST,
+                "AIS_AUTHN_SECRET_KEY": stack.secrets["authn_key"],
+                "AIS_AUTHN_SU_NAME": ADMIN,
+                "AIS_AUTHN_SU_PASS": stack.secrets["authn_admin"],
+            },
+            directory=home,
+            healthy=partial(listens, HOST, stack.ports["authn"]),
+            ports=(stack.ports["authn"],),
+        )
+    ]
+
+
+def prepare(stack: Stack) -> None:
+    """Make the users that are missing on the running server, and tokens for those that cannot log in.
+
+    Raises:
+        StackError: AuthN refuses that.
+    """
+    import requests
+
+    from storeside.aistore.login import expiry
+
+    with requests.Session() as session:
+        session.trust_env = False
+        session.headers["Authorization"] = f"Bearer {_token(session, stack, ADMIN, 3600)}"
+        there = _call(session, "GET", stack, "users").json()
+        for name, permission in ROLES.items():
+            role = {"name": name, "desc": f"Storeside: {name}", "clusters": [{"id": "", "perm": str(permission)}]}
+            if name not in there:
+                if not _call(session, "GET", stack, f"roles/{name}", allowed=(404,)).ok:
+                    _call(session, "POST", stack, "roles", json=role)
+                user = {"id": name, "pass": stack.secrets[f"authn_{name}"], "roles": [role]}
+                _call(session, "POST", stack, "users", json=user)
+        for name in _TOKEN_USERS:
+            if expiry(token(stack, name)) - time.time() < _TOKEN_SECONDS / 2:
+                _write(token_file(stack, name), _token(session, stack, name, _TOKEN_SECONDS - 60))
+
+
+def token_file(stack: Stack, user: str) -> Path:
+    """Return the file with the token of a user that cannot log in."""
+    return folder(stack) / f"{user}.token"
+
+
+def token(stack: Stack, user: str) -> str:
+    """Return the token in the file of a user; empty if the stack is not secure or was never up."""
+    try:
+        return token_file(stack, user).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def cluster(stack: Stack, url: str = "") -> Cluster:
+    """Return the stack's cluster as Airflow's user sees it, at its proxy or at another address of it."""
+    from storeside.aistore.cluster import Cluster  # absent in AIStore's container image
+
+    url = url or stack.url("ais_proxy")
+    if not stack.secure:
+        return Cluster(url)
+    return Cluster(url, authn=stack.url("authn"), username=AIRFLOW, password=stack.secrets["authn_airflow"])
+
+
+def current_token(stack: Stack) -> str:
+    """Return a token of Airflow's user; empty if the stack is not secure."""
+    return str(cluster(stack).credential or "")
+
+
+def _token(session: Any, stack: Stack, user: str, seconds: int) -> str:
+    body = {"password": stack.secrets[f"authn_{user}"], "expires_in": seconds * 10**9}
+    return str(_call(session, "POST", stack, f"users/{user}", json=body).json()["token"])
+
+
+def _call(session: Any, method: str, stack: Stack, path: str, allowed: tuple[int, ...] = (), **body: Any) -> Any:
+    import requests
+
+    try:
+        answer = session.request(method, f"{stack.url('authn')}/v1/{path}", timeout=10, **body)
+    except requests.RequestException as e:
+        raise StackError(f"AuthN does not answer {method} {path}: {e}; see {folder(stack) / 'log'}") from e
+    if not answer.ok and answer.status_code not in allowed:
+        said = " ".join(answer.text.split())[:200]
+        raise StackError(f"AuthN refuses {method} {path}: {answer.status_code} {said}; see {folder(stack) / 'log'}")
+    return answer
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    with open(new, "w", opener=partial(os.open, mode=0o600)) as file:
+        file.write(text)
+    new.replace(path)

@@ -1,0 +1,188 @@
+"""A secure stack does the work of the others: transforms, facts, copies, loads, the loader and the doctor."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster, cluster_of
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.login import Login
+from storeside.copying.s3 import AIStoreStore
+from storeside.doctor.connections import Connection, found, systems
+from storeside.doctor.examination import examine
+from storeside.ledger.objects import Ledger
+from storeside.measure.throughput.load import environment
+from storeside.speech.manifest import SpeechManifest, facts_naming, facts_url
+from storeside.stack import airflow, authn, demo
+from storeside.stack.settings import HOST, Stack
+from storeside.transform.bucket_job import BucketJob, Options
+from storeside.transform.naming import Naming
+from storeside.transform.state import Summary
+from storeside.transformers.formats import AudioFormat
+from tests.support import kill, probe_spec, put, sizes, small_spec, transcode_spec, unique, until
+
+pytestmark = pytest.mark.timeout(240)
+
+Drive = Callable[[BucketJob], Summary]
+
+
+@pytest.fixture(scope="module")
+def client(secure_stack: Stack) -> Any:
+    return authn.cluster(secure_stack).client()
+
+
+@pytest.fixture(scope="module")
+def house(secure_stack: Stack) -> Any:
+    found = demo.clickhouse_client(secure_stack)
+    Ledger(found).create()
+    return found
+
+
+def connection(stack: Stack) -> Connection:
+    return Connection.parse("aistore_default", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
+
+
+def test_facts_travel_with_tokens_of_their_own(
+    secure_stack: Stack, client: Any, house: Any, drive: Drive, recordings: Callable[[int], list[Path]]
+) -> None:
+    """The transformer puts facts with its token, and ClickHouse reads them with another."""
+    run, source, audio, facts = unique("run"), *(Bucket("ais", unique(n)) for n in ("in", "audio", "facts"))
+    files = recordings(6)
+    put(client, source, {path.name: path.read_bytes() for path in files})
+    facts.handle(client).create()
+    spec = transcode_spec()
+    spec = replace(spec, tuning={**spec.tuning, "SIDECAR_URL": facts_url(secure_stack.url("ais_proxy"), facts, run)})
+    ledger = Ledger(house)
+    done = drive(
+        BucketJob(
+            client, ledger, source, audio, run_id=run, spec=spec, naming=Naming(AudioFormat().extensions),
+            options=Options(sidecars=facts),
+        )
+    )  # fmt: skip
+    assert done.failed == 0
+    assert len(sizes(client, facts)) == done.done > 0
+    probing = BucketJob(
+        client, ledger, audio, facts, run_id=run, spec=probe_spec(), naming=facts_naming(run),
+        options=Options(keeps_result=False),
+    )  # fmt: skip
+    assert drive(probing).failed == 0
+    extra = connection(secure_stack).extra_dejson
+    manifest = SpeechManifest(
+        house, audio, facts, secure_stack.url("ais_proxy"), run, str(extra["clickhouse_collection"])
+    )
+    assert manifest.stage(client, probing.scope).rows == done.done
+    manifest.clean_up(client)
+
+
+def test_the_connection_of_airflow_logs_in(secure_stack: Stack, client: Any) -> None:
+    bucket = Bucket("ais", unique("copied"))
+    cluster = cluster_of(connection(secure_stack))
+    store = AIStoreStore(cluster, bucket.name, 2)
+    store.check()
+    store.client.put_object(Bucket=bucket.name, Key="a", Body=b"content")
+    assert sizes(client, bucket) == {"a": 7}
+    assert environment(cluster)["AIS_AUTHN_TOKEN"].count(".") == 2
+    assert "authn_airflow" not in repr(cluster)
+    assert secure_stack.secrets["authn_airflow"] not in repr(cluster)
+
+
+def test_the_doctor_finds_nothing_and_names_a_wrong_password(secure_stack: Stack) -> None:
+    variables = {
+        f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in airflow.connections(secure_stack).items()
+    }
+    ids = {"aistore": "aistore_default", "clickhouse": "clickhouse_default", "aws": "aws_default"}
+    assert [f for f in examine(systems(found(variables, ids), "recordings")) if f.state == "failed"] == []
+    wrong = Cluster(
+        secure_stack.url("ais_proxy"), authn=secure_stack.url("authn"), username="airflow", password="wrong"
+    )
+    (finding, *_) = examine(replace(systems({}, "recordings"), aistore=lambda: wrong))
+    assert "user 'airflow'" in str(finding)
+    assert "authn_url" in finding.remedy
+
+
+def test_killed_nodes_join_again(secure_stack: Stack, client: Any) -> None:
+    bucket = Bucket("ais", unique("kept"))
+    put(client, bucket, {f"{n}": b"x" for n in range(20)})
+
+    def all_there() -> bool:
+        return len(sizes(client, bucket)) == 20 and len(client.cluster().get_info().tmap) == 2
+
+    for node in ("ais-target-0", "ais-proxy", "authn"):
+        kill(secure_stack, node, all_there)
+    until(lambda: _transforms(client, bucket), 90, "transform after the kills", interval=2)
+
+
+def _transforms(client: Any, bucket: Bucket) -> bool:
+    from aistore.sdk.errors import AISError
+
+    from storeside.aistore import etl as etls
+
+    try:
+        (name,) = etls.ensure(client, small_spec("upper", communication="hpush"))
+        to = Bucket("ais", unique("out"))
+        client.job(bucket.handle(client).transform(name, to_bck=to.handle(client))).wait(timeout=30)
+        done = len(sizes(client, to)) == 20
+        etls.discard(client, name)
+    except (AISError, AIStoreTransientError):  # AIStore rebalances
+        return False
+    return done
+
+
+class ShortLived(http.server.BaseHTTPRequestHandler):
+    """AuthN whose tokens live for two seconds, and a cluster that accepts only those that have not expired."""
+
+    logins = 0
+
+    def do_POST(self) -> None:
+        type(self).logins += 1
+        if json.loads(self.rfile.read(int(self.headers["Content-Length"])))["password"] != "right":
+            self.send_error(401)
+            return
+        body = urlsafe_b64encode(json.dumps({"exp": time.time() + 2}).encode()).rstrip(b"=").decode()
+        self._send({"token": f"head.{body}.{self.logins}"})
+
+    def do_GET(self) -> None:
+        from storeside.aistore.login import expiry
+
+        if expiry(self.headers.get("Authorization", "").removeprefix("Bearer ")) < time.time():
+            self.send_error(401)
+            return
+        self._send([])
+
+    def _send(self, answer: Any) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_a_job_outlives_its_token() -> None:
+    server = http.server.ThreadingHTTPServer((HOST, 0), ShortLived)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://{HOST}:{server.server_port}"
+    try:
+        client = Cluster(url, authn=url, username="airflow", password="right").client(patient=False)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            client.cluster().list_buckets()
+            time.sleep(0.05)
+        assert 3 <= ShortLived.logins <= 6, "renewed before it expires, and not for every request"
+        with pytest.raises(AIStoreInputError, match="correct login and password"):
+            str(Login(url, "airflow", "wrong"))
+    finally:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(AIStoreTransientError, match="no answer"):
+        str(Login(url, "airflow", "right"))
