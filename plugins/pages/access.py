@@ -57,6 +57,13 @@ def may_run(user: GetUserDep, dag: str | None = None) -> bool:
     )
 
 
+def may_read_logs(user: GetUserDep, dag: str) -> bool:
+    """Tell whether the visitor may read the logs of a DAG's tasks."""
+    return get_auth_manager().is_authorized_dag(
+        method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=_details(dag), user=user
+    )
+
+
 def may_stop(user: GetUserDep, dag: str) -> bool:
     """Tell whether the visitor may set states of a DAG's tasks."""
     return get_auth_manager().is_authorized_dag(
