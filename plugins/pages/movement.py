@@ -18,7 +18,7 @@ from storeside.pages import movement as movements
 from storeside.pages.movement import Movement, Progress
 from storeside.pages.tables import Tables, UnavailableError
 from storeside.plugins.pages import tasks
-from storeside.plugins.pages.access import TablesDep, may_read_logs, may_run, may_stop
+from storeside.plugins.pages.access import TablesDep, may_read_logs, may_read_runs, may_run, may_stop
 from storeside.plugins.pages.connections import aistore
 from storeside.plugins.pages.instances import instance
 from storeside.plugins.pages.render import render
@@ -59,12 +59,13 @@ def overview(
     chosen = movements.Filter(dag, place, kind, state)
     history, page = movements.throughput(tables, dag), movements.movements(tables, chosen, before)
     known = tasks.states(page.rows)
-    filtered = bool(place or kind or state or before)
+    unfiltered = not (place or kind or state or before)
+    failed = tasks.failed_runs(movements.dags(tables), dag, tables.dags) if unfiltered else []
     return render(
         request, "movement.html", title="Data movement", chosen=chosen, before=before,
         kinds=["", *movements.kinds(tables)], states=movements.STATES,
         now=_now(tables, user, chosen), page=page, state_of=partial(_state, known),
-        failed_runs=[] if filtered else tasks.failed_runs(movements.dags(tables), dag, tables.dags),
+        failed_runs=[one for one in failed if may_read_runs(user, one.dag)],
         lines=[
             charts.line("objects/s", "", [(row["at"], row["objects_per_second"]) for row in history]),
             charts.line("MB/s read", "", [(row["at"], row["bytes_per_second"] / 1e6) for row in history]),
@@ -93,8 +94,8 @@ def run(
     task: str = "", map_index: str = "", status: str = "", after: str = "",
 ) -> Response:  # fmt: skip
     """Show one run: its tasks, its data flow, and the objects of one stage."""
-    if not tables.may_read(dag):
-        raise HTTPException(403, "you may not read this DAG")
+    if not tables.may_read(dag) or not may_read_runs(user, dag):
+        raise HTTPException(403, "you may not read this DAG, or its runs and tasks")
     run_id = f"{dag}/{run}"
     stages, found = movements.stages(tables, run_id), tasks.run_of(dag, run)
     if found is None and not stages:

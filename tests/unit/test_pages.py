@@ -126,7 +126,7 @@ def tables(monkeypatch: pytest.MonkeyPatch, airflow: Airflow) -> Tables:
     monkeypatch.setitem(app.dependency_overrides, get_user, lambda: SimpleNamespace(get_id=lambda: "ada"))
     for module in ("movement", "queues"):
         monkeypatch.setattr(f"storeside.plugins.pages.{module}.may_run", lambda *_: True)
-    for may in ("may_stop", "may_read_logs"):
+    for may in ("may_stop", "may_read_logs", "may_read_runs"):
         monkeypatch.setattr(movement, may, lambda *_: True)
     return found
 
@@ -282,13 +282,17 @@ def test_many_task_instances_do_not_hide_the_failed_ones(pages: TestClient, airf
     assert "1 more tasks failed" in page
 
 
-def test_logs_are_for_users_who_may_read_them(
+def test_logs_and_runs_are_for_users_who_may_read_them(
     pages: TestClient, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow.runs("failed")
     airflow.has("copy", "failed")
     monkeypatch.setattr(movement, "may_read_logs", lambda *_: False)
     assert "data-error" not in run_page(pages)
+    assert "failed-runs" in pages.get("/movement").text
+    monkeypatch.setattr(movement, "may_read_runs", lambda *_: False)
+    assert pages.get("/run", params={"dag": "d", "run": "r"}).status_code == 403
+    assert "failed-runs" not in pages.get("/movement").text
 
 
 def test_failed_runs_are_listed_even_if_they_recorded_nothing(
