@@ -16,7 +16,7 @@ from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.pages import charts, datapath
 from storeside.pages import movement as movements
 from storeside.pages.movement import Movement, Progress
-from storeside.pages.tables import Tables, UnavailableError
+from storeside.pages.tables import DeniedError, Tables, UnavailableError
 from storeside.plugins.pages import tasks
 from storeside.plugins.pages.access import TablesDep, may_read_logs, may_read_runs, may_run, may_stop
 from storeside.plugins.pages.connections import aistore
@@ -116,9 +116,17 @@ def run(
         picture=datapath.data_path(stages, movements.published(tables, run_id)),
         now=_now(tables, user, movements.Filter(), run_id),
         page=movements.outcomes(tables, stage, status, after) if stage else None,
-        rejected=movements.rejected_rows(tables, stage) if stage else [],
+        rejected=_rejected(tables, stage),
         may_run=may_run(user, dag), may_stop=may_stop(user, dag),
     )  # fmt: skip
+
+
+def _rejected(tables: Tables, stage: Movement | None) -> list[dict[str, Any]] | None:
+    """Return the first rejected rows of a load; None if the pages' ClickHouse user may not read them."""
+    try:
+        return movements.rejected_rows(tables, stage) if stage else []
+    except DeniedError:
+        return None
 
 
 @dataclass(frozen=True)

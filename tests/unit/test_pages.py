@@ -319,6 +319,25 @@ def test_failed_runs_are_listed_even_if_they_recorded_nothing(
     assert listed() == ["known"]
 
 
+def test_rejected_rows_that_the_pages_may_not_read_do_not_hide_the_run(
+    pages: TestClient, tables: Tables, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.runs("success")
+    tables.run("load", "done", "load", rejected=3)
+    tables.runs[0]["destination"] = "clickhouse://analytics.trips"
+    rows = tables.rows
+
+    def denied(statement: str, **asked: Any) -> list[dict[str, Any]]:
+        if "_rejected" in statement:
+            return RealTables(Hangs(DatabaseError("", code=497))).rows(statement)  # type: ignore[arg-type]
+        return rows(statement, **asked)
+
+    monkeypatch.setattr(tables, "rows", denied)
+    page = run_page(pages)
+    assert "may not read <code>analytics.trips_rejected</code>" in page
+    assert ("load", "done") in tasks_of(page)
+
+
 def test_outcomes_that_a_later_run_replaced_lead_to_it(pages: TestClient, tables: Tables, airflow: Airflow) -> None:
     airflow.runs("success")
     tables.run("copy", "partial")

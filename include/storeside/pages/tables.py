@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Codes of ClickHouse errors that mean that nothing has been written yet.
 _MISSING = frozenset({60, 81})  # UNKNOWN_TABLE, UNKNOWN_DATABASE
+_DENIED = 497  # ACCESS_DENIED
 # Seconds of one statement, and of all statements of a page.
 STATEMENT_SECONDS, PAGE_SECONDS = 10, 20
 _SLOW = (
@@ -29,7 +30,7 @@ _REASONS = {
     159: _SLOW, 160: _SLOW,  # TIMEOUT_EXCEEDED, TOO_SLOW
     202: "ClickHouse has too many queries at the moment. Try again in a minute.",  # TOO_MANY_SIMULTANEOUS_QUERIES
     241: "ClickHouse has no memory left for this page's query. Narrow the filter, or try again in a minute.",
-    497: _REFUSED, 516: _REFUSED,  # ACCESS_DENIED, AUTHENTICATION_FAILED
+    _DENIED: _REFUSED, 516: "ClickHouse refuses the password of the pages' user. Correct its connection in Airflow.",
 }  # fmt: skip
 log = logging.getLogger(__name__)
 PAGE = 50
@@ -50,6 +51,10 @@ class UnavailableError(PageError, Transient):
     """A server does not answer, or not in time; the message says what a user can do."""
 
 
+class DeniedError(UnavailableError):
+    """The pages' ClickHouse user may not read a table."""
+
+
 class Tables:
     """Reads through a clickhouse-connect client; a missing table counts as empty.
 
@@ -68,7 +73,7 @@ class Tables:
         """Return the rows of a statement by column name; `parameters` are bound.
 
         Raises UnavailableError when there is no answer within ten seconds, none at all, or when the statements of
-        the page together have taken twenty seconds.
+        the page together have taken twenty seconds; DeniedError when the user may not read a table.
         """
         from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
@@ -83,7 +88,7 @@ class Tables:
             if code in _MISSING:
                 return []
             log.warning("ClickHouse did not answer a page: %s", e)
-            raise UnavailableError(_reason(code)) from e
+            raise (DeniedError if code == _DENIED else UnavailableError)(_reason(code)) from e
 
     def may_read(self, dag: str) -> bool:
         """Tell whether the visitor may read a DAG."""
