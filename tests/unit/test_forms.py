@@ -126,7 +126,8 @@ def test_the_form_suggests_listed_names(variable: Any) -> None:
     try:
         assert forms.form_choices("bucket")["examples"] == ["s3://one", "ais://two"]
         assert forms.form_choices("s3 bucket")["examples"] == ["one"]
-        assert "examples" not in forms.form_choices("chart")
+        for kind in ("chart", "backend"):
+            assert "examples" not in forms.form_choices(kind)
         with pytest.raises(OperatorInputError, match="choose from bucket"):
             forms.form_choices("table")
     finally:
