@@ -213,8 +213,10 @@ def test_every_proof_exists() -> None:
 
 @cache
 def said() -> tuple[str, ...]:
-    """Return every string of the code, with … for inserted values, and the Makefile."""
+    """Return every string of the code and of its SQL, with … for inserted values, and the Makefile."""
     found = [(CHECKOUT / "Makefile").read_text()]
+    for path in (CHECKOUT / "include").rglob("*.sql"):
+        found.append("…".join(re.findall(r"'([^'\n]*)'", path.read_text())))
     for folder in ("operators", "include"):
         for path in (CHECKOUT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

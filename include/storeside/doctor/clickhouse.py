@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from storeside.doctor.findings import Finding, System
+from storeside.doctor.remedies import TIME_OUT, reach
 from storeside.sql.answers import first_row
-from storeside.transfer.errors import ACCESS_DENIED, code_of, plain
+from storeside.transfer.errors import ACCESS_DENIED, code_of, is_transient, plain
 from storeside.transfer.source import Source, literal
 from storeside.transfer.staging import STAGING
 
@@ -22,7 +24,14 @@ LEDGER = "storeside"
 # Settings in our statements that older servers lack.
 SETTINGS = ("s3_validate_etag_on_read", "insert_allow_materialized_columns", "input_format_parquet_preserve_order")
 
-_UNKNOWN_DATABASE, _AUTHENTICATION, _NO_COLLECTION = 81, 516, 669
+_UNKNOWN_DATABASE, _READ_ONLY, _AUTHENTICATION, _NO_COLLECTION = 81, 164, 516, 669
+_NO_ROOM = (241, 243)
+# How ClickHouse words S3's answers, and the failures on the way to it; it has one error code for all of them.
+_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
+_NO_WAY = re.compile(r"Connection refused|Timeout|timed out|DNS error|Host not found|No route to host", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"HTTP response code: 40[13]|AccessDenied|Access Denied|InvalidAccessKeyId|SignatureDoesNotMatch"
+)
 _here = System(NAME)
 
 
@@ -34,18 +43,20 @@ def connect(make: Callable[[], Any], check: str = "login") -> tuple[Any, Finding
         client = make()
         version, user = first_row(client.query("SELECT version(), currentUser()"))
     except (ClickHouseError, OSError, ValueError) as e:
-        return None, _here.failed(check, plain(e), _login_remedy(code_of(e)))
+        return None, _here.failed(check, plain(e), _login_remedy(e))
     return client, _here.ok(check, f"{version} as {user}; tested with {TESTED}")
 
 
-def _login_remedy(code: int) -> str:
+def _login_remedy(error: BaseException) -> str:
+    code = code_of(error)
     if code == _AUTHENTICATION:
         return "correct login and password of the ClickHouse connection"
     if code == _UNKNOWN_DATABASE:
         return "leave the schema of the ClickHouse connection empty, or create that database"
-    return (
+    ways = (
         'correct host and port (HTTP: 8123, or 8443 with the extra "secure": true), and let this machine reach them'
     )
+    return reach(error, ways, tls='the extra "secure", and verify')
 
 
 def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
@@ -73,7 +84,7 @@ def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
         try:
             _use_databases(user, database)
         except ClickHouseError as e:
-            yield _here.failed(check, plain(e), _grants(user, database))
+            yield _here.failed(check, plain(e), _rights_remedy(user, database, e))
         else:
             yield _here.ok(check, f"tables can be made, filled, attached and dropped in {names}")
 
@@ -103,6 +114,17 @@ def _use_databases(client: Client, database: str) -> None:
             with suppress(ClickHouseError):  # a user who may not create a table may not drop it either
                 client.command(statement)
         raise
+
+
+def _rights_remedy(client: Client, database: str, error: BaseException) -> str:
+    """Return the grants after a refusal. Another error has nothing to do with rights: its text says what it is."""
+    if code_of(error) in (ACCESS_DENIED, _READ_ONLY):
+        return _grants(client, database)
+    if code_of(error) in _NO_ROOM:
+        return "free disk space or memory of the ClickHouse server"
+    if is_transient(error):
+        return f"the server is busy or out of order: see its logs; {TIME_OUT}"
+    return "see the error's text, and the server's log"
 
 
 def _grants(client: Client, database: str) -> str:
@@ -166,7 +188,12 @@ def reads_aistore(client: Client, url: str, content: bytes) -> Finding:
     )
 
 
-_QUICK = {"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0}
+_QUICK = {
+    "s3_retry_attempts": 1,
+    "s3_connect_timeout_ms": 2000,
+    "s3_request_timeout_ms": 5000,
+    "use_hive_partitioning": 0,
+}
 
 
 def _read(client: Client, function: str, content: bytes) -> BaseException | None:
@@ -195,7 +222,14 @@ def _s3_remedy(source: Source, error: BaseException) -> str:
         return (
             f"CREATE NAMED COLLECTION {source.collection} AS url = '…', access_key_id = '…', secret_access_key = '…'"
         )
-    return (
+    way = (
         f"let the ClickHouse server reach {source.endpoint} (extra clickhouse_endpoint of the AWS connection, if its "
-        "address differs there) and give it keys: extra clickhouse_collection, or its own environment or role"
+        "address differs there)"
     )
+    keys = "give it keys: extra clickhouse_collection, or its own environment or role"
+    text = str(error)
+    if _NO_BUCKET.search(text):
+        return f"create the bucket {source.bucket}, or name another one"
+    if _NO_WAY.search(text):
+        return way
+    return keys if _REFUSED.search(text) else f"{way} and {keys}"
