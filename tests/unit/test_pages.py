@@ -675,7 +675,7 @@ def test_a_fault_of_a_page_is_a_page(pages: TestClient, monkeypatch: pytest.Monk
     def fails(*_: Any) -> Any:
         raise RuntimeError("the `secret` of a library")
 
-    monkeypatch.setattr(movement.movements, "kinds", fails)
+    monkeypatch.setattr("storeside.plugins.pages.movement.movements.kinds", fails)
     answer = pages.get("/movement")
     assert answer.status_code == 500
     assert "This page has a fault of its own" in answer.text
