@@ -41,7 +41,7 @@ from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import sample_columns, whole_columns
 from storeside.transfer.schema import Column, wider
 from storeside.transfer.source import identifier
-from storeside.transfer.statement import text_reading
+from storeside.transfer.statement import Reading, text_reading
 from storeside.transfer.table import LOAD_ID, Destination, existing, publish
 
 log = logging.getLogger(__name__)
@@ -264,17 +264,29 @@ class BatchLoad:
         """Read an object whose name suggests another compression than its content has."""
         if self.reader.pushed or not self.work.form.is_text:
             return None
+        compression = self._compression(o)
+        if compression == "auto":
+            return None
+        return self._with_retries([o], How(compression=compression) if compression else How(push=True))
+
+    def _compression(self, o: Planned) -> str | None:
+        """Return ClickHouse's name for the compression of a text object, "auto" if the object's name shows it.
+
+        None if the worker must read the object.
+        """
+        if self.reader.pushed:
+            return None
         actual = self.reader.content(o).compression
         if actual in BY_WORKER:
-            return self._with_retries([o], How(push=True))
-        if actual.removeprefix("hadoop-") == compression_by_name(o.key):
             return None
-        return self._with_retries([o], How(compression=actual or "none"))
+        return "auto" if actual.removeprefix("hadoop-") == compression_by_name(o.key) else actual or "none"
 
     def _by_tidying(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Push a text object without its blank lines, and with names for unnamed columns."""
         form = self.work.form
         if not (form.is_text and form.is_native) or by_size(error.__cause__ or error):
+            return None
+        if _OF_A_VALUE.match(str(error)):  # which has no other value then
             return None
         try:
             if not is_untidy(self.reader.content(o).plain(), form):
@@ -327,11 +339,26 @@ class BatchLoad:
         return staged
 
     def _with_row(self, o: Planned, reason: str) -> str:
-        """Add the row to a reason that names a column of CSV: checks of values do not know the row."""
+        """Add the row to a reason that names a column of CSV: checks of values do not know the row.
+
+        The object is read again up to the faulty row: by ClickHouse, unless the worker must read it.
+        """
         form = self.work.form
         if not (form.name == "csv" and form.is_native and _OF_A_VALUE.match(reason)):
             return reason
+        try:
+            compression, reading = self._compression(o), self._text_reading()
+            if compression is None or reading.hides_virtual:
+                return self._row_by_worker(o, reason)
+            for check in reading.checks:
+                if reason.startswith(" ".join(check.reason.split())):
+                    row = self.reader.first_row(f"{self._tables}{self.work.token}", o, reading, check, compression)
+                    return reason if row is None else f"row {row}, {reason}"
+        except (TransferError, DatabaseError, OperationalError) as e:
+            log.debug("%r: its row is not known: %s", o.key, e)
+        return reason
 
+    def _row_by_worker(self, o: Planned, reason: str) -> str:
         def reject(rejected: Rejected) -> None:
             raise LoadObjectError(rejected.reason)
 
@@ -342,12 +369,15 @@ class BatchLoad:
         return reason
 
     def _salvaged(self, o: Planned, table: str, reject: Callable[[Rejected], None]) -> int:
-        empty_nulls = self.request.read.on_null_nested == "empty"
-        reading = text_reading(self.work.form, self.destination, empty_nulls=empty_nulls)
         return salvage(
-            self.client, self.reader.content(o), reading, o, table, self.request.table_options.system_columns,
-            self.reader.query_id(table), reject, strict=self.reader.is_strict,
+            self.client, self.reader.content(o), self._text_reading(), o, table,
+            self.request.table_options.system_columns, self.reader.query_id(table), reject,
+            strict=self.reader.is_strict,
         )  # fmt: skip
+
+    def _text_reading(self) -> Reading:
+        empty_nulls = self.request.read.on_null_nested == "empty"
+        return text_reading(self.work.form, self.destination, empty_nulls=empty_nulls)
 
     def _columns(self, o: Planned) -> list[Column]:
         """Return an object's columns; ClickHouse reads the whole object if it can."""

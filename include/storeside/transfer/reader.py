@@ -25,6 +25,7 @@ from storeside.transfer.schema import Column, is_nullable, structure
 from storeside.transfer.source import wild
 from storeside.transfer.statement import (
     PULLED_VERSION,
+    Check,
     Reading,
     parquet_reading,
     pulled_columns,
@@ -306,6 +307,23 @@ class Reader:
             return
         for few in statements(objects):
             self._check_broken(self._broken(self._check_id(table), few))
+
+    def first_row(self, table: str, o: Planned, reading: Reading, check: Check, compression: str) -> int | None:
+        """Return the number of the first row of a text object that fails a check; None if there is none.
+
+        ClickHouse reads the object up to that row. The staging `table` need not exist: it names the statement.
+        """
+        source, _ = self._source([o], reading.form.clickhouse, structure(reading.columns), compression)
+        one_after_the_other = {"max_threads": 1, "max_parsing_threads": 1}
+        rows = self.client.query(
+            f"SELECT _row_number FROM {source} WHERE {check.fault} LIMIT 1",
+            settings=settings(
+                reading.form, **one_after_the_other,
+                input_format_skip_unknown_fields=1,  # all columns but that of the check
+                query_id=self._check_id(table),
+            ),
+        ).result_rows  # fmt: skip
+        return int(rows[0][0]) if rows else None
 
     def _check_id(self, table: str) -> str:
         return queries.check_id(table, next(self._queries))
