@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storeside.transfer.conversion import conversion, converted, fits, reading, whole
 from storeside.transfer.errors import DriftError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT, Planned
@@ -14,22 +15,7 @@ from storeside.transfer.lock import STAGING
 from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
-from storeside.transfer.schema import (
-    NOTHING,
-    Column,
-    bare,
-    conversion,
-    converted,
-    fits,
-    is_nested,
-    is_nullable,
-    loose,
-    nullable,
-    reading,
-    same,
-    settled,
-    whole,
-)
+from storeside.transfer.schema import NOTHING, Column, bare, is_nested, is_nullable, loose, nullable, same, settled
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.table import LOAD_ID, REST, Destination
 
