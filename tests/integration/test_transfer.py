@@ -121,7 +121,7 @@ def test_keys_that_grow_with_time_are_listed_from_the_overlap_on(loading: Loadin
     again = loading.transfer(overlap_seconds=0)
     assert again.prepare().listed == 5  # objects that are planned and not loaded are looked for
     for given_up in (all_of_it, again):
-        given_up.loads.forget("load_plan")
+        given_up.plan.forget("load_plan")
     second = loading.load(overlap_seconds=0)
     assert (second.listed, second.loaded) == (1, 1)  # 0.csv sorts before loaded objects: the user ruled this out
     assert loading.load().loaded == 1

@@ -15,21 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storeside.transfer.arrow_types import arrow_columns, arrow_type
+from storeside.transfer.conversion import conversion, fits, reading, whole
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv, Format
-from storeside.transfer.schema import (
-    Column,
-    bare,
-    conversion,
-    deduced,
-    fits,
-    merge,
-    nullable,
-    reading,
-    whole,
-    wider,
-    with_overrides,
-)
+from storeside.transfer.inference import deduced, merge, wider
+from storeside.transfer.schema import Column, bare, nullable, with_overrides
 from storeside.transfer.source import literal
 
 

@@ -154,7 +154,7 @@ def _read(loading: Loading, names: Sequence[str], readable: Collection[str], loa
     alone: list[Any] = []
     for o in (loading.planned[name] for name in names if name in loading.planned):
         try:
-            load.reader.groups([o], load.destination)
+            load.groups([o])
         except LoadObjectError:
             alone.append(o)
         else:
