@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import airflow, clickhouse, hsds, ports, s3
+from storeside.stack import airflow, clickhouse, confine, hsds, ports, s3
+from storeside.stack.clickhouse_server import NOT_CONFINED
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.component import Component
 from storeside.stack.processes import marked
@@ -256,6 +257,8 @@ def _print_status(stack: Stack) -> int:
     for entry in found:
         if entry.trouble:
             print(f"{entry.name}: {entry.trouble}")
+    if "clickhouse" in parts and not confine.is_available():
+        print(f"warning: clickhouse: {NOT_CONFINED}")
     return 0 if all(entry.healthy for entry in found) else 1
 
 

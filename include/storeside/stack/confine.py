@@ -11,11 +11,17 @@ from pathlib import Path
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same system call numbers on every architecture
 PATH_BENEATH = 1
 NO_NEW_PRIVILEGES = 38
+CAPABILITY_VERSION = 0x20080522
 FIRST_VERSION = 3  # earlier versions either forbid moving a file between folders or do not check truncation
 EVERYTHING = (1 << 15) - 1
 EXECUTE, READ_FILE, READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
 WRITE_FILE, TRUNCATE = 1 << 1, 1 << 14
 ON_FILES = EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE
+
+
+def is_available() -> bool:
+    """Tell whether the kernel has Landlock, in a version that `confine` can use."""
+    return int(ctypes.CDLL(None, use_errno=True).syscall(CREATE_RULESET, None, 0, 1)) >= FIRST_VERSION
 
 
 def confine(writable: Iterable[Path], readable: Iterable[Path]) -> bool:
@@ -24,9 +30,9 @@ def confine(writable: Iterable[Path], readable: Iterable[Path]) -> bool:
     Call this before any thread is started. Paths that do not exist are skipped. Returns False, having changed
     nothing, if the kernel has no Landlock.
     """
-    kernel = ctypes.CDLL(None, use_errno=True)
-    if kernel.syscall(CREATE_RULESET, None, 0, 1) < FIRST_VERSION:
+    if not is_available():
         return False
+    kernel = ctypes.CDLL(None, use_errno=True)
     handled = struct.pack("=Q", EVERYTHING)
     rules = kernel.syscall(CREATE_RULESET, handled, len(handled), 0)
     if rules < 0:
@@ -39,6 +45,16 @@ def confine(writable: Iterable[Path], readable: Iterable[Path]) -> bool:
         return not kernel.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) and not kernel.syscall(RESTRICT_SELF, rules, 0)
     finally:
         os.close(rules)
+
+
+def drop_capabilities() -> bool:
+    """Give up all capabilities of this thread, and of those that it starts later; return whether that succeeded.
+
+    Linux lets a process with CAP_PERFMON, such as root's, read the environment of any process below /proc; Landlock
+    alone does not prevent that.
+    """
+    header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
+    return ctypes.CDLL(None, use_errno=True).capset(header, bytes(24)) == 0
 
 
 def _allow(kernel: ctypes.CDLL, rules: int, path: Path, access: int) -> None:
