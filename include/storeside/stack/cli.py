@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from storeside.stack import airflow, authn, clickhouse, hsds, ports, s3
+from storeside.stack.clickhouse_server import NOT_CONFINED
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.component import Component
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError, default_folder
 from storeside.stack.supervisor import Status, Supervisor
+from storeside.transformers import landlock
 
 STAGES = (("authn", "s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
 # The parts that start by default.
@@ -277,6 +279,8 @@ def _print_status(stack: Stack) -> int:
     for entry in found:
         if entry.trouble:
             print(f"{entry.name}: {entry.trouble}")
+    if "clickhouse" in parts and not landlock.is_available():
+        print(f"warning: clickhouse: {NOT_CONFINED}")
     return 0 if all(entry.healthy for entry in found) else 1
 
 
