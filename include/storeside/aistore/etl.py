@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
@@ -39,8 +40,6 @@ _HEALTH_WAITS = (1.0, 3.0)
 # AIStore's own time-out for an object also counts the time in the queue for a worker. The server's time-out must come
 # first, because its error states the reason.
 _QUEUE_SECONDS = 60
-# The address of the pod's node, from which Kubernetes' services connect to the pod.
-_NODE_ADDRESS: dict[str, Any] = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
 
 
 @dataclass(frozen=True)
@@ -272,16 +271,16 @@ def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, b
     return None
 
 
-def _of_the_cluster(client: Client, spec: EtlSpec) -> list[dict[str, Any]]:
+def _of_the_cluster(client: Client, spec: EtlSpec) -> list[dict[str, str]]:
     """Return the variables of a pod that tell it whom to trust, and what its decoders may see."""
     smap = client.cluster().get_info()
     nodes = [*smap.tmap.values(), *smap.pmap.values()]
     networks = [net for node in nodes for net in (node.public_net, node.intra_control_net, node.intra_data_net)]
-    addresses = sorted({f"{net.node_hostname}:{net.daemon_port}" for net in networks})
+    urls = [urlsplit(net.direct_url) for net in networks if net.direct_url]
+    addresses = sorted({f"{url.hostname}:{url.port}" for url in urls})
     return [
         {"name": "AIS_NODES", "value": ",".join(addresses)},
         {"name": "TRANSFORM_VARIABLES", "value": ",".join([*spec.environment, *spec.tuning])},
-        _NODE_ADDRESS,
     ]
 
 
