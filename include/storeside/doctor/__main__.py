@@ -8,13 +8,11 @@ removes all objects and tables that it creates for its checks.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from storeside.doctor import connections
 from storeside.doctor.errors import DoctorInputError
@@ -29,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--bucket", default="recordings", help="bucket of S3 to try; default: %(default)s")
     parser.add_argument("--queue", default="recordings-events", help="its queue, or none; default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print each finding as a line of JSON")
     parser.add_argument("--read-only", action="store_true", help="put no object anywhere")
     for system, conn_id in connections.IDS.items():
         parser.add_argument(f"--{system}-conn-id", default=conn_id, metavar="ID", help="default: %(default)s")

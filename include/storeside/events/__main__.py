@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DatabaseError as e:
         print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
         return 2
-    print(report_text(drained, as_json=given.json))
+    print(drained)
     return 1 if drained.dead else 0
 
 

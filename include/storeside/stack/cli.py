@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +101,7 @@ def _up(options: argparse.Namespace) -> int:
     _print_table(
         [
             ("Airflow", stack.url("airflow"), f"user admin, password {stack.secrets['airflow_admin']}"),
-            ("ClickHouse", stack.url("clickhouse_http"), "user storeside; SQL: make sql, or /play in a browser"),
+            ("ClickHouse", stack.url("clickhouse_http"), "user storeside"),
             ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
             ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
             *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
@@ -166,13 +164,7 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    return _print_status(_load(options.folder), as_json=options.json)
-
-
-def _sql(options: argparse.Namespace) -> int:
-    from storeside.stack import sql
-
-    return sql.run(_load(options.folder), options.statement, as_json=options.json)
+    return _print_status(_load(options.folder))
 
 
 def _restart(options: argparse.Namespace) -> int:
@@ -252,7 +244,7 @@ def _load(folder: Path) -> Stack:
     return stack
 
 
-def _print_status(stack: Stack, as_json: bool = False) -> int:
+def _print_status(stack: Stack) -> int:
     supervisor = Supervisor(stack)
     parts = {_part(name) for name in supervisor.names()}
     found = supervisor.status(component for stage in stages(stack, parts) for component in stage)
@@ -260,11 +252,8 @@ def _print_status(stack: Stack, as_json: bool = False) -> int:
         left = len(marked(stack.state))
         print(f"the supervisor is gone, {left} processes are left: run up or down" if left else "the stack is down")
         return 3
-    if as_json:
-        print("\n".join(json.dumps(asdict(entry)) for entry in found))
-    else:
-        _print_table([("component", "state", "pid", "up"), *map(_row, found)])
-    for entry in () if as_json else found:
+    _print_table([("component", "state", "pid", "up"), *map(_row, found)])
+    for entry in found:
         if entry.trouble:
             print(f"{entry.name}: {entry.trouble}")
     return 0 if all(entry.healthy for entry in found) else 1
@@ -334,11 +323,6 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_down)
     command = commands.add_parser("status", help="show components; exit status 0 healthy, 1 not healthy, 3 down")
     command.set_defaults(run=_status)
-    command.add_argument("--json", action="store_true", help="print one JSON object per component")
-    command = commands.add_parser("sql", help="ask the stack's ClickHouse: one statement, or a prompt")
-    command.add_argument("statement", nargs="?", default="", help="without it, those of standard input or of a prompt")
-    command.add_argument("--json", action="store_true", help="print rows as JSON")
-    command.set_defaults(run=_sql)
     command = commands.add_parser("restart", help="stop one component, start it again and wait until it is healthy")
     command.add_argument("component", help="a name that 'status' shows")
     command.set_defaults(run=_restart)
