@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import StorageBenchmarkOperator, StorageTuneOperator, chart_url_pattern
+from storeside.operators import StorageBenchmarkOperator, StorageTuneOperator, chart_url_pattern, form_choices
 
 PARAMS = {
     "backends": Param(
@@ -15,6 +15,7 @@ PARAMS = {
         items={"type": "string", "pattern": r"^(s3|oci|ais)://[^/@\s]+(@[^\s@]+)?$"},
         minItems=1,
         title="Backends",
+        **form_choices("backend"),
         description="Bucket URIs, one per line; add @connection to use another connection than the default: s3://data@oci_s3",
     ),
     "rounds": Param(
@@ -32,6 +33,7 @@ PARAMS = {
         None,
         type=["null", "string"],
         pattern=chart_url_pattern("png"),
+        **form_choices("chart"),
         section="Comparison",
         description="URL for a PNG chart of the medians, such as s3://aws_default@reports/backends.png;"
         " empty for none",

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import CheckConnectionsOperator
+from storeside.operators import CheckConnectionsOperator, form_choices
 
 PARAMS = {
     "bucket": Param(
@@ -14,12 +14,14 @@ PARAMS = {
         type="string",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         title="Bucket",
+        **form_choices("s3 bucket"),
         description="S3 bucket, without s3://; the check puts an object there and deletes it again",
     ),
     "queue": Param(
         "recordings-events",
         type=["null", "string"],
         title="Queue",
+        **form_choices("queue"),
         description="SQS queue that receives the bucket's events; empty for none",
     ),
     "write": Param(True, type="boolean", title="Write", description="Off: the checks put no object anywhere"),

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import AISMeasureThroughputOperator, chart_url_pattern
+from storeside.operators import AISMeasureThroughputOperator, chart_url_pattern, form_choices
 
 SIZE = r"^[1-9][0-9]* ?(KiB|MiB|GiB|TiB)$"
 
@@ -16,6 +16,7 @@ PARAMS = {
         type="string",
         pattern=r"^(s3|gs|az|oci|ais)://.+$",
         title="Bucket",
+        **form_choices("bucket"),
         description="It must exist; objects that the task writes to it are removed afterwards",
     ),
     "workload": Param(
@@ -96,6 +97,7 @@ PARAMS = {
         None,
         type=["null", "string"],
         pattern=chart_url_pattern("svg"),
+        **form_choices("chart"),
         section="Verdict",
         description="URL for an SVG chart with one line per target, such as s3://aws_default@reports/throughput.svg;"
         " empty for none",

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperator, TableOptions
+from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperator, TableOptions, form_choices, params
 
 PARAMS = {
     "domain": Param(
@@ -14,6 +14,7 @@ PARAMS = {
         type="string",
         pattern=r"^/.+",
         title="Domain",
+        **form_choices("domain"),
         description="HSDS domain, at the endpoint of the connection hsds_default",
     ),
     "dataset": Param(
@@ -43,6 +44,7 @@ PARAMS = {
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         section="Where to",
         title="Bucket",
+        **form_choices("s3 bucket"),
         description="Without s3://, at the endpoint of the connection aws_default; it should send no S3 events",
     ),
     "prefix": Param(
@@ -54,15 +56,15 @@ PARAMS = {
         description="Use one per dataset, selection and layout: it may contain nothing else",
     ),
     "table": Param(
-        "storeside.hsds_values",
+        "data.hsds_values",
         type="string",
-        pattern=r"^[^.]+\.[^.]+$",
+        pattern=params.TABLE_PATTERN,
         section="Where to",
         title="Table",
         description="database.table; a missing table is created from the dataset's type",
     ),
     "order_by": Param(
-        "i0", type="string", section="Where to", description="ORDER BY of a new table, such as (i0, i1)"
+        "i0", type="string", section="Where to", description="ORDER BY of a new table: columns, such as (i0, i1)"
     ),
 }
 

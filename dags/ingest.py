@@ -6,7 +6,13 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import AISCopyBucketOperator, AISPrefetchBucketOperator, StorageCopyBucketOperator, only_when
+from storeside.operators import (
+    AISCopyBucketOperator,
+    AISPrefetchBucketOperator,
+    StorageCopyBucketOperator,
+    form_choices,
+    only_when,
+)
 
 PARAMS = {
     "source": Param(
@@ -14,6 +20,7 @@ PARAMS = {
         type="string",
         pattern=r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$",
         title="Source",
+        **form_choices("bucket"),
         description="Bucket URI; ais://@cluster/bucket is a bucket of another, attached AIStore cluster",
     ),
     "destination": Param(
@@ -21,6 +28,7 @@ PARAMS = {
         type="string",
         pattern=r"^(s3|oci|ais)://[^/]+$",
         title="Destination",
+        **form_choices("bucket"),
         description="Bucket URI; only for a copy",
     ),
     "way": Param(
@@ -55,12 +63,14 @@ PARAMS = {
         None,
         type=["null", "string"],
         section="Through the worker",
+        **form_choices("connection"),
         description="Connection to the source; empty for the default connection of its scheme",
     ),
     "destination_connection": Param(
         None,
         type=["null", "string"],
         section="Through the worker",
+        **form_choices("connection"),
         description="Connection to the destination; empty for the default connection of its scheme",
     ),
 }

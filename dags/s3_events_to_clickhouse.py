@@ -7,7 +7,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
-from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, params
+from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, form_choices, params
 
 QUEUE = "tables-events"
 
@@ -22,6 +22,7 @@ PARAMS = {
         type="string",
         minLength=1,
         title="Queue",
+        **form_choices("queue"),
         description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
     ),
     "bucket": params.BUCKET,

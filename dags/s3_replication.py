@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import S3EventsToClickHouseOperator, params
+from storeside.operators import S3EventsToClickHouseOperator, form_choices, params
 
 PARAMS = {
     "queue": Param(
@@ -14,6 +14,7 @@ PARAMS = {
         type="string",
         minLength=1,
         title="Queue",
+        **form_choices("queue"),
         description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
     ),
     "bucket": params.BUCKET,

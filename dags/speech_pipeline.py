@@ -17,6 +17,7 @@ from storeside.operators import (
     S3EventsTrigger,
     SqsLeaseS3EventsOperator,
     SqsSettleSpeechEventsOperator,
+    form_choices,
 )
 
 QUEUE = "recordings-events"
@@ -30,7 +31,7 @@ recordings = Asset(
     watchers=[AssetWatcher(name="recordings-events", trigger=S3EventsTrigger(queue=QUEUE))],
 )
 speech = Asset("ais://speech")
-manifest = Asset("clickhouse://storeside/speech")
+manifest = Asset("clickhouse://speech/manifest")
 
 PARAMS = {
     "source": Param(
@@ -38,6 +39,7 @@ PARAMS = {
         type="string",
         pattern=r"^(s3|gs|az|oci|ais)://[^/]+$",
         title="Bucket of recordings",
+        **form_choices("bucket"),
         description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
     ),
     "prefix": Param(
@@ -118,7 +120,7 @@ with DAG(
    and objects from elsewhere. Usually there are none, and the task says so.
 5. **stage_manifest**: ClickHouse pulls the measurements from AIStore.
 6. **validate**: Great Expectations checks every row against the suite.
-7. **publish**: the valid rows appear in `storeside.speech` in one step.
+7. **publish**: the valid rows appear in `speech.manifest` in one step.
 8. **settle_events**: deletes messages of loaded recordings, sends messages of recordings that failed for good to the
    dead-letter queue with their reasons, and releases all others. It does so however the run ended.
 

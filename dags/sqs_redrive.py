@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import SqsRedriveDeadLettersOperator
+from storeside.operators import SqsRedriveDeadLettersOperator, form_choices
 
 with DAG(
     dag_id="sqs_redrive",
@@ -20,6 +20,7 @@ with DAG(
             type="string",
             minLength=1,
             title="Queue",
+            **form_choices("queue"),
             description="Name or URL of the queue that the dead letters come from",
         ),
         "redrive": Param(

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 KINDS = ("Operator", "Trigger", "Hook")
 # Classes that group arguments.
-OPTIONS = ("ReadOptions", "Csv", "TableOptions", "EtlSpec")
+OPTIONS = ("ReadOptions", "Csv", "TableOptions", "Expression", "LoadLimits", "EtlSpec")
 HEAD = """\
 # Reference
 
@@ -51,9 +51,10 @@ class Described:
 
 
 def classes() -> dict[str, Described]:
-    """Return all classes of `operators` by name."""
+    """Return all classes of `operators` by name, without those for deprecated arguments."""
     found = {}
-    for path in sorted((ROOT / "operators").rglob("*.py")):
+    paths = set((ROOT / "operators").rglob("*.py")) - {ROOT / "operators" / "deprecated.py"}
+    for path in sorted(paths):
         module = ".".join(("storeside", *path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):

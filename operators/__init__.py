@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from storeside.aistore.etl import EtlSpec as EtlSpec
+    from storeside.aistore.spec import EtlSpec as EtlSpec
     from storeside.operators import params as params
     from storeside.operators.aistore import TRANSFORMER_IMAGE as TRANSFORMER_IMAGE
     from storeside.operators.aistore import AISCopyBucketOperator as AISCopyBucketOperator
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from storeside.operators.charts import chart_url_pattern as chart_url_pattern
     from storeside.operators.clickhouse import S3ToClickHouseOperator as S3ToClickHouseOperator
     from storeside.operators.doctor import CheckConnectionsOperator as CheckConnectionsOperator
+    from storeside.operators.forms import check_form as check_form
+    from storeside.operators.forms import form_choices as form_choices
     from storeside.operators.hooks.aistore import AIStoreHook as AIStoreHook
     from storeside.operators.hooks.hsds import HSDSHook as HSDSHook
     from storeside.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
     from storeside.operators.hsds import HSDSImportDatasetOperator as HSDSImportDatasetOperator
+    from storeside.operators.prefetch import AISPrefetchBucketOperator as AISPrefetchBucketOperator
     from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
@@ -40,18 +43,19 @@ if TYPE_CHECKING:
     from storeside.operators.speech import ClickHouseStageManifestOperator as ClickHouseStageManifestOperator
     from storeside.operators.speech import GXValidateManifestOperator as GXValidateManifestOperator
     from storeside.operators.speech import SqsSettleSpeechEventsOperator as SqsSettleSpeechEventsOperator
-    from storeside.operators.storage import AISPrefetchBucketOperator as AISPrefetchBucketOperator
     from storeside.operators.storage import StorageBenchmarkOperator as StorageBenchmarkOperator
     from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
     from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
     from storeside.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
     from storeside.transfer.formats import Csv as Csv
+    from storeside.transfer.keys import Expression as Expression
+    from storeside.transfer.options import LoadLimits as LoadLimits
     from storeside.transfer.options import ReadOptions as ReadOptions
     from storeside.transfer.options import TableOptions as TableOptions
 
 _NAMES = {
-    "aistore.etl": ("EtlSpec",),
+    "aistore.spec": ("EtlSpec",),
     "operators.aistore": (
         "AISCopyBucketOperator", "AISTranscodeAudioOperator", "AISTransformBucketOperator",
         "AISTransformObjectsOperator", "TRANSFORMER_IMAGE", "transformer_command",
@@ -63,9 +67,11 @@ _NAMES = {
     "operators.charts": ("chart_url_pattern",),
     "operators.clickhouse": ("S3ToClickHouseOperator",),
     "operators.doctor": ("CheckConnectionsOperator",),
+    "operators.forms": ("check_form", "form_choices"),
     "operators.hooks.aistore": ("AIStoreHook",),
     "operators.hooks.hsds": ("HSDSHook",),
     "operators.hsds": ("HSDSExportDatasetOperator", "HSDSImportDatasetOperator"),
+    "operators.prefetch": ("AISPrefetchBucketOperator",),
     "operators.s3_events": (
         "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
     ),
@@ -74,13 +80,12 @@ _NAMES = {
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
         "GXValidateManifestOperator", "SqsSettleSpeechEventsOperator",
     ),
-    "operators.storage": (
-        "AISPrefetchBucketOperator", "StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator",
-    ),
+    "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
     "operators.throughput": ("AISMeasureThroughputOperator",),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "transfer.formats": ("Csv",),
-    "transfer.options": ("ReadOptions", "TableOptions"),
+    "transfer.keys": ("Expression",),
+    "transfer.options": ("LoadLimits", "ReadOptions", "TableOptions"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.operators.deferring import DeferringOperator
 from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.outcome import check_policy
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class AISInitEtlOperator(BaseOperator):
+class AISInitEtlOperator(FormOperator):
     """Starts an ETL, or a chain of ETLs, beside every target; a setup task for transforms with `keep_etl`.
 
     A running ETL with the same specification is reused. A running ETL with the same name and another specification is
@@ -53,7 +53,7 @@ class AISInitEtlOperator(BaseOperator):
             return etls.ensure(hook.get_conn(), self.etl, hook.pods)
 
 
-class AISStopEtlOperator(BaseOperator):
+class AISStopEtlOperator(FormOperator):
     """Stops an ETL by name and keeps its specification in AIStore.
 
     While any transform runs in the cluster, the task fails and Airflow retries it: stopping one ETL aborts all
@@ -76,7 +76,7 @@ class AISStopEtlOperator(BaseOperator):
             etls.stop(AIStoreHook(self.aistore_conn_id).get_conn(), self.etl_name)
 
 
-class AISDeleteEtlOperator(BaseOperator):
+class AISDeleteEtlOperator(FormOperator):
     """Stops and deletes ETLs; a teardown task.
 
     While any transform runs in the cluster the task deletes nothing, because stopping an ETL would abort that
@@ -199,7 +199,7 @@ class AISInspectBucketOperator(DeferringOperator):
         return result
 
 
-class _ObjectOperator(BaseOperator):
+class _ObjectOperator(FormOperator):
     """Common arguments of the operators for one object."""
 
     ui_color = "#d7e9f7"

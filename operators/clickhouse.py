@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from storeside.operators.deprecated import FlatLoadArguments
 from storeside.operators.errors import airflow_errors
-from storeside.operators.hooks.transfer import clients, source
-from storeside.operators.movement import MovementOperator
+from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection, source
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
-from storeside.transfer.options import Batches, ReadOptions, TableOptions
+from storeside.transfer.options import Batches, LoadLimits
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
     from storeside.transfer.engine import Prepared
+    from storeside.transfer.options import ReadOptions, TableOptions
     from storeside.transfer.request import Request
 
 
-class LoadOperator(MovementOperator):
+class LoadOperator(FlatLoadArguments):
     """Base of the operators that load into ClickHouse: their arguments, and how they end.
 
     :param bucket: bucket, without ``s3://``
@@ -43,6 +44,7 @@ class LoadOperator(MovementOperator):
     :param read: `ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples
     :param table_options: `TableOptions`: how a new table is created, types of columns, system columns
     :param batch_bytes: bytes of objects in one batch, which is loaded and published together
+    :param limits: `LoadLimits`: what one object may cost; an object that exceeds a limit fails alone
     :param aws_conn_id: connection to S3. Its extras may tell ClickHouse how to reach S3: ``clickhouse_collection`` is
         a named collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint when it differs
         from the worker's. Without a collection ClickHouse uses its own environment or role. With
@@ -78,12 +80,13 @@ class LoadOperator(MovementOperator):
         read: ReadOptions | None = None,
         table_options: TableOptions | None = None,
         batch_bytes: int = 1 << 30,
+        limits: LoadLimits | None = None,
         deferrable: bool = True,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(read=read, table_options=table_options, **kwargs)
         self.bucket = bucket
         self.keys = keys
         self.table = table
@@ -93,9 +96,8 @@ class LoadOperator(MovementOperator):
         self.on_bad_rows = on_bad_rows
         self.on_overwrite = on_overwrite
         self.on_failed_objects = on_failed_objects
-        self.read = read or ReadOptions()
-        self.table_options = table_options or TableOptions()
         self.batch_bytes = batch_bytes
+        self.limits = limits or LoadLimits()
         self.deferrable = deferrable
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
@@ -122,6 +124,7 @@ class LoadOperator(MovementOperator):
             read=self.read,
             table_options=self.table_options,
             batches=Batches(bytes=self.batch_bytes),
+            limits=self.limits,
             **more,
         )
 
@@ -195,7 +198,10 @@ class S3ToClickHouseOperator(LoadOperator):
                 retry_failed=as_bool(self.retry_failed, "retry_failed"),
                 overlap_seconds=self.overlap_seconds,
             )
-            self._transfer = Transfer(request, *clients(aws, clickhouse), run_key(context))
+            self._transfer = Transfer(
+                request, *clients(aws, clickhouse), run_key(context),
+                ledger=ledger_client(ledger_connection(clickhouse), clickhouse),
+            )  # fmt: skip
             prepared = self._transfer.prepare()
             if prepared.planned:
                 self._loader = "push" if prepared.push else "pull"

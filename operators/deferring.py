@@ -9,8 +9,11 @@ from datetime import timedelta
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator, get_current_context
+from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import TaskDeferralTimeout
+
+from storeside.operators.forms import FormOperator
+from storeside.transfer.keys import Expression
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +25,7 @@ WAITS_FOR = "waits_for"
 TRIGGERER_SECONDS = 10.0
 
 
-class DeferringOperator(BaseOperator):
+class DeferringOperator(FormOperator):
     """Applies `execution_timeout` to deferred tasks, too: Airflow 3.3 applies it only in workers.
 
     The time starts again with each deferral. After a timeout the operator calls the trigger's `on_kill`, as when a
@@ -33,6 +36,8 @@ class DeferringOperator(BaseOperator):
         self, content: Any, context: Context, jinja_env: Any = None, seen_oids: set[int] | None = None
     ) -> Any:
         """Render a template; for an options object, which is a frozen dataclass, render every field."""
+        if isinstance(content, Expression):  # the DAG author's SQL, in which no field of a form may appear
+            return content
         if not is_dataclass(content) or isinstance(content, type):
             return super().render_template(content, context, jinja_env, seen_oids)
         values = {f.name: getattr(content, f.name) for f in fields(content)}

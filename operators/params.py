@@ -6,14 +6,17 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
+from storeside.operators.forms import form_choices
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import ReadOptions, TableOptions
+from storeside.transfer.request import RESERVED
 
 BUCKET: Final = Param(
     "tables",
     type="string",
     pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
     title="Bucket",
+    **form_choices("s3 bucket"),
     description="Without s3://, at the endpoint of the connection aws_default",
 )
 KEYS: Final = Param(
@@ -30,13 +33,15 @@ ON_FAILURE: Final = Param(
     values_display={"report": "Load the good objects, list the bad ones", "fail": "Fail the run"},
     description="The good objects are loaded in either case",
 )
+# A table of a user. The engine refuses our databases as well, in any case of their letters.
+TABLE_PATTERN: Final = rf"^(?!({'|'.join(RESERVED)})\.)[^.]+\.[^.]+$"
 TABLE: Final = {
     "table": Param(
-        "storeside.trips",
+        "data.trips",
         type="string",
-        pattern=r"^[^.]+\.[^.]+$",
+        pattern=TABLE_PATTERN,
         title="Table",
-        description="database.table; made from the columns that are found where it is missing",
+        description="database.table; a missing table is created from the columns of the objects",
     ),
     "format": Param(
         "auto",
@@ -55,13 +60,16 @@ TABLE: Final = {
         ",", type="string", minLength=1, maxLength=1, section="Objects", description="Between the fields of CSV"
     ),
     "order_by": Param(
-        "tuple()", type="string", section="Table", description="ORDER BY of a new table, such as (city, taken_at)"
+        "tuple()",
+        type="string",
+        section="Table",
+        description="ORDER BY of a new table: columns, such as (city, taken_at)",
     ),
     "partition_by": Param(
         None,
         type=["null", "string"],
         section="Table",
-        description="PARTITION BY of a new table, such as toYYYYMM(taken_at)",
+        description="PARTITION BY of a new table: columns or functions of one, such as toYYYYMM(taken_at)",
     ),
     "on_drift": Param(
         "fail",

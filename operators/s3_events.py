@@ -8,13 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
 from storeside.operators.clickhouse import LoadOperator
+from storeside.operators.deprecated import without_effect
 from storeside.operators.errors import airflow_errors
-from storeside.operators.hooks.transfer import clickhouse_client, clients, sqs_client
+from storeside.operators.forms import FormOperator
+from storeside.operators.hooks.transfer import (
+    clickhouse_client,
+    clients,
+    ledger_client,
+    ledger_connection,
+    sqs_client,
+)
 from storeside.operators.links import QueuePageLink
 from storeside.operators.shared import as_bool, as_list, as_number, ledger, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
@@ -73,6 +81,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         lease_seconds: int = 120,
         **kwargs: Any,
     ) -> None:
+        without_effect(type(self), kwargs, "retry_failed", "overlap_seconds")
         super().__init__(**kwargs)
         self.sqs_queue = sqs_queue
         self.max_messages = max_messages
@@ -101,7 +110,10 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 bytes=as_number(self.max_bytes, "max_bytes", int),
             )
             queue = Queue.find(sqs_client(aws), self.sqs_queue)
-            load = EventLoad(queue, request, *clients(aws, clickhouse), run_key(context), limits)
+            load = EventLoad(
+                queue, request, *clients(aws, clickhouse), run_key(context), limits,
+                ledger_client(ledger_connection(clickhouse), clickhouse),
+            )  # fmt: skip
             batches = batches_of(context, queue)
             self._record_running(context, "events", time.time(), self.table)
             if self.deferrable and load.pulls:
@@ -164,7 +176,7 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
     return list(found)
 
 
-class QueueOperator(BaseOperator):
+class QueueOperator(FormOperator):
     """Base of the operators for one queue.
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
@@ -188,10 +200,10 @@ class QueueOperator(BaseOperator):
         self.clickhouse_conn_id = clickhouse_conn_id
 
     def conn(self) -> tuple[Queue, Any]:
-        """Return the queue and a ClickHouse client."""
+        """Return the queue and a ClickHouse client for the ledger."""
         from storeside.events.queue import Queue
 
-        client = clickhouse_client(BaseHook.get_connection(self.clickhouse_conn_id))
+        client = clickhouse_client(ledger_connection(BaseHook.get_connection(self.clickhouse_conn_id)))
         return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
 
     def conn_if_any(self) -> tuple[Queue, Any] | None:

@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowSkipException
 
 from storeside.ledger.objects import Ledger
 from storeside.operators.errors import OperatorInputError
+from storeside.operators.hooks.transfer import ledger_connection
 from storeside.sql.answers import whole_answers
 
 if TYPE_CHECKING:
@@ -52,10 +54,10 @@ def record_running(tables: Ledger, context: Context, kind: str, source: str, des
 
 
 def clickhouse(conn_id: str) -> Any:
-    """Return the clickhouse-connect client of an Airflow connection."""
+    """Return a clickhouse-connect client for Storeside's tables on the server of an Airflow connection."""
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
-    return whole_answers(ClickHouseHook(conn_id).get_client())
+    return whole_answers(ClickHouseHook(ledger_connection(BaseHook.get_connection(conn_id)).conn_id).get_client())
 
 
 def ledger(clickhouse_conn_id: str) -> Ledger:

@@ -9,13 +9,14 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger, Scope
 from storeside.operators.aistore import AISTransformBucketOperator, transformer_command
 from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.movement import Movement, MovementOperator
@@ -52,7 +53,7 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
         return replace(super().options(), keeps_result=False)
 
 
-class _ManifestOperator(BaseOperator):
+class _ManifestOperator(FormOperator):
     """Base of the manifest operators: bucket, facts and connections.
 
     :param bucket: URI of the AIStore bucket whose audio the manifest describes
@@ -164,8 +165,8 @@ class GXValidateManifestOperator(_ManifestOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Validate all staged rows and return the verdict as a dictionary of bounded size."""
-        from storeside.quality.suites import SUMMARY_SELECT, speech_manifest_suite, summary_suite
         from storeside.quality.validation import combine, validate
+        from storeside.speech.suites import SUMMARY_SELECT, speech_manifest_suite, summary_suite
 
         started = time.monotonic()
         with airflow_errors():
@@ -220,7 +221,7 @@ class GXValidateManifestOperator(_ManifestOperator):
 class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
     """Publishes the validated rows in one atomic step, and records their objects as done.
 
-    A repeated task publishes nothing twice. Returns the number of rows of this run in ``storeside.speech``.
+    A repeated task publishes nothing twice. Returns the number of rows of this run in ``speech.manifest``.
 
     :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects this task records as done
     """
@@ -237,10 +238,10 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
             manifest = self.manifest(context)
             scope = self.scope(context, self.effect)
             rows = manifest.publish(scope)
-            self.log.info("%d rows of this run are in storeside.speech", rows)
+            self.log.info("%d rows of this run are in speech.manifest", rows)
             acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
-        moved = Movement("publish", self.bucket, "clickhouse://storeside.speech", rows, rows=rows)
+        moved = Movement("publish", self.bucket, "clickhouse://speech.manifest", rows, rows=rows)
         self.tell(context, moved, urlsplit(manifest.clickhouse.url).netloc)
         return {"rows": rows}
 
@@ -248,7 +249,7 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
 class SqsSettleSpeechEventsOperator(QueueOperator):
     """Settles with the queue at the end of a run: deletes messages whose recordings are done; a teardown task.
 
-    A recording is done when the speech manifest, ``storeside.speech``, has it. Messages of recordings that failed for
+    A recording is done when the speech manifest, ``speech.manifest``, has it. Messages of recordings that failed for
     good go to the dead-letter queue with their reasons. All other messages are released. A recording that this run
     should have loaded counts as failed once; a recording that the run did not reach does not. Returns how many
     messages were deleted, released and moved to the dead-letter queue.

@@ -1,38 +1,29 @@
-"""Operators that copy objects into a cluster or between endpoints, and measure the endpoints."""
+"""Operators that copy objects between endpoints through the worker, and measure the endpoints."""
 
 from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-from storeside.aistore.buckets import Bucket
 from storeside.operators.charts import chart_at
 from storeside.operators.errors import airflow_errors
-from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.storage import backend, connection_of, profile, store
 from storeside.operators.links import BenchmarksPageLink
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
-from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, ledger, run_key, task_key
-from storeside.operators.triggers.aistore import AISJobTrigger
+from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, run_key, task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storeside.copying.job import CopyJob
-    from storeside.copying.prefetch import Missing, Prefetch
     from storeside.copying.store import Store
     from storeside.measure.tuner import Measurement
 
 MIB = 1 << 20
-# Maximum jobs per try of a prefetch; each must leave fewer missing objects than the one before.
-ROUNDS = 3
 
 
 class StorageCopyBucketOperator(MovementOperator):
@@ -102,7 +93,7 @@ class StorageCopyBucketOperator(MovementOperator):
     def job(self, context: Context) -> CopyJob:
         """Build the engine's job from the rendered arguments. Raises BadInput for invalid arguments."""
         from storeside.copying.job import CopyJob
-        from storeside.copying.ledger import CopyLedger
+        from storeside.ledger.copies import CopyLedger
 
         check_policy(self.on_failed_objects)
         client = clickhouse(self.clickhouse_conn_id)
@@ -134,155 +125,7 @@ class StorageCopyBucketOperator(MovementOperator):
             self._job.stop.set()
 
 
-class AISPrefetchBucketOperator(MovementOperator):
-    """Has AIStore fetch a remote bucket's objects into the cluster, so later reads use the cluster's disks.
-
-    The task is deferred meanwhile. Afterwards it compares the cluster with the backend and lists missing objects with
-    their reasons. Objects that are already in the cluster are not fetched again.
-
-    :param bucket: bucket URI of a remote bucket, such as ``s3://recordings``
-    :param prefix: fetch only objects whose names start with this
-    :param latest: also fetch objects that have changed in the backend
-    :param on_failed_objects: ``fail`` the task when objects are still missing at the end, or ``report`` them and
-        succeed
-    :param workers: concurrent workers per target; 0 lets AIStore choose
-    :param blob_threshold: minimum bytes of an object that AIStore fetches in parallel chunks; 0 means never
-    :param stall_seconds: seconds without progress after which the job is aborted; the task then continues with what
-        is missing
-    """
-
-    template_fields: Sequence[str] = ("bucket", "prefix", "latest", "on_failed_objects")
-    ui_color = "#d7e9f7"
-
-    def __init__(
-        self,
-        *,
-        bucket: str,
-        prefix: str = "",
-        latest: bool | str = False,
-        on_failed_objects: str = "fail",
-        workers: int = 0,
-        blob_threshold: int = 0,
-        stall_seconds: float = 300,
-        poll_interval: float = 1.0,
-        aistore_conn_id: str = AIStoreHook.default_conn_name,
-        clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.bucket = bucket
-        self.prefix = prefix
-        self.latest = latest
-        self.on_failed_objects = on_failed_objects
-        self.workers = workers
-        self.blob_threshold = blob_threshold
-        self.stall_seconds = stall_seconds
-        self.poll_interval = poll_interval
-        self.aistore_conn_id = aistore_conn_id
-        self.clickhouse_conn_id = clickhouse_conn_id
-
-    def prefetch(self) -> Prefetch:
-        """Return the engine's prefetch. Raises BadInput for a bucket that is not remote."""
-        from storeside.copying.prefetch import Prefetch
-
-        check_policy(self.on_failed_objects)
-        return Prefetch(AIStoreHook(self.aistore_conn_id).get_conn(), Bucket.parse(self.bucket), self.prefix)
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Look for missing objects, submit and defer; end at once when there is nothing to fetch."""
-        with airflow_errors():
-            prefetch = self.prefetch()
-            missing = prefetch.missing()
-            self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
-            if not missing.objects and not as_bool(self.latest, "latest"):
-                return self._finish(context, missing, missing, time.time())
-        self._submit(prefetch, {"objects": missing.objects, "size": missing.bytes, "started": time.time()}, missing)
-
-    def _submit(self, prefetch: Prefetch, begun: dict[str, Any], missing: Missing, rounds: int = 1) -> NoReturn:
-        """Submit a job for the missing objects, and defer."""
-        with airflow_errors():
-            job_id = prefetch.submit(
-                latest=as_bool(self.latest, "latest"), workers=self.workers, blob_threshold=self.blob_threshold
-            )
-        self.defer(
-            trigger=AISJobTrigger(
-                aistore_conn_id=self.aistore_conn_id,
-                job_id=job_id,
-                started=time.time(),
-                total=missing.objects,
-                poll_interval=self.poll_interval,
-                stall_seconds=self.stall_seconds,
-            ),
-            method_name="resume",
-            kwargs={**begun, "before": missing.objects, "rounds": rounds},
-        )
-
-    def resume(
-        self,
-        context: Context,
-        event: dict[str, Any],
-        objects: int,
-        size: int,
-        started: float,
-        before: int = 0,
-        rounds: int = ROUNDS,
-    ) -> dict[str, Any]:
-        """Compare the cluster with the backend after the job; submit another job if it may fetch more.
-
-        `objects`, `size` and `started` are those of the first job; `before` objects were missing when the last of
-        `rounds` was submitted.
-        """
-        from storeside.copying.prefetch import Missing
-
-        self.log.info("job %s: %s", event["job_id"], event["progress"])
-        with airflow_errors():
-            prefetch = self.prefetch()
-            left = prefetch.missing(reasons=True)
-        begun = {"objects": objects, "size": size, "started": started}
-        if self._may_come(event["error"], left):
-            if left.objects < before and rounds < ROUNDS:
-                self.log.info("%d objects are missing yet: trying these again", left.objects)
-                self._submit(prefetch, begun, left, rounds + 1)
-            raise AirflowException(self._told(event["error"], left))
-        return self._finish(context, Missing(objects, size), left, started)
-
-    def _may_come(self, error: str, left: Missing) -> bool:
-        """Tell whether another job may fetch what this job, which ended with `error`, did not fetch."""
-        unasked = left.objects > len(left.examples)
-        return left.passing > 0 or (bool(error) and (unasked or as_bool(self.latest, "latest")))
-
-    def _told(self, error: str, left: Missing) -> str:
-        what = "what has changed there may not be fetched"
-        if left.examples:
-            name, reason = left.examples[0]
-            what = f"{left.objects} objects are not fetched yet, such as {name!r}: {reason}"
-        ended = f" (the job ended with: {error})" if error else ""
-        return f"{self.bucket}: {what}{ended}. The others are in the cluster; a retry goes on with these"
-
-    def _finish(self, context: Context, missing: Missing, left: Missing, started: float) -> dict[str, Any]:
-        summary = {
-            "source": self.bucket,
-            "destination": self.bucket,
-            "done": max(missing.objects - left.objects, 0),
-            "failed": left.objects,
-            "bytes_in": max(missing.bytes - left.bytes, 0),
-            "seconds": round(time.time() - started, 3),
-        }
-        tables = ledger(self.clickhouse_conn_id)
-        tables.create()
-        state = "partial" if left.objects else "done"
-        self.record_end(context, tables, {"kind": "prefetch", "state": state, "listed": missing.objects, **summary})
-        for name, reason in left.examples:
-            self.log.warning("not fetched: %r: %s", name, reason, object=name)
-        if left.objects and self.on_failed_objects == "fail":
-            raise AirflowFailException(
-                f"{left.objects} objects of {self.bucket} were not fetched, such as {left.examples[0][0]!r}:"
-                f" {left.examples[0][1]}. The others are in the cluster; clear this task to fetch the rest."
-            )
-        return {**summary, "examples": left.examples}
-
-
-class StorageTuneOperator(BaseOperator):
+class StorageTuneOperator(FormOperator):
     """Measures which transfer settings are fastest for an endpoint, by object size, and stores them for later copies.
 
     It writes objects below ``storeside-measurements/`` in the buckets and deletes them again. Returns its
@@ -344,7 +187,7 @@ class StorageTuneOperator(BaseOperator):
             self._stop.set()
 
 
-class StorageBenchmarkOperator(BaseOperator):
+class StorageBenchmarkOperator(FormOperator):
     """Compares backends, with the requests of the published comparison of OCI's APIs: `storeside.measure.backends`.
 
     It writes each measurement to ``storeside.backend_benchmark``, the medians to the log, and a chart of the medians

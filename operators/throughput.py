@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.operators.charts import chart_at
+from storeside.operators.deprecated import warn_of
 from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink
 from storeside.operators.outcome import check_policy
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from storeside.measure.throughput.load import Load
 
 
-class AISMeasureThroughputOperator(BaseOperator):
+class AISMeasureThroughputOperator(FormOperator):
     """Measures a cluster with AIStore's own load generator, `aisloader`, which runs where the task runs.
 
     The connection's extra ``aisloader`` is the loader's path; without it the loader must be on the PATH.
@@ -92,7 +93,11 @@ class AISMeasureThroughputOperator(BaseOperator):
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
     ) -> None:
+        loader = kwargs.pop("loader", "")
+        if loader:
+            warn_of(type(self), "loader", "set the extra aisloader of the AIStore connection")
         super().__init__(**kwargs)
+        self.loader = loader
         self.bucket = bucket
         self.workload = workload
         self.object_size = object_size
@@ -140,7 +145,7 @@ class AISMeasureThroughputOperator(BaseOperator):
             hook.cluster,
             clickhouse(self.clickhouse_conn_id),
             load,
-            loader=hook.loader,
+            loader=self.loader or hook.loader,
             name=f"{scope}/{context['ti'].try_number}",
             scope=scope,
             bound=node_bound(

@@ -16,8 +16,10 @@ from hypothesis import settings
 
 from storeside.ledger.objects import Ledger
 from storeside.stack import cli, demo, proxies, s3
+from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
+from tests.support import allow, allow_in_forms
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -62,6 +64,7 @@ def stack() -> Iterator[Stack]:
     FOLDER.mkdir(parents=True)
     (FOLDER / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
     (default_folder() / "cache").mkdir(exist_ok=True)
+    allow(FOLDER)
     found = cli.up(FOLDER, only=("s3", "clickhouse", "podrunner", "aistore"))
     yield found
     Supervisor(found).stop()
@@ -69,8 +72,17 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def airflow(stack: Stack) -> Stack:
-    """The same stack with Airflow's processes."""
-    return cli.up(FOLDER)
+    """The same stack with Airflow's processes. Its forms may name what tests make: names with a hyphen."""
+    found = cli.up(FOLDER)
+    api = AirflowApi(found.url("airflow"), "admin", found.secrets["airflow_admin"])
+    allow_in_forms(
+        api,
+        buckets=["s3://*-*", "ais://*-*", "ais://ingested", "s3://recordings", "s3://tables", "s3://arrays"],
+        connections=["marked_*", "*_default"],
+        queues=["recordings-events", "tables-events"],
+        domains=["/home/storeside/*"],
+    )
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -82,9 +94,10 @@ def clickhouse(stack: Stack) -> Iterator[Any]:
     """
     client = demo.clickhouse_client(stack)
     Ledger(client).create()
-    client.command("SYSTEM STOP MERGES storeside.speech")
+    client.command("CREATE DATABASE IF NOT EXISTS data")  # of the tables that tests load
+    client.command("SYSTEM STOP MERGES speech.manifest")
     yield client
-    client.command("SYSTEM START MERGES storeside.speech")
+    client.command("SYSTEM START MERGES speech.manifest")
 
 
 @pytest.fixture(scope="session")

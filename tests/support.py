@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -9,16 +10,39 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import requests
 
 from storeside.aistore.buckets import Bucket, list_aistore
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.operators.forms import VARIABLE
+from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
 
+# What the tests' ETLs need besides our transforms: the file of the owner of their stacks.
+_SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
+ALLOWED = f"""\
+storeside/transformer-* SUFFIX= SECONDS= MARKS= {_SERVE.format("tests.transformers:*")}
+storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")}
+storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")} --server *
+storeside/transformer-* ECHO_BYTES= {_SERVE.format("tests.benchmarks.peers:Echo")}
+storeside/transformer-* AUDIO_*= {_SERVE.format("audio_transcode")} --server *
+storeside/transformer-* AR= AC= python -m tests.benchmarks.peers --server * --host 0.0.0.0 --port 8000
+storeside/transformer-* python -c 'import os; os.kill(os.getpid(), 9)'
+aistorage/runtime_python ETL_CLASS_PAYLOAD=
+"""
+
 # AIStore's and the pod runner's polling intervals depend on it: a short one starts an ETL sooner.
 INIT_SECONDS = 30
+
+
+def allow(folder: Path) -> None:
+    """Let the pod runner of the stack below `folder` start the transformers of the tests and benchmarks."""
+    path = folder / "allowed.txt"
+    path.touch(mode=0o600)
+    path.write_text(ALLOWED)
 
 
 def unique(label: str) -> str:
@@ -93,6 +117,17 @@ def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
         parameters={"run": run, "destination": str(destination)},
     )
     return dict(found.result_rows)
+
+
+def allow_in_forms(api: AirflowApi, **lists: list[str]) -> None:
+    """Set the Variable that says what forms may name; lists that are not given keep their defaults."""
+    value = {"key": VARIABLE, "value": json.dumps(lists)}
+    try:
+        api.request("POST", "variables", json=value)
+    except requests.HTTPError as e:
+        if e.response.status_code != requests.codes.conflict:
+            raise
+        api.request("PATCH", f"variables/{VARIABLE}", json=value)
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str, interval: float = 0.1) -> Any:

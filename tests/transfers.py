@@ -11,10 +11,10 @@ from typing import Any
 from storeside.stack import demo, s3
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.engine import Prepared, Report, Transfer
-from storeside.transfer.lock import STAGING
 from storeside.transfer.options import Batches, ReadOptions, TableOptions
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
+from storeside.transfer.staging import STAGING
 from tests.support import kill, unique
 
 
@@ -41,7 +41,7 @@ class Loading:
         self.clickhouse = clickhouse
         self.s3 = s3
         self.bucket = unique("loading")
-        self.table = f"storeside.{unique('loading').replace('-', '_')}"
+        self.table = f"data.{unique('loading').replace('-', '_')}"
         s3.create_bucket(Bucket=self.bucket)
 
     def put(self, objects: Mapping[str, bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from storeside.sql import roles
 from storeside.sql.answers import whole_answers
 
 if TYPE_CHECKING:
@@ -18,6 +19,32 @@ def clients(aws: Connection, clickhouse: Connection) -> tuple[Any, Any]:
     The arguments are connections, not ids, because threads and the triggerer cannot look connections up.
     """
     return clickhouse_client(clickhouse), s3_client(aws)
+
+
+def ledger_connection(clickhouse: Connection) -> Connection:
+    """Return the connection for Storeside's own tables on the server of a connection for loads."""
+    return of_role(roles.LEDGER, clickhouse)
+
+
+def of_role(role: str, clickhouse: Connection) -> Connection:
+    """Return the connection that a connection for loads names for a role; without one, that connection itself."""
+    from airflow.sdk import BaseHook
+
+    conn_id = roles.conn_id_of(role, clickhouse.conn_id, clickhouse.extra_dejson)
+    return clickhouse if conn_id == clickhouse.conn_id else BaseHook.get_connection(conn_id)
+
+
+async def ledger_connection_async(clickhouse: Connection) -> Connection:
+    """Return what `ledger_connection` does, in the triggerer."""
+    from airflow.sdk import BaseHook
+
+    conn_id = roles.conn_id_of(roles.LEDGER, clickhouse.conn_id, clickhouse.extra_dejson)
+    return clickhouse if conn_id == clickhouse.conn_id else await BaseHook.aget_connection(conn_id)
+
+
+def ledger_client(ledger: Connection, clickhouse: Connection) -> Any:
+    """Return a client of the connection for Storeside's tables; None if it is the one for loads."""
+    return None if ledger.conn_id == clickhouse.conn_id else clickhouse_client(ledger)
 
 
 def s3_client(connection: Connection) -> Any:

@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from storeside.aistore.cluster import cluster_of
 from storeside.aistore.etl import release
 from storeside.aistore.jobs import Follower, Progress, abort
+from storeside.operators.errors import is_final
 from storeside.operators.triggers.engine import SETTLE_SECONDS
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ ABORT_SECONDS = 10
 
 class AISJobTrigger(BaseTrigger):
     """Fires once when an AIStore job ends, with the job's error if it had one.
+
+    It also fires on an error that a retry cannot cure, such as a revoked token: see `storeside.operators.errors`. The
+    task that resumes meets the same error, which fails it.
 
     `started` (seconds since the epoch) and `total` objects give rate and ETA in the log. The trigger aborts a job
     without progress for `stall_seconds`. When a user kills or clears the deferred task, the trigger aborts the job,
@@ -70,7 +74,13 @@ class AISJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the job ends, in a thread because the SDK blocks."""
-        follower = Follower(await self._client(), self.job_id, self.stall_seconds)
+        try:
+            follower = Follower(await self._client(), self.job_id, self.stall_seconds, is_final)
+        except Exception as e:
+            if not is_final(e):
+                raise
+            yield self._over(Progress(finished=True, error=str(e)), str(e))
+            return
         reported = time.time()
         await asyncio.sleep(SETTLE_SECONDS)
         while True:
@@ -78,20 +88,23 @@ class AISJobTrigger(BaseTrigger):
             now = time.time()
             text = describe(progress, self.total, now - self.started)
             if progress.finished:
-                yield TriggerEvent(
-                    {
-                        "job_id": self.job_id,
-                        "objects": progress.objects,
-                        "error": progress.error,
-                        "seconds": progress.seconds,
-                        "progress": text,
-                    }
-                )
+                yield self._over(progress, text)
                 return
             if now - reported >= REPORT_SECONDS:
                 self.log.info("job %s: %s", self.job_id, text)
                 reported = now
             await asyncio.sleep(self.poll_interval)
+
+    def _over(self, progress: Progress, text: str) -> TriggerEvent:
+        return TriggerEvent(
+            {
+                "job_id": self.job_id,
+                "objects": progress.objects,
+                "error": progress.error,
+                "seconds": progress.seconds,
+                "progress": text,
+            }
+        )
 
     async def on_kill(self) -> None:
         """Abort the job: a user killed, cleared or marked its task."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from storeside.operators.hooks.transfer import clients
+from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection_async
 from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 
@@ -43,7 +43,12 @@ class S3ToClickHouseTrigger(EngineTrigger):
         aws = await BaseHook.aget_connection(self.arguments["aws_conn_id"])
         clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
         request = Request.from_dict(self.arguments["request"])
-        transfer = await in_thread(lambda: Transfer(request, *clients(aws, clickhouse), self.arguments["run_id"]))
+        ledger = await ledger_connection_async(clickhouse)
+        transfer = await in_thread(
+            lambda: Transfer(
+                request, *clients(aws, clickhouse), self.arguments["run_id"], ledger=ledger_client(ledger, clickhouse)
+            )
+        )
         transfer.started = self.arguments["started"]
         return transfer
 

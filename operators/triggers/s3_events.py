@@ -10,7 +10,13 @@ from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from storeside.errors import StoresideError
-from storeside.operators.hooks.transfer import clickhouse_client, clients, sqs_client
+from storeside.operators.hooks.transfer import (
+    clickhouse_client,
+    clients,
+    ledger_client,
+    ledger_connection_async,
+    sqs_client,
+)
 from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 if TYPE_CHECKING:
@@ -50,9 +56,9 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
         """Return the load."""
         aws = await BaseHook.aget_connection(self.arguments["aws_conn_id"])
         clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
-        return await in_thread(self._engine_of, aws, clickhouse)
+        return await in_thread(self._engine_of, aws, clickhouse, await ledger_connection_async(clickhouse))
 
-    def _engine_of(self, aws: Connection, clickhouse: Connection) -> Any:
+    def _engine_of(self, aws: Connection, clickhouse: Connection, ledger: Connection) -> Any:
         from storeside.events.load import EventLoad, Limits
         from storeside.events.queue import Queue
         from storeside.transfer.request import Request
@@ -63,6 +69,7 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
             *clients(aws, clickhouse),
             self.arguments["run_id"],
             Limits(**self.arguments["limits"]),
+            ledger_client(ledger, clickhouse),
         )
 
     def work(self, engine: Any) -> Any:
@@ -139,9 +146,10 @@ class S3EventsTrigger(BaseEventTrigger):
 
         aws = await BaseHook.aget_connection(self.aws_conn_id)
         clickhouse = await BaseHook.aget_connection(self.clickhouse_conn_id)
+        ledger = await ledger_connection_async(clickhouse)
         return (
             await in_thread(lambda: Queue.find(sqs_client(aws), self.queue)),
-            await in_thread(clickhouse_client, clickhouse),
+            await in_thread(clickhouse_client, ledger),
         )
 
     def _watch(self, queue: Any, client: Client, lease: Any) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
+from airflow.models.team import Team
 from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException, Request
 
@@ -25,18 +27,33 @@ def require_read(user: GetUserDep) -> None:
 def tables(user: GetUserDep) -> Tables:
     """Return Storeside's tables as the visitor may see them: only rows of DAGs that the visitor may read."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    return Tables(clickhouse(), None if _may_read_any(user, readable) else readable)
+
+
+def _may_read_any(user: Any, readable: set[str]) -> bool:
+    """Tell whether the visitor may read every DAG, also deleted and future ones.
+
+    Permission for all DAGs that exist is not enough: the tables have rows of deleted DAGs, too. So this asks the auth
+    manager about DAGs of unknown names, too.
+    """
     with create_session() as session:
-        all_dags = {dag for (dag,) in session.query(DagModel.dag_id)}
-    return Tables(clickhouse(), None if all_dags <= readable else readable)
+        existing = {dag for (dag,) in session.query(DagModel.dag_id)}
+    return existing <= readable and all(
+        get_auth_manager().is_authorized_dag(method="GET", details=details, user=user) for details in _unknown_dags()
+    )
 
 
 TablesDep = Annotated[Tables, Depends(tables)]
 
 
 def may_run(user: GetUserDep, dag: str | None = None) -> bool:
-    """Tell whether the visitor may start runs of a DAG, or of DAGs in general."""
-    return get_auth_manager().is_authorized_dag(
-        method="POST", access_entity=DagAccessEntity.RUN, details=_details(dag), user=user
+    """Tell whether the visitor may start runs of a DAG, or of any DAG."""
+    asked = [_details(dag)] if dag else _unknown_dags()
+    return all(
+        get_auth_manager().is_authorized_dag(
+            method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
+        )
+        for details in asked
     )
 
 
@@ -47,16 +64,23 @@ def may_stop(user: GetUserDep, dag: str) -> bool:
     )
 
 
-def _details(dag: str | None) -> DagDetails | None:
-    return DagDetails(id=dag, team_name=DagModel.get_team_name(dag)) if dag else None
+def _details(dag: str) -> DagDetails:
+    return DagDetails(id=dag, team_name=DagModel.get_team_name(dag))
+
+
+def _unknown_dags() -> list[DagDetails]:
+    """Return a DAG that does not exist in each team: only users with a permission for all DAGs may access it."""
+    return [DagDetails(id=f"storeside-{uuid4().hex}", team_name=t) for t in (None, *Team.get_all_team_names())]
 
 
 def require_same_origin(request: Request) -> None:
     """Refuse requests that another site made the visitor's browser send.
 
-    Another site cannot send a token in a header.
+    Another site cannot send a bearer token. Browsers add the other schemes by themselves, such as ``Basic`` and
+    ``Negotiate`` for a proxy in front of Airflow.
     """
-    if "authorization" in request.headers:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
         return
     site = request.headers.get("sec-fetch-site")
     origin = urlsplit(request.headers.get("origin", "")).netloc

@@ -14,6 +14,7 @@ from storeside.errors import BadInput
 from storeside.pages.tables import UnavailableError
 from storeside.plugins.pages import audio, benchmarks, movement, objects, quality, queues
 from storeside.plugins.pages.access import require_read
+from storeside.plugins.pages.limits import page_place, stream_place
 from storeside.plugins.pages.render import render
 
 # Only our own scripts, styles and requests; only Airflow may show the pages in a frame.
@@ -29,8 +30,10 @@ HEADERS = {
 LARGEST_FORM = 64 << 10
 
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
-for part in (movement, objects, audio, queues, quality, benchmarks):
-    app.include_router(part.router, dependencies=[Depends(require_read)])
+for part in (movement, objects, queues, quality, benchmarks):
+    # The place is taken first: `require_read` needs a thread, too. It is free again when the page is made.
+    app.include_router(part.router, dependencies=[Depends(page_place, scope="function"), Depends(require_read)])
+app.include_router(audio.router, dependencies=[Depends(stream_place), Depends(require_read)])
 # Style and scripts: the same for all users, and without any user's data.
 app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), name="static")
 

@@ -10,8 +10,9 @@ from typing import Any
 from airflow.sdk import BaseHook
 
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.hooks.transfer import clickhouse_client, sqs_client
+from storeside.operators.hooks.transfer import clickhouse_client, of_role, sqs_client
 from storeside.pages.tables import UnavailableError
+from storeside.sql import roles
 from storeside.transfer.errors import plain
 
 CLICKHOUSE, AWS = "clickhouse_default", "aws_default"
@@ -23,7 +24,7 @@ PATIENCE = {"connect_timeout": 3, "send_receive_timeout": 15}
 def clickhouse() -> Any:
     """Return a ClickHouse client. Like the others here, it raises UnavailableError with the cause."""
     with _leads_to("ClickHouse", CLICKHOUSE):
-        connection = BaseHook.get_connection(CLICKHOUSE)
+        connection = of_role(roles.PAGES, BaseHook.get_connection(CLICKHOUSE))
         connection.extra = json.dumps({**connection.extra_dejson, **PATIENCE})
         return clickhouse_client(connection)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, Form, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
-from storeside.events.errors import EventError
+from storeside.events.errors import EventError, EventInputError
 from storeside.pages import charts, queues
 from storeside.pages.tables import Tables
 from storeside.plugins.pages.access import TablesDep, may_run, require_same_origin
 from storeside.plugins.pages.connections import sqs
 from storeside.plugins.pages.render import query, render
 
+log = logging.getLogger(__name__)
 router = APIRouter()
 _MOST_LETTERS = 200
 
@@ -23,10 +27,11 @@ _MOST_LETTERS = 200
 def overview(request: Request, tables: TablesDep, queue: str = "", state: str = "", before: str = "") -> Response:
     """Show all queues, and the history and events of one queue."""
     found = queues.queues(tables)
-    chosen = queues.url(found, queue) or queue or (found[0]["queue"] if found else "")
+    chosen = queues.url(found, queue) or (found[0]["queue"] if found and not queue else "")
     history = queues.history(tables, chosen) if chosen else []
     return render(
         request, "queues.html", title="Queues", queues=found, chosen=chosen, state=state, states=queues.STATES,
+        label=queues.label(found, chosen) if chosen else queue.rpartition("/")[2],
         before=before, page=queues.events(tables, chosen, state, before) if chosen else None,
         lines=[
             charts.line("messages waiting", "", [(row["at"], row["waiting"]) for row in history]),
@@ -40,14 +45,23 @@ def overview(request: Request, tables: TablesDep, queue: str = "", state: str = 
 def dead_letters(
     request: Request, tables: TablesDep, user: GetUserDep, queue: str, sent: int | None = None
 ) -> Response:
-    """Show dead letters to users who may send them back: reading hides them from other consumers for a while."""
-    try:
-        dead = _dead_letters(tables, user, queue)
-        letters = dead.listed(_MOST_LETTERS)
-    except EventError as e:
-        raise HTTPException(502, str(e)) from e
+    """Offer to read the dead letters of a queue, or tell how many were sent back. It does not read the queue."""
+    _, label = _allowed(tables, user, queue)
     return render(
-        request, "dead_letters.html", title="Dead letters", queue=dead.queue.url, letters=letters, sent=sent,
+        request, "dead_letters.html", title="Dead letters", queue=label, letters=None, sent=sent, most=_MOST_LETTERS
+    )
+
+
+@router.post("/dead-letters", dependencies=[Depends(require_same_origin)])
+def read_dead_letters(
+    request: Request, tables: TablesDep, user: GetUserDep, queue: Annotated[str, Form()]
+) -> Response:
+    """Show dead letters to users who may send them back: reading hides them from other consumers for a while."""
+    url, label = _allowed(tables, user, queue)
+    with _sqs_errors():
+        letters = _dead_letters(tables, user, url).listed(_MOST_LETTERS)
+    return render(
+        request, "dead_letters.html", title="Dead letters", queue=label, letters=letters, sent=None,
         most=_MOST_LETTERS,
     )  # fmt: skip
 
@@ -63,26 +77,48 @@ def redrive(
     """Send the chosen dead letters back to their queue."""
     if not message:
         raise HTTPException(400, "no dead letter was chosen: tick those that are to be sent back")
-    try:
-        count = _dead_letters(tables, user, queue).redrive(set(message))
-    except EventError as e:
-        raise HTTPException(502, str(e)) from e
-    return RedirectResponse(f"{request.scope['root_path']}/dead-letters?{query(queue=queue, sent=str(count))}", 303)
+    url, label = _allowed(tables, user, queue)
+    with _sqs_errors():
+        count = _dead_letters(tables, user, url).redrive(set(message))
+    return RedirectResponse(f"{request.scope['root_path']}/dead-letters?{query(queue=label, sent=str(count))}", 303)
 
 
-def _dead_letters(tables: Tables, user: Any, queue: str) -> Any:
-    """Return the dead letters of a queue that Storeside measures; our credentials must not read any other queue.
+def _allowed(tables: Tables, user: Any, queue: str) -> tuple[str, str]:
+    """Return URL and label of a queue that Storeside measures; our credentials must not read any other queue.
 
-    Only users who may run a DAG that takes messages of this queue may see them. If no DAG has taken any, only users
-    who may run all DAGs may see them.
+    Only users who may run a DAG that takes messages of this queue may see its dead letters. If no DAG has taken any,
+    only users who may run all DAGs may see them.
     """
-    from storeside.events.dead_letters import DeadLetters
-    from storeside.events.queue import Queue
-
-    if not (url := queues.url(queues.queues(tables), queue)):
-        raise HTTPException(404, "no such queue among those that Storeside reads")
+    found = queues.queues(tables)
+    if not (url := queues.url(found, queue)):
+        raise HTTPException(404, "no such queue among those that Storeside reads and that you may see")
     dags = queues.dags(tables, url)
     of_no_dag = not dags and tables.dags is None
     if not (may_run(user) if of_no_dag else any(may_run(user, dag) for dag in dags)):
         raise HTTPException(403, "dead letters are for those who may run a DAG that takes messages of this queue")
-    return DeadLetters(Queue(sqs(), url))
+    return url, queues.label(found, url)
+
+
+def _dead_letters(tables: Tables, user: Any, url: str) -> Any:
+    """Return the dead letters of a queue.
+
+    Those that name no queue are only for users who may see and run all DAGs.
+    """
+    from storeside.events.dead_letters import DeadLetters
+    from storeside.events.queue import Queue
+
+    return DeadLetters(Queue(sqs(), url), unclaimed=tables.dags is None and may_run(user))
+
+
+@contextmanager
+def _sqs_errors() -> Iterator[None]:
+    """Turn errors of SQS into a page. Errors that only quote boto3, which may name the account, go to the log."""
+    try:
+        yield
+    except EventInputError as e:
+        raise HTTPException(502, str(e)) from e
+    except EventError as e:
+        log.warning("SQS did not answer a page: %s", e)
+        raise HTTPException(
+            502, "SQS did not answer as expected. Try again; Airflow's API server has its answer in its log"
+        ) from e

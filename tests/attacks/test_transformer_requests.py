@@ -290,7 +290,7 @@ def test_a_pod_in_the_cluster_answers_aistore_only(aistore: Any) -> None:
 
     from storeside.aistore import etl as etls
     from storeside.aistore.buckets import Bucket
-    from storeside.aistore.etl import EtlSpec
+    from storeside.aistore.spec import EtlSpec
     from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
     from tests.support import INIT_SECONDS, put, unique
 

@@ -39,7 +39,7 @@ from storeside.stack.supervisor import Supervisor
 from tests.benchmarks import measure, queue_server
 
 QUEUE = f"{s3.TABLES}-events"
-TABLE = "storeside.trips"
+TABLE = "data.trips"
 TICK_SECONDS = 0.02
 
 
@@ -215,7 +215,7 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
         duplicated += count - distinct
 
     for n in range(given.rounds):
-        tables = [f"storeside.{kind}_{n}" for kind in ("drained", "listed")]
+        tables = [f"data.{kind}_{n}" for kind in ("drained", "listed")]
         for table in tables:
             bench.clickhouse.command(f"CREATE TABLE {table} (word String, n UInt32) ENGINE = MergeTree ORDER BY word")
         events_of(bench, bucket, keys, queue)
@@ -226,16 +226,16 @@ def _cases(bench: Bench, given: argparse.Namespace) -> None:
         alone.append(queue_alone(bench, queue))
         figures = f"{drains[-1]:.0f}, {listings[-1]:.0f} from a listing, {alone[-1]:.0f} the queue alone"
         print(f"round {n + 1}, objects/s: {figures}", file=sys.stderr)
-    bench.clickhouse.command("CREATE TABLE storeside.burst (word String, n UInt32) ENGINE = MergeTree ORDER BY word")
+    bench.clickhouse.command("CREATE TABLE data.burst (word String, n UInt32) ENGINE = MergeTree ORDER BY word")
     with queue_server.serve(given.burst, given.objects, bucket) as endpoint:
         queue = f"{endpoint}/{queue_server.ACCOUNT}/{queue_server.NAME}"
         elsewhere = {"AWS_ENDPOINT_URL_SQS": endpoint}
         seconds, peak = ours(
-            bench, "storeside.events", bucket, "storeside.burst", "--queue", queue, "--seconds", "3600", **elsewhere
+            bench, "storeside.events", bucket, "data.burst", "--queue", queue, "--seconds", "3600", **elsewhere
         )
         sqs = s3.client("sqs", endpoint, *s3.keys(bench.stack))
         asked = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
-    check("storeside.burst")
+    check("data.burst")
     left = sum(int(asked[f"ApproximateNumberOfMessages{kind}"]) for kind in ("", "NotVisible"))
     p95 = statistics.quantiles(by_run, n=20)[-1]
     print(f"\n{measure.machine()}\n")

@@ -25,6 +25,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from storeside.sql.answers import first_row
 from storeside.stack import airflow, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack, default_folder
@@ -107,7 +108,7 @@ def of_airflow(site: Site, few: int, many_rows: int, many_recordings: int) -> No
 def _rows(site: Site, count: int) -> dict[str, Any]:
     prefix = f"{uuid.uuid4().hex}/"
     site.put(s3.TABLES, ((f"{prefix}{n:06}.csv", f"n,word\n{n},x\n".encode()) for n in range(count)))
-    return {"bucket": s3.TABLES, "keys": prefix, "table": f"storeside.t_{prefix[:-1]}"}
+    return {"bucket": s3.TABLES, "keys": prefix, "table": f"data.t_{prefix[:-1]}"}
 
 
 def _speech(site: Site, count: int) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def _speech(site: Site, count: int) -> dict[str, Any]:
 
 def history(site: Site, runs: int, rounds: int) -> None:
     """Compare a run without a history with one after `runs` of them, in Airflow's database and in the ledger."""
-    nothing = {"bucket": s3.TABLES, "keys": f"{uuid.uuid4().hex}/", "table": "storeside.nothing"}
+    nothing = {"bucket": s3.TABLES, "keys": f"{uuid.uuid4().hex}/", "table": "data.nothing"}
     site.run(LOAD, **nothing)
     before = statistics.median(site.run(LOAD, **nothing) for _ in range(rounds))
     _remember(site, runs)
@@ -159,12 +160,12 @@ def stream(gigabytes: float) -> None:
     with tempfile.TemporaryDirectory(dir=default_folder()) as folder, big_object.serve(size) as (endpoint, rows):
         access = S3(endpoint, "x", "y", s3.REGION, "big")
         with transfer.serve(Path(folder), access) as server:
-            table = "storeside.stream"
+            table = "data.stream"
             server.client.command(f"CREATE TABLE {table} (n UInt64, word String) ENGINE = MergeTree ORDER BY n")
             before = server.begin()
             run = server.ours(do="load", keys=[big_object.KEY], form="csv", table=table, loader="push")
             cpu, peak = server.end(before)
-            found = server.client.query(f"SELECT count(), sum(n), max(length(word)) FROM {table}").first_row
+            found = first_row(server.client.query(f"SELECT count(), sum(n), max(length(word)) FROM {table}"))
     if tuple(found) != (rows, big_object.total(rows), len(big_object.WORD)):
         sys.exit(f"error: {found} are the rows, their sum and longest word instead of {rows}")
     print(f"{size / 1e9:.1f} GB of CSV, {rows:,} rows, each there once, in {run.seconds:.0f} s\n")

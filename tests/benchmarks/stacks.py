@@ -12,6 +12,7 @@ from storeside.stack import cli
 from storeside.stack.cli import PARTS
 from storeside.stack.settings import CHECKOUT, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
+from tests.support import allow
 
 
 def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
@@ -23,6 +24,7 @@ def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
     folder.mkdir(parents=True)
     cache.mkdir(exist_ok=True)
     (folder / "cache").symlink_to(cache.resolve(), target_is_directory=True)
+    allow(folder)
     return cli.up(folder, targets, only=only)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside import sql
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.supervisor import Supervisor
 from storeside.transfer.__main__ import clickhouse

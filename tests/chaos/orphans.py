@@ -10,7 +10,7 @@ from typing import Any
 from storeside.aistore.cluster import Cluster
 from storeside.events.queue import Queue
 from storeside.stack import s3
-from storeside.transfer.lock import BROKEN, STAGING
+from storeside.transfer.staging import BROKEN, STAGING
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
 from tests.support import etl_servers

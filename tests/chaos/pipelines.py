@@ -21,6 +21,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack import demo, s3
 from storeside.stack.airflow_api import FINAL
 from tests.chaos.rig import Rig
+from tests.support import allow_in_forms
 from tests.transfers import parquet
 
 ROWS = 12
@@ -91,6 +92,7 @@ class Pipeline:
         if self.bucket not in names:
             self.s3.create_bucket(Bucket=self.bucket)
         patiently(lambda: self.api.request("PATCH", f"dags/{self.dag}", json={"is_paused": False}), 120)
+        patiently(lambda: allow_in_forms(self.api, buckets=["s3://*", "ais://*"]))
 
     def produce(self) -> None:
         """Put the objects, as far as is allowed at each moment."""
@@ -204,21 +206,19 @@ class Loads(Pipeline):
 
     def sweeps(self) -> list[dict[str, Any]]:
         return [
-            {"bucket": self.bucket, "keys": f"{form}/", "table": f"storeside.chaos_{form}", "format": form}
+            {"bucket": self.bucket, "keys": f"{form}/", "table": f"data.chaos_{form}", "format": form}
             for form, _ in self.FORMATS
         ]
 
     def done(self) -> int:
-        counts = [
-            self.query(f"SELECT uniqExact(object) FROM storeside.chaos_{form}")[0][0] for form, _ in self.FORMATS
-        ]
+        counts = [self.query(f"SELECT uniqExact(object) FROM data.chaos_{form}")[0][0] for form, _ in self.FORMATS]
         return int(sum(counts))
 
     def prepare(self) -> None:
         super().prepare()
         for form, _ in self.FORMATS:
             self.clickhouse.command(
-                f"CREATE TABLE storeside.chaos_{form} (object UInt32, row UInt32, text String)"
+                f"CREATE TABLE data.chaos_{form} (object UInt32, row UInt32, text String)"
                 " ENGINE = MergeTree ORDER BY (object, row)"
             )
 
@@ -231,7 +231,7 @@ class Loads(Pipeline):
 
     def verify(self) -> Verdict:
         parts = [
-            verdict(self.query, f"storeside.chaos_{form}", range(n, self.put, 3))
+            verdict(self.query, f"data.chaos_{form}", range(n, self.put, 3))
             for n, (form, _) in enumerate(self.FORMATS)
         ]
         return Verdict(
@@ -245,7 +245,7 @@ class Events(Pipeline):
     """The bucket whose events start runs of `s3_events_to_clickhouse` by themselves."""
 
     bucket = s3.TABLES
-    table = "storeside.trips"
+    table = "data.trips"
 
     def object(self, number: int) -> tuple[str, bytes]:
         return f"chaos/{number:06}.csv", csv(number)
@@ -272,20 +272,20 @@ class Speech(Pipeline):
         return [{"prefix": "chaos/"}]
 
     def done(self) -> int:
-        return int(self.query("SELECT uniqExact(source_object) FROM storeside.speech")[0][0])
+        return int(self.query("SELECT uniqExact(source_object) FROM speech.manifest")[0][0])
 
     def prepare(self) -> None:
         from storeside.ledger.objects import Ledger
 
         super().prepare()
         Ledger(self.clickhouse).create()
-        self.clickhouse.command("SYSTEM STOP MERGES storeside.speech")  # a merge would hide a row that is there twice
+        self.clickhouse.command("SYSTEM STOP MERGES speech.manifest")  # a merge would hide a row that is there twice
 
     def verify(self) -> Verdict:
         from storeside.aistore.cluster import Cluster
 
         counts = self.query(
-            "SELECT source_object, any(object), any(checksum), count() FROM storeside.speech GROUP BY 1"
+            "SELECT source_object, any(object), any(checksum), count() FROM speech.manifest GROUP BY 1"
         )
         found = {source: (name, checksum, count) for source, name, checksum, count in counts}
         lost, duplicated, truncated = [], [], []

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, Asset
 
 from storeside.operators import S3ToClickHouseOperator, StorageCopyBucketOperator
 
-BUCKET, TABLE = os.environ.get("BUCKET", "bucket"), os.environ.get("TABLE", "storeside.observed")
+BUCKET, TABLE = os.environ.get("BUCKET", "bucket"), os.environ.get("TABLE", "data.observed")
 
 with DAG("observed") as dag:
     load = S3ToClickHouseOperator(

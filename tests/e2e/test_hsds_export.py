@@ -49,7 +49,7 @@ def test_a_dataset_becomes_rows_and_only_changed_slabs_are_loaded_again(
     domain = f"/home/storeside/{unique('dag')}.h5"
     write(client, domain, "/values", VALUES, (100, 30))
     client.flush(domain)
-    prefix, table = unique("hsds"), "storeside." + unique("hsds").replace("-", "_")
+    prefix, table = unique("hsds"), "data." + unique("hsds").replace("-", "_")
 
     def run() -> tuple[dict[str, Any], dict[str, Any]]:
         conf = {"domain": domain, "dataset": "/values", "bucket": s3.ARRAYS, "prefix": prefix, "table": table}

@@ -95,7 +95,7 @@ def site(airflow: Stack, clickhouse: Any, aistore: Any, s3_client: S3Client) -> 
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, "DAG")
     assert api.get("plugins/importErrors")["import_errors"] == []
-    bucket, table = unique("pages"), f"storeside.{unique('pages').replace('-', '_')}"
+    bucket, table = unique("pages"), f"data.{unique('pages').replace('-', '_')}"
     s3_client.create_bucket(Bucket=bucket)
     for key, body in {
         "in/good.csv": b"n,x\n1,a\n2,b\n",
@@ -410,7 +410,7 @@ def test_the_task_of_a_dag_that_has_no_such_parameter_is_cleared(site: Site, tab
 
 
 def test_a_running_load_is_shown_and_cancelled(site: Site, tab: Page) -> None:
-    table = f"storeside.{unique('slow').replace('-', '_')}"
+    table = f"data.{unique('slow').replace('-', '_')}"
     site.clickhouse.command(
         f"CREATE TABLE {table} (n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.00004))"
         " ENGINE = MergeTree ORDER BY n"
@@ -486,10 +486,13 @@ def test_dead_letters_are_listed_and_sent_back(site: Site, tab: Page, sqs_client
         tab.goto(failed(site, "events", queue=queue.rpartition("/")[2]))
         assert tab.get_by_role("button", name="Retry").count() == 0
         tab.get_by_role("link", name="Send back dead letters (2)…").click()
+    tab.get_by_role("button", name="Read the dead letters").click()
     tab.get_by_role("cell", name="no <b>table</b>").first.wait_for()
     tab.get_by_role("row", name="second").get_by_role("checkbox").check()
     tab.get_by_role("button", name="Send the chosen ones back").click()
     tab.get_by_text("1 sent back").wait_for()
+    tab.get_by_role("button", name="Read the dead letters").click()
+    tab.get_by_role("cell", name="no <b>table</b>").first.wait_for()
     (message,) = sqs_client.receive_message(QueueUrl=queue, WaitTimeSeconds=5)["Messages"]
     assert message["Body"] == "second"
     assert tab.get_by_role("cell", name="no <b>table</b>").count() == 1

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(240)
 
 DAG = "s3_events_to_clickhouse"
 QUEUE = f"{s3.TABLES}-events"
-TABLE = "storeside.trips"
+TABLE = "data.trips"
 
 
 class Arrivals:

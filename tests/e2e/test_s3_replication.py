@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(240)
 
 DAG = "s3_replication"
 WATCHED = "s3_events_to_clickhouse"  # its watcher reads the same queue
-TABLE = "storeside.trips"
+TABLE = "data.trips"
 # Seconds that a watcher may continue that was receiving when the task began: a long poll, and the time of a batch.
 RECEIVING_SECONDS = 12
 

@@ -27,7 +27,7 @@ class Loader:
         self.stack, self.s3, self.clickhouse = stack, s3, clickhouse
         self.api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
         self.bucket = unique("tables")
-        self.table = "storeside." + unique("trips").replace("-", "_")
+        self.table = "data." + unique("trips").replace("-", "_")
         s3.create_bucket(Bucket=self.bucket)
 
     def start(self, **conf: Any) -> str:

@@ -71,8 +71,7 @@ class Pipeline:
     def rows(self, prefix: str) -> tuple[int, int]:
         """Return the number of rows and of distinct objects of the manifest below a prefix of the recordings."""
         found = self.clickhouse.query(
-            "SELECT count(), uniqExact(object) FROM storeside.speech"
-            " WHERE startsWith(source_object, {prefix:String})",
+            "SELECT count(), uniqExact(object) FROM speech.manifest WHERE startsWith(source_object, {prefix:String})",
             parameters={"prefix": prefix},
         )
         return tuple(found.first_row)

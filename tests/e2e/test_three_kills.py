@@ -42,7 +42,7 @@ def test_three_kills_lose_nothing_and_leave_no_target_stuck(
 
     def rows() -> tuple[int, int]:
         found = clickhouse.query(
-            "SELECT count(), uniqExact(source_object) FROM storeside.speech"
+            "SELECT count(), uniqExact(source_object) FROM speech.manifest"
             " WHERE startsWith(source_object, {prefix:String})",
             parameters={"prefix": prefix},
         )

@@ -144,7 +144,7 @@ def used(
     s3_client.put_object(Bucket=source, Key="bad.csv.gz", Body=b"no")
     watch = Watch(airflow, marks)
     watch.start()
-    load = api.trigger("s3_to_clickhouse", {"bucket": source, "table": "storeside.marked"})
+    load = api.trigger("s3_to_clickhouse", {"bucket": source, "table": "data.marked"})
     watch.bucket, watch.runs = source, [("s3_to_clickhouse", load)]
     conf = {"source": f"s3://{source}", "destination": f"ais://{source}", "way": "worker"}
     for s3_end, ais_end in (
@@ -220,7 +220,7 @@ def test_no_table_of_clickhouse_holds_a_secret(clickhouse: Any, used: Watch, mar
         found = clickhouse.raw_query(rows, fmt="JSONEachRow")  # not all of it is text: names of objects are any bytes
         shown = {mark for mark, secret in marks.items() if secret.encode() in found and mark != "s3_access_key"}
         assert not shown, f"{database}.{name}"
-    queries = clickhouse.query("SELECT count() FROM system.query_log WHERE query LIKE '%storeside.marked%'")
+    queries = clickhouse.query("SELECT count() FROM system.query_log WHERE query LIKE '%data.marked%'")
     assert queries.first_row[0]
 
 
@@ -259,17 +259,24 @@ def test_no_page_shows_a_secret(
     runs = [{"dag": dag, "run": run} for dag, run in used.runs]
     # Each page with content that it shows of this, so that an empty one does not pass for one without secrets.
     pages: list[tuple[str, dict[str, str], str]] = [
-        ("/", {}, "Data movement"), ("/movement", {"place": used.bucket}, "storeside.marked"), ("/live", runs[0], ""),
-        ("/run", runs[0], "storeside.marked"), ("/run", {**runs[0], "status": "failed"}, "bad.csv.gz"),
+        ("/", {}, "Data movement"), ("/movement", {"place": used.bucket}, "data.marked"), ("/live", runs[0], ""),
+        ("/run", runs[0], "data.marked"), ("/run", {**runs[0], "status": "failed"}, "bad.csv.gz"),
         *(("/run", run, run["run"]) for run in runs[1:]),
-        ("/objects", {"text": "bad", **where}, "bad.csv.gz"), ("/queues", queue, queue["queue"]),
+        ("/objects", {"text": "bad", **where}, "bad.csv.gz"), ("/queues", queue, queue["queue"].rpartition("/")[2]),
         *(("/object", {"object": name, **where}, name) for name in ("good.csv", "bad.csv.gz")),
-        ("/dead-letters", queue, "a dead letter"), ("/quality", {}, "expect_x"), ("/benchmarks", {}, "Benchmarks"),
+        ("/dead-letters", queue, "Read the dead letters"), ("/quality", {}, "expect_x"),
+        ("/benchmarks", {}, "Benchmarks"),
         ("/audio", {"bucket": str(audio), "object": "speech.wav"}, "WAVE"),
     ]  # fmt: skip
     assert {path for path, _, _ in pages} == {path for method, path in ROUTES if method == "get"}
-    for path, query, part in pages:
-        answer = visitor.get(f"{airflow.url('airflow')}/storeside{path}", params=query, timeout=30)
+    visitor.headers["Origin"] = airflow.url("airflow")
+    pages.append(("/dead-letters", queue, "a dead letter"))
+    for n, (path, query, part) in enumerate(pages):
+        address = f"{airflow.url('airflow')}/storeside{path}"
+        if n == len(pages) - 1:
+            answer = visitor.post(address, data=query, timeout=30)
+        else:
+            answer = visitor.get(address, params=query, timeout=30)
         assert answer.status_code == 200, (path, query, answer.text[-500:])
         assert part.encode() in answer.content, (path, query)
         said = answer.content + repr(answer.headers).encode()

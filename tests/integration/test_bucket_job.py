@@ -21,7 +21,7 @@ from requests import RequestException
 from storeside.aistore import jobs, lock
 from storeside.aistore.buckets import Bucket, list_s3
 from storeside.aistore.errors import AIStoreTransientError
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.errors import Transient
 from storeside.ledger.objects import Ledger, LedgerTransientError
 from storeside.stack import demo, speech_corpus

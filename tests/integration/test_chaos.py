@@ -18,12 +18,12 @@ from storeside.events.current import look_at
 from storeside.events.load import EventLoad, Limits
 from storeside.events.queue import Queue
 from storeside.stack import demo, s3
-from storeside.stack.clickhouse_server import USER
+from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.errors import DENIED, TransferTransientError
-from storeside.transfer.lock import STAGING
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
+from storeside.transfer.staging import STAGING
 from tests.chaos.answers import AWS_ANSWERS, GATEWAY_ANSWERS, Answer, aws
 from tests.chaos.pipelines import ROWS, csv, verdict
 from tests.link import Link, linked

@@ -63,8 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     (place / "my_package").mkdir()
     (place / "my_package" / "words.py").write_text(own[1])
     forget = (
-        "DROP TABLE IF EXISTS storeside.trips",  # of other tests, and of this one
-        "DELETE FROM storeside.loads WHERE destination = 'storeside.trips'",
+        "DROP TABLE IF EXISTS data.trips",  # of other tests, and of this one
+        "DELETE FROM storeside.loads WHERE destination = 'data.trips'",
     )
     migrate(clickhouse)
     for statement in forget:
@@ -93,7 +93,7 @@ def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any
             capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, f"{page}: {line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert clickhouse.query("SELECT count(), sum(fare) FROM storeside.trips").first_row == (3, 7.5)
+    assert clickhouse.query("SELECT count(), sum(fare) FROM data.trips").first_row == (3, 7.5)
     assert (folder / "results" / "a.txt").read_text() == "3\n"
 
 

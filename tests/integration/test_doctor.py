@@ -188,11 +188,44 @@ def test_clickhouse_allows_nothing(doctor: Callable[..., list[Finding]], stack: 
             password=stack.secrets["clickhouse"], settings={"readonly": "2"},
         )  # fmt: skip
 
-    finding = failed(doctor(("clickhouse",), clickhouse=read_only))["ClickHouse databases"]
+    one_user = {"clickhouse": read_only, "ledger": None, "pages": None}
+    finding = failed(doctor(("clickhouse",), **one_user))["ClickHouse databases"]
     assert "readonly mode" in finding.found
     assert finding.remedy.startswith(
         "GRANT SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE ON storeside.* TO "
     )
+
+
+def test_each_user_of_clickhouse_is_restricted(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
+    """What the embedded stack creates passes; a user with all rights in the place of any other fails."""
+    findings = {f.check: f for f in doctor(("clickhouse",))}
+    roles = ("loads", "ledger", "pages")
+    assert {findings[f"limits of {role}"].state for role in roles} == {"ok"}
+
+    def everything() -> Any:
+        return clickhouse_connect.get_client(
+            host=HOST, port=stack.ports["clickhouse_http"], username="storeside", password=stack.secrets["clickhouse"]
+        )
+
+    for role, word, remedy in (
+        ("loads", "TRUNCATE on storeside.loads, storeside.objects", "REVOKE ALL ON storeside.* FROM storeside"),
+        ("ledger", "TRUNCATE on any database.*", "instead of *.*"),
+        ("pages", "INSERT on any database.*; ", "readonly = 2"),
+    ):
+        found = failed(doctor(("clickhouse",), **{"clickhouse" if role == "loads" else role: everything}))
+        assert list(found) == [f"ClickHouse limits of {role}"]
+        (finding,) = found.values()
+        assert word in finding.found
+        assert remedy in finding.remedy
+
+
+def test_one_user_for_everything_is_reported(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
+    login = {"login": "storeside", "password": stack.secrets["clickhouse"]}
+    findings = doctor(("clickhouse",), {"CLICKHOUSE_DEFAULT": login}, ledger=None, pages=None)
+    assert not failed(findings)
+    (finding,) = [f for f in findings if f.check == "separate users"]
+    assert finding.state == "skipped"
+    assert "name their connections in its extras ledger_conn_id and pages_conn_id" in finding.found
 
 
 def test_clickhouse_is_too_old(doctor: Callable[..., list[Finding]], monkeypatch: pytest.MonkeyPatch) -> None:

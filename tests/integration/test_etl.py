@@ -19,9 +19,9 @@ from storeside.aistore import etl as etls
 from storeside.aistore import jobs, lock
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError
-from storeside.aistore.etl import EtlSpec
 from storeside.aistore.lock import locked
 from storeside.aistore.pods import PodWatch
+from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
 from storeside.stack.podrunner.component import NAMESPACE, kube_config

@@ -340,7 +340,7 @@ class Run:
     def loaded(self, key: str, etag: str) -> None:
         """Record that a recording is in the manifest."""
         self.client.insert(
-            "storeside.speech",
+            "speech.manifest",
             [["ais://speech", f"{self.mailbox.bucket}/{key}", f"s3://{self.mailbox.bucket}", key, etag, self.id]],
             column_names=["bucket", "object", "source_bucket", "source_object", "source_version", "run_id"],
             settings={"async_insert": 0},
@@ -446,7 +446,7 @@ def test_what_is_given_back_says_why(mailbox: Mailbox, run: Run) -> None:
     ((_, missing),), ((_, other),), ((_, later),) = (
         mailbox.events()[key, "ObjectCreated:Put"] for key in ("in/a.flac", "other/b.flac", "in/c.flac")
     )
-    assert "neither storeside.speech nor storeside.objects says what became of it: start speech_pipeline" in missing
+    assert "neither speech.manifest nor storeside.objects says what became of it: start speech_pipeline" in missing
     assert other == f"the last run to have its event takes only s3://{mailbox.bucket}/in/*"
     assert later == "the run ended before it came to this recording: its log says why"
 

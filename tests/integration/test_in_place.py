@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from storeside.aistore.buckets import Bucket, list_s3
 from storeside.aistore.errors import AIStoreError, AIStoreTransientError
 from storeside.copying.job import CopyJob
-from storeside.copying.ledger import CopyLedger
+from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import AISTranscodeAudioOperator
 from storeside.stack import demo, speech_corpus
@@ -74,7 +74,8 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
     put(aistore, bucket, there)
     before = versions(aistore, bucket)
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", stack.url("ais_proxy"))
-    monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: Ledger(clickhouse))
+    for module in ("aistore", "bucket_job"):
+        monkeypatch.setattr(f"storeside.operators.{module}.ledger", lambda _: Ledger(clickhouse))
     run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
     operator = AISTranscodeAudioOperator(task_id="transcode", source=str(bucket), destination=str(bucket))
     with pytest.raises(AirflowFailException, match=r"is both the source and the destination.*in_place=True"):

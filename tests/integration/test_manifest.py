@@ -92,7 +92,7 @@ class Shelf:
 
     def rows(self) -> list[dict[str, Any]]:
         found = self.clickhouse.query(
-            "SELECT * FROM storeside.speech WHERE bucket = {bucket:String} ORDER BY object",
+            "SELECT * FROM speech.manifest WHERE bucket = {bucket:String} ORDER BY object",
             parameters={"bucket": str(self.audio)},
         )
         return list(found.named_results())
@@ -210,7 +210,7 @@ def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shel
     versions = {(row["object"], row["checksum"]) for row in rows}
     assert len(versions) == len(rows)
     newest = shelf.clickhouse.query(
-        "SELECT count(), uniqExact(object) FROM storeside.speech FINAL WHERE bucket = {bucket:String}",
+        "SELECT count(), uniqExact(object) FROM speech.manifest FINAL WHERE bucket = {bucket:String}",
         parameters={"bucket": str(shelf.audio)},
     ).first_row
     assert newest == (5, 5)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.stack import airflow as stack_airflow
-from storeside.stack.settings import CHECKOUT, SOURCES, Stack, default_folder
+from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, default_folder
 from tests.support import unique
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def packages() -> Path:
 
 @pytest.fixture(scope="module")
 def seen(stack: Stack, clickhouse: Any, s3_client: S3Client, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    bucket, table = unique("observed"), "storeside." + unique("observed").replace("-", "_")
+    bucket, table = unique("observed"), "data." + unique("observed").replace("-", "_")
     for name in (bucket, f"{bucket}-copy"):
         s3_client.create_bucket(Bucket=name)
     s3_client.put_object(Bucket=bucket, Key="in/a.csv", Body=b"n,x\n1,a\n2,b\n")
@@ -105,7 +105,7 @@ def seen(stack: Stack, clickhouse: Any, s3_client: S3Client, tmp_path_factory: p
     lineage = {
         event["job"]["name"]: event for event in written if event["eventType"] == "COMPLETE" and event["outputs"]
     }
-    server = f"{stack_airflow.HOST}:{stack.ports['clickhouse_http']}"
+    server = f"{HOST}:{stack.ports['clickhouse_http']}"
     return Seen(bucket, table, told["state"], events, packets, lineage, done.stdout, server)
 
 

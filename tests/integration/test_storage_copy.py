@@ -19,16 +19,16 @@ from storeside.aistore.jobs import Follower
 from storeside.copying.claims import Claims
 from storeside.copying.errors import CopyCancelled, CopyInputError, CopyTransientError, DeniedError
 from storeside.copying.job import CopyJob
-from storeside.copying.ledger import CopyLedger
 from storeside.copying.multipart import MIB, Profile, Settings
 from storeside.copying.oci import OCIStore, oci_client
 from storeside.copying.prefetch import Prefetch
 from storeside.copying.s3 import AIStoreStore, S3Store, client_config
 from storeside.copying.store import Head, Store
+from storeside.ledger.copies import CopyLedger
 from storeside.measure.tuner import scratch
 from storeside.sql.migrate import migrate
 from storeside.stack import s3
-from storeside.stack.clickhouse_server import USER
+from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import CHECKOUT, HOST, Stack
 from storeside.transform.state import Summary
 from tests.link import Link, linked
@@ -270,7 +270,7 @@ import sys, json
 sys.path.insert(0, {checkout!r})
 import boto3, clickhouse_connect
 from storeside.copying.job import CopyJob
-from storeside.copying.ledger import CopyLedger
+from storeside.ledger.copies import CopyLedger
 from storeside.copying.multipart import Profile, Settings
 from storeside.copying.oci import OCIStore, oci_client
 from storeside.copying.s3 import S3Store, client_config

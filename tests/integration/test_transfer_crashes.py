@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import secrets
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import FailureKind, LeftError, TransferError, TransferTransientError
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
+from storeside.transfer.staging import BROKEN, STAGING
 from tests.support import unique, until
 from tests.transfers import Loading, environment, kill_clickhouse, request_of
 
@@ -182,34 +184,34 @@ def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, mon
 
 def test_what_dead_runs_have_left_is_swept_when_it_is_old(loading: Loading) -> None:
     client = loading.clickhouse
-    client.command(f"CREATE DATABASE IF NOT EXISTS {lock.STAGING}")
+    client.command(f"CREATE DATABASE IF NOT EXISTS {STAGING}")
 
     def told(name: str, what: str) -> Any:
         return client.query(f"SELECT {what} FROM system.tables WHERE name = {{n:String}}", parameters={"n": name})
 
     def table(label: str, hours: float, broken: bool = False) -> str:
         """Make a table `hours` old; a lock may have been broken just now, or equally long ago."""
-        name = unique(label)
-        client.command(f"CREATE TABLE {lock.STAGING}.`{name}` (x UInt8) ENGINE = Null")
+        name = f"{label}_{secrets.token_hex({'facts': 8, 'lock': 12}[label])}"
+        client.command(f"CREATE TABLE {STAGING}.`{name}` (x UInt8) ENGINE = Null")
         file, uuid = told(name, "metadata_path, toString(uuid)").first_row
         age(file, hours)
         if broken:
             lock._break(client, name, uuid, unique("staging"))
-            name = lock.BROKEN + uuid
+            name = BROKEN + uuid
         return name
 
     def age(file: str, hours: float) -> None:
         os.utime(loading.stack.state / "clickhouse" / "data" / file, (time.time() - hours * 3600,) * 2)
 
-    stays = table("staging", 167), table("lock", 30, broken=True), table("lock", 30, broken=True)
+    stays = table("facts", 167), table("lock", 30, broken=True), table("lock", 30, broken=True)
     age(told(stays[-1], "metadata_path").first_row[0], 0.9)
-    goes = table("staging", 169), table("lock", 0, broken=True)
+    goes = table("facts", 169), table("lock", 0, broken=True)
     age(told(goes[-1], "metadata_path").first_row[0], 1.1)
     loading.put({"a.csv": b"n\n1\n"})
     assert loading.load(format="csv").loaded == 1
     assert [len(told(name, "name").result_rows) for name in (*stays, *goes)] == [1, 1, 1, 0, 0]
     for name in stays:
-        client.command(f"DROP TABLE {lock.STAGING}.`{name}`")
+        client.command(f"DROP TABLE {STAGING}.`{name}`")
 
 
 def test_who_was_overtaken_leaves_the_lock_of_the_next_alone(

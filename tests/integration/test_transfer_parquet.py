@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import uuid
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from storeside.stack import s3
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer import push
 from storeside.transfer.thrift import BINARY, I32, I64, STRUCT, Struct
@@ -205,6 +207,26 @@ def test_nested_nulls_stay_in_columns_that_hold_them(loading: Loading, loader: s
     assert [row[0] for row in loading.rows("c", "n")] == wanted
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "type_"),
+    [
+        (pa.struct([("x", pa.int32())]), {"x": 1}, "Nullable(Tuple(x Nullable(Int32)))"),
+        (pa.list_(pa.struct([("x", pa.int32())])), [{"x": 1}], "Array(Nullable(Tuple(x Nullable(Int32))))"),
+        (pa.list_(pa.int32()), [1], "Variant(Array(Nullable(Int32)))"),
+    ],
+    ids=["struct", "struct in a list", "list"],
+)  # fmt: skip
+def test_a_column_that_holds_nested_nulls_also_takes_objects_without_them(
+    loading: Loading, loader: str, kind: pa.DataType, value: Any, type_: str
+) -> None:
+    loading.put({"a.parquet": column([value], kind), "b.parquet": column([value, None], kind)})
+    loading.create(f"c {type_}")
+    nested = "Array(" in type_ and "Variant(" not in type_
+    loading.load(loader=loader, on_null_nested="empty" if nested else "refuse")
+    assert loading.reasons() == {}
+    assert [row[0] for row in loading.rows("c", "_storeside_load")].count(value) == 2
+
+
 CATEGORY = pa.dictionary(pa.int8(), pa.string())
 # NULL structs over values of dictionaries, which pyarrow does not count; what is in the table, when they are empty.
 CATEGORIES = {
@@ -285,6 +307,27 @@ def changed(content: bytes, change: str) -> bytes:
     elif change == "NULLs":
         chunk[12][1][3] = (I64, chunk[12][1][3][1] + 1)
     return with_footer(content, footer)
+
+
+@pytest.mark.parametrize(
+    ("loader", "nulls", "requests"), [("pull", False, 1), ("push", False, 2), ("pull", True, 3), ("push", True, 3)]
+)
+def test_a_worker_requests_the_footer_of_an_object_once(
+    loading: Loading, stack: Stack, loader: str, nulls: bool, requests: int
+) -> None:
+    """It reads footers because of their structs; with push, a second request brings the object.
+
+    A struct that is NULL makes pyarrow read the rows: it requests the footer again, and the rows.
+    """
+    client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    keys: list[str] = []
+    client.meta.events.register("provide-client-params.s3.GetObject", lambda params, **_: keys.append(params["Key"]))
+    structs = pa.array([{"a": 1, "b": "x"}, None if nulls else {"a": 2, "b": "y"}])
+    loading.put({f"{n:02}.parquet": parquet({"n": pa.array([n, n]), "s": structs}) for n in range(30)})
+    loading.create("n Int64, s Nullable(Tuple(a Nullable(Int64), b Nullable(String)))")
+    assert loading.load(loader=loader, format="parquet", s3=client).rows == 60
+    assert loading.query(f"SELECT countIf(s IS NULL) FROM {loading.table}") == [(30 * nulls,)]
+    assert Counter(keys) == {f"{n:02}.parquet": requests for n in range(30)}
 
 
 @pytest.mark.parametrize("change", ["rows", "rows of a group", "rows of both", "values", "codec", "NULLs"])

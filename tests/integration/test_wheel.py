@@ -131,7 +131,7 @@ def test_every_module_of_the_wheel_is_imported_or_names_the_extra(python: Path, 
 def found(
     python: Path, stack: Stack, clickhouse: Any, s3_client: S3Client, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    bucket, table = unique("wheel"), "storeside." + unique("wheel").replace("-", "_")
+    bucket, table = unique("wheel"), "data." + unique("wheel").replace("-", "_")
     s3_client.create_bucket(Bucket=bucket)
     s3_client.put_object(Bucket=bucket, Key="a.csv", Body=b"n,x\n1,a\n2,b\n")
     project = tmp_path_factory.mktemp("project")

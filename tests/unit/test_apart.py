@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from storeside.aistore.buckets import PROVIDERS, Bucket, StoredObject
 from storeside.aistore.errors import AIStoreError
-from storeside.aistore.etl import EtlSpec
 from storeside.aistore.places import Clusters, place
+from storeside.aistore.spec import EtlSpec
 from storeside.transform.apart import require_apart
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob

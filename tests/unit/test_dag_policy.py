@@ -14,7 +14,8 @@ from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from storeside.aistore.buckets import PROVIDERS
-from storeside.aistore.etl import COMMUNICATION_TYPES
+from storeside.aistore.spec import COMMUNICATION_TYPES
+from storeside.operators import forms
 from storeside.stack.settings import CHECKOUT
 from storeside.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
 
@@ -88,6 +89,28 @@ def test_params_are_described_and_typed(dag: Any) -> None:
         assert param.description, name
         assert param.schema.get("type"), name
         param.resolve()  # the default is valid
+
+
+# What a field with one of these names lends: everything that a connection of Airflow reaches.
+LENDING = re.compile(r"source|destination|bucket|backends|domain|queue|chart|\w+_connection")
+
+
+def test_fields_that_lend_are_limited_to_listed_names(dag: Any) -> None:
+    for name in dag.params:
+        param = dag.params.get_param(name)
+        if not LENDING.fullmatch(name):
+            assert forms._MARK not in param.schema, name
+            continue
+        kind = param.schema[forms._MARK]
+        assert (kind == "connection") == name.endswith("_connection"), name
+        default = param.value
+        for text in [default] if isinstance(default, str) else default or ():
+            for names, wanted in forms._KINDS[kind](text):
+                assert forms.is_listed(wanted, forms.DEFAULTS[names]), (name, wanted)
+
+
+def test_every_operator_checks_the_form(dag: Any) -> None:
+    assert all(isinstance(task, forms.FormOperator) for task in dag.tasks)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ def help_of(module: str, *command: str) -> str:
     # In this process: dozens of new ones would each import Airflow or pyarrow.
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
         patch.setattr(sys, "argv", [module, *command, "--help"])
+        for loaded in (module, f"{module}.__main__"):  # runpy warns that it loads the module a second time
+            patch.delitem(sys.modules, loaded, raising=False)
         with pytest.raises(SystemExit, match=r"^0$"):
             runpy.run_module(module, run_name="__main__", alter_sys=True)
     return out.getvalue()

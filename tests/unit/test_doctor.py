@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from airflow.sdk import BaseHook
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, TaskDeferred
 
@@ -116,7 +117,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, AirflowConnection]:
             raise AirflowNotFoundException(conn_id)
         return there[conn_id]
 
-    monkeypatch.setattr(doctor.BaseHook, "get_connection", get)
+    monkeypatch.setattr(BaseHook, "get_connection", get)
     return there
 
 
@@ -164,7 +165,7 @@ def test_a_bucket_that_cannot_be_one_fails_at_once_from_the_triggerer_too(
     async def connection(conn_id: str) -> AirflowConnection:
         return known[conn_id]
 
-    monkeypatch.setattr(triggers.BaseHook, "aget_connection", connection)
+    monkeypatch.setattr(BaseHook, "aget_connection", connection)
     trigger = CheckConnectionsTrigger({"aws": "aws_default"}, "s3://b", "", False)
 
     async def events() -> list[Any]:

@@ -17,7 +17,7 @@ import pytest
 import requests
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.copying.multipart import Settings
 from storeside.errors import KINDS, BadInput, Cancelled, Partial, StoresideError, Transient
 from storeside.events.errors import TriedOutError

@@ -14,7 +14,7 @@ from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.stack.settings import CHECKOUT
 
 # AIStore's k8s.ValidateEtlName (cmn/k8s/util.go of v1.5.0).
@@ -39,7 +39,7 @@ def test_same_specification_same_name() -> None:
 
 def test_name_and_effect_are_the_same_in_another_process() -> None:
     code = (
-        "from storeside.aistore.etl import EtlSpec\n"
+        "from storeside.aistore.spec import EtlSpec\n"
         "s = EtlSpec('transcode', 'image:1', ('serve', '--x'), {'A': '1', 'B': '2'}, {'NUM_WORKERS': '1'})\n"
         "print(s.name, s.effect)"
     )

@@ -12,6 +12,7 @@ from storeside.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
 from storeside.operators.links import BenchmarksPageLink, QueuePageLink, RunPageLink
 from storeside.operators.movement import DESTINATION, Movement, MovementOperator, asset_of, dataset_of
+from storeside.operators.prefetch import AISPrefetchBucketOperator
 from storeside.operators.s3_events import (
     S3EventsToClickHouseOperator,
     SqsLeaseS3EventsOperator,
@@ -19,7 +20,6 @@ from storeside.operators.s3_events import (
 )
 from storeside.operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
 from storeside.operators.storage import (
-    AISPrefetchBucketOperator,
     StorageBenchmarkOperator,
     StorageCopyBucketOperator,
     StorageTuneOperator,

@@ -18,7 +18,7 @@ from aistore.sdk.errors import AISError
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.copying.errors import CopyObjectError
 from storeside.operators.aistore import (
     TRANSFORMER_IMAGE,
@@ -309,7 +309,7 @@ def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPa
 
     connection = Connection(conn_id="aistore_default", conn_type="http", host="proxy", extra=json.dumps(extra))
     monkeypatch.setattr(AIStoreHook, "get_connection", lambda *_: connection)
-    monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: None)
+    monkeypatch.setattr("storeside.operators.bucket_job.ledger", lambda _: None)
 
     def job(**arguments: Any) -> BucketJob:
         operator = rendered(AISTranscodeAudioOperator, {}, processes=2, prepend="x/", **arguments)
@@ -331,6 +331,7 @@ def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPa
 def test_an_in_place_transform_names_one_bucket_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps({"conn_type": "generic", "host": "127.0.0.1"}))
     monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: None)
+    monkeypatch.setattr("storeside.operators.bucket_job.ledger", lambda _: None)
 
     def job(destination: str, in_place: bool | str) -> BucketJob | InPlaceJob:
         operator = AISTranscodeAudioOperator(

@@ -54,8 +54,9 @@ class Client:
         self.session.query(f"INSERT INTO {table} FORMAT JSONEachRow {lines}")
 
     def fill(self, table: str, **columns: Any) -> None:
-        """Insert one row."""
-        self.session.query(f"INSERT INTO storeside.{table} FORMAT JSONEachRow {json.dumps(columns)}")
+        """Insert one row into a table of the ledger, or into `database.table`."""
+        name = table if "." in table else f"storeside.{table}"
+        self.session.query(f"INSERT INTO {name} FORMAT JSONEachRow {json.dumps(columns)}")
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,7 @@ def fill_all(client: Client, dag: str, name: str = "x") -> None:
         run_id=run,
     )
     client.fill("loads", destination="db.table", bucket="b", key=name, version="v", state="loaded", run_id=run)
-    client.fill("speech", bucket="ais://b", object=name, run_id=run)
+    client.fill("speech.manifest", bucket="ais://b", object=name, run_id=run)
     client.fill("events", queue="q", message_id="m", bucket="b", key=name, state="dead", run_id=run)
 
 
@@ -263,7 +264,7 @@ def test_lineage_goes_back_to_the_origin_and_on_to_everything_made_of_it(client:
     client.fill(
         "loads", destination="db.t", bucket="in", key="a.flac", version="v", state="loaded", rows=3, run_id="d/r"
     )
-    client.fill("speech", bucket="ais://wav", object="a.wav", duration_seconds=2, run_id="d/r")
+    client.fill("speech.manifest", bucket="ais://wav", object="a.wav", duration_seconds=2, run_id="d/r")
     for place in (Place("ais://wav", "a.wav"), Place("s3://in", "a.flac"), Place("ais://facts", "r/a.wav.json")):
         found = objects.lineage(Tables(client), place)
         assert {step.destination.bucket for step in found.steps} >= {"ais://in", "ais://wav", "ais://facts"}
@@ -369,7 +370,7 @@ def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
     assert [(e.source.uri, e.destination.uri) for e in picture.edges] == [
         ("s3://in", "ais://a"), ("ais://a", "ais://b"), ("ais://b", "ais://facts"), ("s3://t/", "clickhouse://db.t"),
         ("gs://x", "oci://y"), ("hsds://x", "s3://y"),
-        ("ais://facts", "clickhouse://storeside.speech"),
+        ("ais://facts", "clickhouse://speech.manifest"),
     ]  # fmt: skip
     assert [e.is_straight for e in picture.edges][:3] == [True, True, True]
     assert not data_path([]).edges
@@ -417,6 +418,11 @@ def test_queues_have_the_dags_that_take_their_messages(client: Client) -> None:
     assert queues.dags(Tables(client), "q") == ["d", "e"]
     assert queues.dags(Tables(client, {"e", "f"}), "q") == ["e"]
     assert queues.dags(Tables(client, set()), "q") == []
+    for queue in ("q", "other", "third"):
+        client.fill("queue_depths", queue=queue, visible=1)
+    assert [row["queue"] for row in queues.queues(Tables(client, {"e"}))] == ["q"]
+    assert [row["queue"] for row in queues.queues(Tables(client))] == ["other", "q", "third"]
+    assert queues.queues(Tables(client, set())) == []
 
 
 def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> None:
@@ -442,6 +448,38 @@ def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> No
         ("ais · 8", 80, 1), ("s3 · 8", 20, 0.25), ("s3 · 16", 40, 0.5),
     ]  # fmt: skip
     assert "backend_benchmark" not in benchmarks.missing(tables)
+
+
+@pytest.mark.parametrize("name", ["100%", "%s", "{all_dags:Bool}", "it's", "a`b"])
+def test_columns_of_benchmarks_may_have_any_name(client: Client, name: str) -> None:
+    client.command("DROP TABLE storeside.backend_benchmark")
+    column = name.replace("`", "\\`")
+    client.command(
+        f"CREATE TABLE storeside.backend_benchmark (`{column}` String, seconds Float64)"
+        " ENGINE = MergeTree ORDER BY tuple()"
+    )
+    client.fill("backend_benchmark", **{name: "x", "seconds": 1.0})
+    client.fill("backend_benchmark", **{name: "y", "seconds": 3.0})
+    (chart,) = benchmarks.charts(Tables(client))
+    assert chart.by == (name,)
+    assert [(bar.label, bar.value) for bar in chart.bars] == [("x", 1.0), ("y", 3.0)]
+    assert benchmarks.charts(Tables(client, {"d"})) == [], "its rows belong to no DAG"
+
+
+def test_queues_of_the_same_name_differ_and_show_no_account(client: Client) -> None:
+    urls = [f"https://sqs.eu-west-3.amazonaws.com/{end}" for end in ("11/a", "11/b", "22/a")]
+    for url in urls:
+        client.fill("queue_depths", queue=url, visible=1)
+    found = queues.queues(Tables(client))
+    labels = {row["queue"]: row["label"] for row in found}
+    assert labels[urls[1]] == "b"
+    first, second = labels[urls[0]], labels[urls[2]]
+    assert first != second
+    assert not any("11" in label.partition("~")[0] or "amazonaws" in label for label in labels.values())
+    for url, label in labels.items():
+        assert queues.url(found, label) == queues.url(found, url) == url
+    assert queues.url(found, "a") == "", "it could be either"
+    assert queues.label(found, "https://sqs/33/c") == "c"
 
 
 def test_the_matrix_of_transforms_is_charted(client: Client) -> None:

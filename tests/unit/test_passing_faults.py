@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError, CredentialRetrievalError
 
 from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError
 from storeside.copying.errors import CopyTransientError
-from storeside.copying.s3 import s3_errors
+from storeside.copying.s3_errors import s3_errors
 from storeside.hsds import errors as hsds
 from storeside.hsds.client import Client
 from storeside.hsds.export import s3_call

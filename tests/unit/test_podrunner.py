@@ -18,7 +18,11 @@ import psutil
 import pytest
 import requests
 
+from storeside.aistore.spec import CLASS_IMAGE
+from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.stack.cli import IMAGES
 from storeside.stack.podrunner import component
+from storeside.stack.podrunner.allowed import NotAllowedError, require
 from storeside.stack.podrunner.kube_protobuf import MAGIC, MESSAGES, parse_body
 from storeside.stack.podrunner.pods import _at_port, quantity
 from storeside.stack.podrunner.settings import Image, Settings
@@ -145,9 +149,70 @@ def test_command_in_a_shell_is_moved_to_its_port() -> None:
 @pytest.mark.parametrize("name", ["a/b", "a/b:1", "a/b:latest", "a/b@sha256:00", "docker.io/a/b:1"])
 def test_image_is_found_whatever_its_tag(tmp_path: Path, name: str) -> None:
     image = Image(("true",))
-    settings = Settings(1, "ais", "t", "", "", tmp_path, sys.executable, {"a/b": image})
+    settings = Settings(1, "ais", "t", "", "", tmp_path, sys.executable, {"a/b": image}, tmp_path)
     assert settings.image(name) is image
     assert settings.image(f"x{name}") is None
+
+
+# ---- what pods may run
+
+RULES = ["SUFFIX= LEVEL_*= serve --transform my_*:count --port 8000", "serve --plain"]
+
+
+def permitted(words: str, *variables: str, owners: Path = Path("/does/not/exist")) -> bool:
+    try:
+        require("a/b", words.split(), variables, RULES, owners)
+    except NotAllowedError:
+        return False
+    return True
+
+
+def test_commands_match_word_by_word() -> None:
+    assert permitted("serve --transform my_words:count --port 8000")
+    assert permitted("serve --transform my_words:count --port 8000", "SUFFIX", "LEVEL_TOP", "NUM_WORKERS")
+    assert permitted("serve --plain")
+    assert not permitted("serve --transform os:system --port 8000")
+    assert not permitted("serve --transform my_words:count --port 8000 --verbose")
+    assert not permitted("serve --transform my_words:count --port")
+    assert not permitted("")
+
+
+@pytest.mark.parametrize("variable", ["PATH", "PYTHONPATH", "LD_PRELOAD", "HOME", "LEVEL", "suffix"])
+def test_variables_that_no_line_names_are_refused(variable: str) -> None:
+    assert not permitted("serve --transform my_words:count --port 8000", "SUFFIX", variable)
+    assert not permitted("serve --plain", variable)
+
+
+def test_a_variable_given_twice_is_refused() -> None:
+    with pytest.raises(NotAllowedError, match="sets a variable twice"):
+        require("a/b", ["serve", "--plain"], ["AIS_TARGET_URL", "AIS_TARGET_URL"], RULES, Path("/does/not/exist"))
+
+
+def test_the_owner_allows_more_with_the_line_that_the_error_names(tmp_path: Path) -> None:
+    owners = tmp_path / "allowed.txt"
+    command = ["python", "-m", "mine", "--name", "two words"]
+    with pytest.raises(NotAllowedError, match="add this line to") as caught:
+        require("a/b", command, ["MINE", "NUM_WORKERS"], RULES, owners)
+    line = str(caught.value).partition(f"{owners}: ")[2]
+    assert line == "a/b MINE= python -m mine --name 'two words'"
+    owners.write_text(f"# ours\n\n{line}\n")
+    owners.chmod(0o600)
+    require("a/b", command, ["MINE"], RULES, owners)
+    with pytest.raises(NotAllowedError):
+        require("a/other", command, ["MINE"], RULES, owners)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "words"), [("a/b x\n", 0o666, "another user"), ("a/b 'x\n", 0o600, "line 1")]
+)
+def test_an_owners_file_that_is_unsafe_or_unreadable_is_refused(
+    tmp_path: Path, content: str, mode: int, words: str
+) -> None:
+    owners = tmp_path / "allowed.txt"
+    owners.write_text(content)
+    owners.chmod(mode)
+    with pytest.raises(NotAllowedError, match=words):
+        require("a/b", ["x"], [], RULES, owners)
 
 
 # ---- the running runner
@@ -160,9 +225,18 @@ class Runner:
         self.folder = folder
         self.stack = Stack.create(folder, targets=1)
         images = {
-            "test/server": {"command": ["{python}", "-c", SERVER, "{host}", "{port}"], "cwd": str(folder)},
-            "test/python": {"command": ["{python}", "-c", "raise SystemExit('no command')"], "env": {"AT": "{port}"}},
-            "test/absent": {"command": ["/does/not/exist"]},
+            "test/server": {
+                "command": ["{python}", "-c", SERVER, "{host}", "{port}"],
+                "cwd": str(folder),
+                "allowed": ["GIVEN="],
+            },
+            "test/python": {
+                "command": ["{python}", "-c", "raise SystemExit('no command')"],
+                "env": {"AT": "{port}"},
+                "allowed": ["python -c *"],
+            },
+            "test/absent": {"command": ["/does/not/exist"], "allowed": [""]},
+            **IMAGES,
         }
         (self.component,) = component.components(self.stack, images)
         account = component.service_account(self.stack)
@@ -315,6 +389,26 @@ def test_unknown_image_fails_at_once_and_names_the_known_ones(runner: Runner) ->
     assert end["exitCode"] != 0
     assert "nobody/unknown:3" in end["message"]
     assert "test/server" in end["message"]
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "fields"),
+    [
+        ("test/server", ("python", "-c", "pass"), {}),
+        ("test/server", (), {"env": [{"name": "PYTHONPATH", "value": "/opt"}]}),
+        ("test/server", (), {"workingDir": "/opt"}),
+        ("test/server", (), {"args": ["more"]}),
+        (CLASS_IMAGE, (), {"env": [{"name": "ETL_CLASS_PAYLOAD", "value": "gASVAAAA"}]}),
+        (CLASS_IMAGE, (), {}),
+        (TRANSFORMER_IMAGE, (*transformer_command("audio_transcode")[:3], "--transform", "os:abort"), {}),
+        (TRANSFORMER_IMAGE, transformer_command("os:abort"), {}),
+    ],
+)
+def test_only_allowed_commands_run(
+    runner: Runner, image: str, command: tuple[str, ...], fields: dict[str, Any]
+) -> None:
+    end = runner.end(runner.run(image, *command, **fields))
+    assert (end["exitCode"], end["reason"]) == (128, "ImageNotRunnable"), end
 
 
 def test_program_that_cannot_be_started(runner: Runner) -> None:

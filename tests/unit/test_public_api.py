@@ -17,7 +17,8 @@ from storeside.stack.settings import CHECKOUT
 FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
-    "DeferringOperator", "EngineTrigger", "LoadOperator", "MovementOperator", "QueueOperator",
+    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FormOperator", "LoadOperator", "MovementOperator",
+    "QueueOperator",
     # Operators defer to these by themselves.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
 }  # fmt: skip
@@ -46,10 +47,12 @@ def test_the_exports() -> None:
         "ClickHouseStageManifestOperator",
         "Csv",
         "EtlSpec",
+        "Expression",
         "GXValidateManifestOperator",
         "HSDSExportDatasetOperator",
         "HSDSHook",
         "HSDSImportDatasetOperator",
+        "LoadLimits",
         "ReadOptions",
         "S3EventsToClickHouseOperator",
         "S3EventsTrigger",
@@ -63,6 +66,8 @@ def test_the_exports() -> None:
         "TRANSFORMER_IMAGE",
         "TableOptions",
         "chart_url_pattern",
+        "check_form",
+        "form_choices",
         "only_when",
         "params",
         "transformer_command",

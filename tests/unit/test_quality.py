@@ -13,15 +13,15 @@ from great_expectations.expectations.row_conditions import Column
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storeside.quality.suites import (
+from storeside.quality.suite import NUMBER, QualityError, Suite
+from storeside.quality.validation import Check, Verdict, combine, validate
+from storeside.speech.suites import (
     MANIFEST_COLUMNS,
     NAME_COLUMNS,
     SUMMARY_COLUMNS,
-    QualityError,
     speech_manifest_suite,
     summary_suite,
 )
-from storeside.quality.validation import Check, Verdict, combine, validate
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -390,7 +390,7 @@ def test_counts_are_those_of_a_plain_loop(values: list[int | None], size: int, m
 
 def test_importing_the_modules_does_not_load_the_engine() -> None:
     code = (
-        "import sys, storeside.quality.suites, storeside.quality.validation, storeside.stack.speech_corpus\n"
+        "import sys, storeside.speech.suites, storeside.quality.validation, storeside.stack.speech_corpus\n"
         "assert not {'great_expectations', 'pandas', 'numpy', 'av'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
@@ -399,7 +399,7 @@ def test_importing_the_modules_does_not_load_the_engine() -> None:
 def test_nothing_is_written_or_printed(tmp_path: Path) -> None:
     code = (
         "import pandas as pd\n"
-        "from storeside.quality.suites import summary_suite\n"
+        "from storeside.speech.suites import summary_suite\n"
         "from storeside.quality.validation import validate\n"
         "row = dict(rows=1, expected_rows=1, distinct_objects=1, distinct_buckets=1, seconds=1.0)\n"
         "assert validate([pd.DataFrame([row])], summary_suite(), key_column='rows').success"
@@ -429,3 +429,22 @@ def test_a_suite_can_demand_complete_recordings() -> None:
     assert check(frame).success
     with pytest.raises(QualityError, match="needs the columns complete"):
         validate([manifest()], strict, key_column="object")
+
+
+def test_a_table_of_any_kind_has_its_own_suite() -> None:
+    """The runner knows nothing of speech: columns, derived columns and the number of rows are those of the suite."""
+    trips = Suite.of(
+        "trips",
+        [gxe.ExpectColumnValuesToBeBetween(column="speed", max_value=130, description="speed is at most 130 km/h")],
+        columns={"km": NUMBER, "hours": NUMBER},
+        derived={"speed": lambda frame: frame["km"] / frame["hours"]},
+        rows=3,
+    )
+    frame = pd.DataFrame({"trip": ["a", "b", "c"], "km": [50, 300, 10], "hours": [1, 2, 1]})
+    (failed,) = validate([frame], trips, key_column="trip").failed
+    assert failed.examples == (("b", 150.0),)
+    assert "speed" not in frame.columns
+    with pytest.raises(QualityError, match="trips needs the columns hours"):
+        validate([frame.drop(columns="hours")], trips, key_column="trip")
+    with pytest.raises(QualityError, match="trips is for a frame of 3 rows, not 2"):
+        validate([frame.iloc[:2]], trips, key_column="trip")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -143,3 +144,21 @@ def test_the_engine_leaves_the_stack_alone() -> None:
         if below(found.module, "storeside.stack")
     ]
     assert outside == []
+
+
+LEDGER_TABLES = r"storeside\.(objects|listings|runs)\b"
+
+
+def writes(text: str) -> bool:
+    """Tell whether a source inserts into a table of the ledger, in SQL or through the client's `insert`."""
+    return re.search(rf"INSERT INTO {LEDGER_TABLES}|insert\(\s*f?\"{LEDGER_TABLES}", text) is not None
+
+
+def test_only_the_ledger_writes_its_tables() -> None:
+    engine = CHECKOUT / "include" / "storeside"
+    statements = {path.stem for path in (engine / "sql").glob("*.sql") if writes(path.read_text())}
+    assert {"settle", "settle_copies", "settle_in_place", "settle_invalid", "plan"} <= statements
+    used = re.compile(rf"query\(\"({'|'.join(statements)})\"\)")
+    places = [path for room in ("include", "operators", "plugins") for path in (CHECKOUT / room).rglob("*.py")]
+    found = {path.parent.name for path in places if writes(text := path.read_text()) or used.search(text)}
+    assert found == {"ledger"}

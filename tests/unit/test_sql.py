@@ -18,8 +18,8 @@ from storeside import sql
 from storeside.events.ledger import EventLedger
 from storeside.events.load import Drained
 from storeside.ledger.objects import Ledger, Scope
-from storeside.quality.suites import MANIFEST_COLUMNS
 from storeside.speech.manifest import FACTS, facts_naming
+from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.errors import TransferInputError
@@ -113,15 +113,16 @@ def loaded_engine() -> Iterator[Engine]:
     engine.run(
         "CREATE TABLE storeside_staging.invalid_1 (object String, reason String) ENGINE = MergeTree ORDER BY object"
     )
-    engine.run("CREATE TABLE storeside_staging.speech_1 AS storeside.speech")
+    engine.run("CREATE TABLE storeside_staging.speech_1 AS speech.manifest")
     yield engine
     engine.session.close()
 
 
 @pytest.fixture
 def engine(loaded_engine: Engine) -> Engine:
-    for table in ("events", "objects", "listings", "speech", "loads", "load_listings", "load_plan"):
+    for table in ("events", "objects", "listings", "loads", "load_listings", "load_plan"):
         loaded_engine.run(f"TRUNCATE TABLE storeside.{table}")
+    loaded_engine.run("TRUNCATE TABLE speech.manifest")
     for table in ("facts_1", "invalid_1", "speech_1"):
         loaded_engine.run(f"TRUNCATE TABLE storeside_staging.{table}")
     return loaded_engine
@@ -171,17 +172,16 @@ def test_parse_test_can_fail(engine: Engine) -> None:
 def test_tables_agree_with_the_code(engine: Engine) -> None:
     def columns(table: str) -> dict[str, str]:
         rows = engine.run(
-            "SELECT name, type FROM system.columns WHERE database = 'storeside' AND table = {t:String}"
-            " ORDER BY position",
+            "SELECT name, type FROM system.columns WHERE database || '.' || table = {t:String} ORDER BY position",
             {"t": table},
         )
         return {name: re.sub(r"LowCardinality\((.*)\)", r"\1", kind) for name, kind in rows}
 
-    speech = columns("speech")
+    speech = columns("speech.manifest")
     assert set(FACTS.items()) <= set(speech.items())
     assert set(FACTS) == set(AudioFacts.__dataclass_fields__)
     assert set(MANIFEST_COLUMNS) <= set(speech)
-    assert list(columns("listings"))[:7] == [
+    assert list(columns("storeside.listings"))[:7] == [
         "job", "side", "object", "destination_object", "size", "version", "reason",
     ]  # fmt: skip
 
@@ -255,11 +255,11 @@ def test_what_is_published_is_not_staged_again(engine: Engine) -> None:
     record(engine, "ais://recordings", "ais://speech", "raw", "a.wav", "1")
     find(engine, "a.wav")
     engine.run(sql.query("stage_manifest"), PARAMETERS)
-    engine.run("INSERT INTO storeside.speech SELECT * FROM storeside_staging.speech_1")
+    engine.run("INSERT INTO speech.manifest SELECT * FROM storeside_staging.speech_1")
     engine.run("TRUNCATE TABLE storeside_staging.speech_1")
     engine.run(sql.query("stage_manifest"), PARAMETERS)
     assert engine.run("SELECT object FROM storeside_staging.speech_1") == []
-    assert engine.run("SELECT object, source_version FROM storeside.speech") == [["a.wav", "1"]]
+    assert engine.run("SELECT object, source_version FROM speech.manifest") == [["a.wav", "1"]]
 
 
 @pytest.mark.parametrize("name", OBJECTS)

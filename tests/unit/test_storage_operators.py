@@ -14,12 +14,12 @@ from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectEr
 from storeside.copying.multipart import MIB, Profile, Settings
 from storeside.copying.prefetch import Missing
 from storeside.measure import tuner
-from storeside.operators import storage
+from storeside.operators import prefetch, storage
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks import storage as hooks
+from storeside.operators.prefetch import AISPrefetchBucketOperator
 from storeside.operators.shared import only_when
 from storeside.operators.storage import (
-    AISPrefetchBucketOperator,
     StorageBenchmarkOperator,
     StorageCopyBucketOperator,
     StorageTuneOperator,
@@ -184,7 +184,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     recorded: list[dict[str, Any]] = []
     client = SimpleNamespace(url="http://clickhouse:8123")
     tables = SimpleNamespace(create=lambda: None, record_run=recorded.append, client=client)
-    monkeypatch.setattr(storage, "ledger", lambda conn_id: tables)
+    monkeypatch.setattr(prefetch, "ledger", lambda conn_id: tables)
     return recorded
 
 

@@ -10,7 +10,8 @@ import requests
 from aistore.sdk.errors import AISError
 
 from storeside.aistore.buckets import Bucket
-from storeside.copying.prefetch import NO_REASON, Missing, Prefetch
+from storeside.aistore.errors import NO_REASON
+from storeside.copying.prefetch import Missing, Prefetch
 
 
 class Cluster:

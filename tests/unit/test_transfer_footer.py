@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.footer import Footer
+from storeside.transfer.footer import Footer, last_bytes
 from tests.unit.test_transfer_content import stored
 
 
@@ -32,7 +32,7 @@ def test_a_damaged_footer_is_read_or_refused(seed: int) -> None:
         damaged[r.randrange(begin, len(whole) - 8)] = r.randrange(256)
     columns = 4
     try:
-        footer = Footer(stored(bytes(damaged)))
+        footer = Footer(last_bytes(stored(bytes(damaged))))
         footer.check([False, False, False, True])
         footer.null_counts(columns)
         footer.sizes(range(columns))
@@ -45,7 +45,7 @@ def test_a_damaged_footer_is_read_or_refused(seed: int) -> None:
 
 
 def test_the_footer_of_a_whole_object() -> None:
-    footer = Footer(stored(content()))
+    footer = Footer(last_bytes(stored(content())))
     footer.check([False, False, False, True])
     assert footer.rows == 15
     assert footer.writer.startswith("parquet-cpp-arrow")

@@ -18,6 +18,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from storeside.events.errors import TriedOutError
 from storeside.operators.hooks.aistore import AIStoreHook
@@ -361,18 +362,18 @@ def test_idle_jobs_are_ended(cluster: Cluster) -> None:
 def test_idle_job_that_stays_is_transient(cluster: Cluster) -> None:
     cluster.targets = {"t1": [snap("etl-listrange", job="idle", is_idle=True)]}
     cluster.running = ["etl-listrange[idle]"]
-    with pytest.raises(jobs.AIStoreTransientError, match="idle job idle does not end"):
+    with pytest.raises(AIStoreTransientError, match="idle job idle does not end"):
         end_idle(impatient(cluster.url), *PAIR, seconds=0.3)
 
 
 def test_rebalance_is_waited_for(cluster: Cluster) -> None:
     cluster.running = ["rebalance[g1]"]
-    with pytest.raises(jobs.AIStoreTransientError, match="still rebalances after 0 s"):
+    with pytest.raises(AIStoreTransientError, match="still rebalances after 0 s"):
         jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
     cluster.running = ["etl-bck[x]"]
     jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
     cluster.failure = (502, "t1 is down")
-    with pytest.raises(jobs.AIStoreTransientError, match="does not answer as a whole"):
+    with pytest.raises(AIStoreTransientError, match="does not answer as a whole"):
         jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
 
 
@@ -479,6 +480,45 @@ def test_trigger_tells_an_aborted_job(cluster: Cluster, monkeypatch: pytest.Monk
     (fired,) = asyncio.run(events(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time())))
     assert fired["error"] == "user"
     assert fired["progress"].endswith("over after 2.5 s with error: user")
+
+
+@pytest.mark.parametrize(("status", "message"), [(401, "token expired"), (403, "no permission to show jobs")])
+def test_trigger_ends_at_once_when_a_retry_cannot_help(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, status: int, message: str
+) -> None:
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+    cluster.failure = (status, message)
+    trigger = AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time(), poll_interval=0.01)
+    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 10))
+    assert fired["error"] == f"AIStore does not show the job: {message}"
+    assert cluster.aborted() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(503, "not ready"), (400, "a target is down"), (403, "aws-error[RequestTimeTooSkewed: the clock is wrong]")],
+)
+def test_trigger_waits_when_the_error_may_pass(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, status: int, message: str
+) -> None:
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+    cluster.failure = (status, message)
+    cluster.targets = {"t1": [snap(objects=10, size=10, end=ENDED)]}
+
+    def answer() -> None:
+        cluster.failure = None
+
+    threading.Timer(1, answer).start()
+    trigger = AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time(), poll_interval=0.05)
+    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 60))
+    assert (fired["objects"], fired["error"]) == (10, "")
+
+
+def test_trigger_tells_of_a_connection_that_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+    monkeypatch.setenv("AIRFLOW_CONN_THE_CLUSTER", json.dumps({"conn_type": "aistore", "host": ""}))
+    (fired,) = asyncio.run(asyncio.wait_for(events(AISJobTrigger("the_cluster", "etl-1", time.time())), 10))
+    assert "the_cluster" in fired["error"]
 
 
 def test_killed_trigger_aborts_its_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 from storeside.errors import BadInput, StoresideError, Transient
@@ -18,6 +19,8 @@ from storeside.errors import BadInput, StoresideError, Transient
 # S3 answers these with status 403 or 400 during a key renewal or with a wrong clock. The same request may
 # succeed later.
 EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
+# The reason of an object that is missing after a job, if no report names another one.
+NO_REASON = "AIStore ended the job without this object and gave no reason"
 
 
 class AIStoreError(StoresideError):
@@ -39,6 +42,11 @@ class StuckTargetError(AIStoreInputError):
 def said(error: Any) -> str:
     """Return the message of an AIStore error; see `plain`."""
     return plain(str(getattr(error, "message", "") or error))
+
+
+def is_refusal(status: int | None) -> bool:
+    """Tell whether an HTTP status says that the request is refused, not that a server failed to serve it."""
+    return HTTPStatus.BAD_REQUEST <= (status or 0) < HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def is_passing_refusal(text: str) -> bool:

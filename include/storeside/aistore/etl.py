@@ -1,226 +1,31 @@
-"""AIStore ETLs by specification: the same specification is the same ETL, and a running one is reused."""
+"""Starts, reuses and ends ETLs. Stopping any ETL aborts every bucket transform, so tasks do that with care."""
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
 import logging
 import math
-import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.lock import locked
 from storeside.aistore.pods import PodWatch, Watched, is_final
+from storeside.aistore.spec import MARK, EtlSpec
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
 
 log = logging.getLogger(__name__)
 
-COMMUNICATION_TYPES = ("ws", "hpush", "hpull")
-# Image that the SDK's `Etl.init_class` uses; the tag is the Python version.
-CLASS_IMAGE = f"aistorage/runtime_python:{sys.version_info.major}.{sys.version_info.minor}"
-# Environment variable that identifies the specification of a running ETL; another ETL may have the same name.
-MARK = "STORESIDE_SPEC"
-# Names of ETLs: 6 to 32 characters of lower-case letters, digits and hyphens (AIStore, k8s.ValidateEtlName).
-_PREFIX_LENGTH = 20
 _ATTEMPTS = 3
 # Longer than it takes to end an ETL: a task that waits longer is waiting for an ETL to start.
 _END_SECONDS = 10.0
 # Seconds between health checks of an ETL that does not answer.
 _HEALTH_WAITS = (1.0, 3.0)
-# AIStore's own time-out for an object also counts the time in the queue for a worker. The server's time-out must come
-# first, because its error states the reason.
-_QUEUE_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class EtlSpec:
-    """One ETL: an image, its command and environment, and how AIStore sends objects to it.
-
-    ``a >> b >> c`` is a chain: each object passes all stages in one request, and no intermediate result is stored.
-    Two transforms that differ only in `environment` are two ETLs, because bucket transforms carry no arguments.
-    Raises AIStoreInputError for a combination that AIStore 5.0 refuses or handles wrongly.
-    :param label: readable part of the ETL's name
-    :param image: container image of the transformer
-    :param command: command of its container
-    :param environment: variables that affect the results
-    :param tuning: further variables, which affect the speed but not the results
-    :param communication: ``ws``, ``hpush`` or ``hpull``
-    :param direct_put: the transformer sends each result straight to the target that stores it
-    :param file_access: the transformer reads objects from the target's disk; for ``hpush`` and ``ws``
-    :param init_timeout: seconds within which the transformer must be ready
-    :param object_timeout: seconds that the transformer may spend on one object
-    :param resources: Kubernetes requests and limits of the container
-    :param etl_name: name of the ETL in AIStore; it replaces an ETL of that name with another specification
-    :param then: further stages of a chain; ``>>`` sets it
-    :param payload: code that the transformer's image does not contain; `of_class` sets it
-    """
-
-    label: str
-    image: str
-    command: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    tuning: Mapping[str, str] = field(default_factory=dict)
-    communication: str = "ws"
-    direct_put: bool = True
-    file_access: bool = True
-    init_timeout: int = 60
-    object_timeout: int = 300
-    resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    etl_name: str = ""
-    then: tuple[EtlSpec, ...] = ()
-    payload: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.communication not in COMMUNICATION_TYPES:
-            raise AIStoreInputError(
-                f"communication {self.communication!r} is not one of {', '.join(COMMUNICATION_TYPES)}"
-            )
-        if self.communication == "ws" and not self.direct_put:
-            raise AIStoreInputError(
-                "AIStore 5.0 has no WebSocket transform without direct put: use hpush, or direct_put"
-            )
-        if self.then and not all(stage.direct_put for stage in self.stages):
-            raise AIStoreInputError("the stages of a chain hand objects on by direct put: turn it on for all of them")
-        if self.etl_name:
-            from aistore.sdk.etl.etl import Etl
-
-            try:
-                Etl.validate_etl_name(self.etl_name)
-            except ValueError as e:
-                raise AIStoreInputError(str(e)) from e
-
-    @classmethod
-    def of_class(
-        cls, server: type, *, label: str = "", dependencies: Sequence[str] = (), os_packages: Sequence[str] = (),
-        **options: Any,
-    ) -> EtlSpec:  # fmt: skip
-        """Return the ETL of a Python class that extends one of the SDK's servers, sent as a pickle (``init_class``).
-
-        The pod installs `dependencies` and `os_packages` before it starts. The class's module is sent with the class,
-        so it may be a DAG file. Raises TypeError when the class is not a server.
-        """
-        import cloudpickle
-        from aistore.sdk.etl.webserver import serialize_class
-
-        module = sys.modules[server.__module__]
-        by_value = module.__name__ not in ("__main__", "builtins") and not module.__name__.startswith("aistore.")
-        if by_value:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            sent = serialize_class(server)
-        finally:
-            if by_value:
-                cloudpickle.unregister_pickle_by_value(module)
-        packages = {"PACKAGES": ",".join(dependencies), "OS_PACKAGES": ",".join(os_packages)}
-        # the module is sent with the class and may change what the class does
-        source = hashlib.sha256(inspect.getsource(module if by_value else server).encode()).hexdigest()
-        return cls(
-            label or server.__name__,
-            CLASS_IMAGE,
-            # pickles of one class differ between processes, but its source does not
-            environment={"STORESIDE_SOURCE": source, **{n: v for n, v in packages.items() if v}},
-            payload={"ETL_CLASS_PAYLOAD": sent},
-            **options,
-        )
-
-    def __rshift__(self, other: EtlSpec) -> EtlSpec:
-        return replace(self, then=(*self.then, *other.stages))
-
-    @property
-    def stages(self) -> tuple[EtlSpec, ...]:
-        """The ETLs of the chain in order, each without its successors."""
-        return (replace(self, then=()), *self.then)
-
-    @property
-    def name(self) -> str:
-        """The ETL's name: the label and a hash of everything else, so the name identifies this specification."""
-        if self.etl_name:
-            return self.etl_name
-        label = "".join(c if c.isascii() and c.isalnum() else "-" for c in self.label.lower()).strip("-")
-        if not label[:1].isalpha():  # Kubernetes: a service name begins with a letter
-            label = f"etl-{label}"
-        return f"{label[:_PREFIX_LENGTH].strip('-')}-{self.mark[:10]}"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the chain's ETLs in order."""
-        return tuple(stage.name for stage in self.stages)
-
-    @property
-    def all_names(self) -> tuple[str, ...]:
-        """The names of all ETLs that a job of this chain may start.
-
-        Failed objects are retried over ``hpush``, and jobs with ``latest`` or ``sync`` send contents, not paths.
-        """
-        specs = (self, self.over("hpush"), self.without_files(), self.without_files().over("hpush"))
-        return tuple(dict.fromkeys(name for spec in specs for name in spec.names))
-
-    @property
-    def request_timeout(self) -> str:
-        """AIStore's time-out for one object, in AIStore's notation for durations."""
-        return f"{self.object_timeout + _QUEUE_SECONDS}s"
-
-    @property
-    def mark(self) -> str:
-        """A hash of everything that defines this ETL, except its successors in a chain."""
-        fields = {n: getattr(self, n) for n in self.__dataclass_fields__ if n not in ("then", "payload", "etl_name")}
-        return hashlib.sha256(json.dumps(fields, sort_keys=True, default=dict).encode()).hexdigest()
-
-    @property
-    def effect(self) -> str:
-        """A hash that identifies the *result*: unlike `name` it does not depend on how the bytes travel."""
-        effects = [[s.image, s.command, sorted(s.environment.items())] for s in self.stages]
-        text = json.dumps(effects if self.then else effects[0])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def over(self, communication: str) -> EtlSpec:
-        """Return the same chain with another communication type for all stages."""
-        return self._each(communication=communication)
-
-    def without_files(self) -> EtlSpec:
-        """Return the same chain, with objects sent as contents instead of file paths."""
-        return self._each(file_access=False)
-
-    def _each(self, **changes: Any) -> EtlSpec:
-        first, *others = (replace(stage, **changes) for stage in self.stages)
-        return replace(first, then=tuple(others))
-
-    def message(self) -> dict[str, Any]:
-        """Return AIStore's message that starts this ETL (``ETLSpecMsg``, ext/etl/api.go).
-
-        It is built here because SDK 2.0.0 leaves out the resources.
-        """
-        environment = {**self.environment, **self.tuning, **self.payload, MARK: self.mark}
-        environment["OBJECT_TIMEOUT"] = str(self.object_timeout)
-        if self.file_access:
-            environment["ETL_DIRECT_FQN"] = "true"
-        runtime: dict[str, Any] = {
-            "image": self.image,
-            "env": [{"name": n, "value": v} for n, v in environment.items()],
-        }
-        if self.command:
-            runtime["command"] = list(self.command)
-        message = {
-            "name": self.name,
-            "communication": f"{self.communication}://",
-            "init_timeout": f"{self.init_timeout}s",
-            "obj_timeout": self.request_timeout,
-            "support_direct_put": self.direct_put,
-            "runtime": runtime,
-        }
-        return (
-            {**message, "resources": {k: dict(v) for k, v in self.resources.items()}} if self.resources else message
-        )
 
 
 def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None) -> list[str]:
@@ -259,11 +64,11 @@ def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, b
     from aistore.sdk.errors import AISError
 
     started = time.monotonic()
+    message = spec.message()
+    message["runtime"]["env"] += _of_the_cluster(client, spec)
     try:
         with pods.watching(spec.name) if pods else nullcontext(Watched()) as watched:
-            message = spec.message()
-        message["runtime"]["env"] += _of_the_cluster(client, spec)
-        client.cluster().client.request("put", path="etl", timeout=spec.init_timeout + 30, json=message)
+            client.cluster().client.request("put", path="etl", timeout=spec.init_timeout + 30, json=message)
     except AISError as e:
         discard(client, spec.name)  # a failed init leaves an entry that blocks the next init
         return watched.reason or said(e), watched.is_final or is_final(said(e))

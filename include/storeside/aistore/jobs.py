@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -68,12 +68,20 @@ class Follower:
     AIStore's own wait is not enough: it never returns for a job that lost a target, nor for a WebSocket transform
     whose server died. Here a job is over when it ended, was aborted, became idle (multi-object jobs), was unknown to
     all targets for `FORGOTTEN_SECONDS`, or made no progress for `stall_seconds`. In the last two cases it is aborted.
+    An answer for which `is_final` is true, such as for a revoked token, ends the wait at once; the job runs on.
     """
 
-    def __init__(self, client: Client, job_id: str, stall_seconds: float = 300) -> None:
+    def __init__(
+        self,
+        client: Client,
+        job_id: str,
+        stall_seconds: float = 300,
+        is_final: Callable[[Exception], bool] = lambda error: False,
+    ) -> None:
         self.client = client
         self.job_id = job_id
         self.stall_seconds = stall_seconds
+        self._is_final = is_final
         self._idle = 0
         self._seen = (-1, -1)
         self._started = self._moved = self._known = self._answered = time.monotonic()
@@ -111,7 +119,9 @@ class Follower:
         return self._ended_after(self.stall_seconds, self._moved, Progress(objects, size), "no progress")
 
     def _unanswered(self, progress: Progress, error: Exception) -> Progress:
-        """Return the progress; the job is over after too long without it, or when a stuck target is the cause."""
+        """Return the progress; the wait is over after too long, with a stuck target, or when no retry can help."""
+        if self._is_final(error):
+            return replace(progress, finished=True, error=f"AIStore does not show the job: {said(error)}")
         log.info("job %s: the cluster does not answer for now: %s", self.job_id, error)
         self._known = now = time.monotonic()
         if now - self._answered > UNANSWERED_SECONDS:

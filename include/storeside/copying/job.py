@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from storeside.copying.claims import BEAT_SECONDS, Claims
 from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectError, CopyTransientError, DeniedError
-from storeside.copying.ledger import CopyLedger
 from storeside.copying.mover import Mover, Outcome
 from storeside.copying.multipart import Profile
 from storeside.copying.sameness import require_other_bucket
 from storeside.copying.store import Store
+from storeside.ledger.copies import CopyLedger
+from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.objects import Pending, Plan, Scope
 from storeside.transform.state import Summary
 
@@ -151,15 +152,14 @@ class CopyJob:
         )
         return plan
 
-    def _source_rows(self) -> Iterator[tuple[str, str, int, str, str]]:
+    def _source_rows(self) -> Iterator[Row]:
         for found in self.source.list(self.prefix):
             key = self.prepend + found.name
-            reason = self.destination.refused(key)
-            yield found.name, "" if reason else key, found.size, found.version, reason or ""
+            yield source_row(found, key, self.destination.refused(key))
 
     def _list_destination(self, side: str) -> None:
         listing = self.destination.list(self.prepend + self.prefix)
-        self.ledger.record_listing(self.scope, side, (("", o.name, o.size, o.version, "") for o in listing))
+        self.ledger.record_listing(self.scope, side, destination_rows(listing))
 
     def _copy(self) -> None:
         after = ""

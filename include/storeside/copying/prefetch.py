@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import PAGE, Bucket
-from storeside.aistore.errors import said
+from storeside.aistore.errors import NO_REASON, is_refusal, said
 from storeside.aistore.names import unfit
 from storeside.copying.errors import CopyInputError
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 # Maximum number of missing objects whose reasons are requested, one by one.
 _EXAMPLES = 20
-NO_REASON = "AIStore ended the job without this object and gave no reason"
 # Statuses of a HEAD that may soon change: AIStore also answers 400 while a target is down.
 _PASSING = frozenset({400, 408, 429})
-_BAD_REQUEST, _SERVER_ERROR = 400, 500
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class Prefetch:
         try:
             self.bucket.handle(self.client).object(name).head()
         except AISError as e:
-            final = _BAD_REQUEST <= e.status_code < _SERVER_ERROR and e.status_code not in _PASSING
+            final = is_refusal(e.status_code) and e.status_code not in _PASSING
             return said(e), not final
         except RequestException as e:
             return said(e), True

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from storeside.doctor.findings import Finding, System
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import ACCESS_DENIED, code_of, plain
-from storeside.transfer.lock import STAGING
 from storeside.transfer.source import Source, literal
+from storeside.transfer.staging import STAGING
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -26,7 +26,7 @@ _UNKNOWN_DATABASE, _AUTHENTICATION, _NO_COLLECTION = 81, 516, 669
 _here = System(NAME)
 
 
-def connect(make: Callable[[], Any]) -> tuple[Any, Finding]:
+def connect(make: Callable[[], Any], check: str = "login") -> tuple[Any, Finding]:
     """Log in; return the client, or None, and the finding."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -34,8 +34,8 @@ def connect(make: Callable[[], Any]) -> tuple[Any, Finding]:
         client = make()
         version, user = first_row(client.query("SELECT version(), currentUser()"))
     except (ClickHouseError, OSError, ValueError) as e:
-        return None, _here.failed("login", plain(e), _login_remedy(code_of(e)))
-    return client, _here.ok("login", f"{version} as {user}; tested with {TESTED}")
+        return None, _here.failed(check, plain(e), _login_remedy(code_of(e)))
+    return client, _here.ok(check, f"{version} as {user}; tested with {TESTED}")
 
 
 def _login_remedy(code: int) -> str:
@@ -48,8 +48,11 @@ def _login_remedy(code: int) -> str:
     )
 
 
-def examine(client: Client) -> Iterator[Finding]:
-    """Yield the features of the server and the user's rights in our two databases."""
+def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
+    """Yield the features of the server and the users' rights in our databases.
+
+    With `ledger`, the client of the user that writes Storeside's tables, `client` needs none in their database.
+    """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     rows = client.query(
@@ -61,29 +64,38 @@ def examine(client: Client) -> Iterator[Finding]:
         yield _here.failed("settings", f"it has no {', '.join(missing)}", f"use ClickHouse {TESTED} or newer")
     else:
         yield _here.ok("settings", "it knows those of our statements")
-    try:
-        _use_databases(client)
-    except ClickHouseError as e:
-        yield _here.failed("databases", plain(e), _grants(client))
-    else:
-        yield _here.ok("databases", f"tables can be made, filled, attached and dropped in {LEDGER} and {STAGING}")
+    for user, check, database in (
+        ((client, "databases", LEDGER),)
+        if ledger is None
+        else ((ledger, "databases", LEDGER), (client, "databases of loads", STAGING))
+    ):
+        names = " and ".join(sorted({database, STAGING}))
+        try:
+            _use_databases(user, database)
+        except ClickHouseError as e:
+            yield _here.failed(check, plain(e), _grants(user, database))
+        else:
+            yield _here.ok(check, f"tables can be made, filled, attached and dropped in {names}")
 
 
-def _use_databases(client: Client) -> None:
-    """Run a load's statements in both databases, with tables that are removed afterwards."""
+def _use_databases(client: Client, database: str) -> None:
+    """Run the statements of a load into a database, with tables that are removed afterwards."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
-    name = f"doctor_{uuid.uuid4().hex[:12]}"
-    drops = [f"DROP VIEW IF EXISTS {LEDGER}.{name}_view"]
-    drops += [f"DROP TABLE IF EXISTS {database}.{name} SYNC" for database in (LEDGER, STAGING)]
+    name = f"{database}.doctor_{uuid.uuid4().hex[:12]}"
+    staged = f"{STAGING}.doctor_{uuid.uuid4().hex[:12]}"
+    drops = [f"DROP TABLE IF EXISTS {table} SYNC" for table in (name, staged)]
+    if database == LEDGER:
+        drops.insert(0, f"DROP VIEW IF EXISTS {name}_view")
     try:
-        for database in (LEDGER, STAGING):
-            client.command(f"CREATE DATABASE IF NOT EXISTS {database}")
-            client.command(f"CREATE TABLE {database}.{name} (n UInt8) ENGINE = MergeTree PARTITION BY n ORDER BY n")
-        client.command(f"INSERT INTO {STAGING}.{name} SELECT 1 SETTINGS async_insert = 0")
-        client.command(f"ALTER TABLE {LEDGER}.{name} ATTACH PARTITION ALL FROM {STAGING}.{name}")
-        client.command(f"ALTER TABLE {LEDGER}.{name} DROP PARTITION 1")
-        client.command(f"CREATE VIEW {LEDGER}.{name}_view AS SELECT n FROM {LEDGER}.{name}")
+        for table in (name, staged):
+            client.command(f"CREATE DATABASE IF NOT EXISTS {table.partition('.')[0]}")
+            client.command(f"CREATE TABLE {table} (n UInt8) ENGINE = MergeTree PARTITION BY n ORDER BY n")
+        client.command(f"INSERT INTO {staged} SELECT 1 SETTINGS async_insert = 0")
+        client.command(f"ALTER TABLE {name} ATTACH PARTITION ALL FROM {staged}")
+        client.command(f"ALTER TABLE {name} DROP PARTITION 1")
+        if database == LEDGER:
+            client.command(f"CREATE VIEW {name}_view AS SELECT n FROM {name}")
         for statement in drops:
             client.command(statement)
     except ClickHouseError:
@@ -93,11 +105,11 @@ def _use_databases(client: Client) -> None:
         raise
 
 
-def _grants(client: Client) -> str:
+def _grants(client: Client, database: str) -> str:
     user = first_row(client.query("SELECT currentUser()"))[0]
     what = "SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE"
     return (
-        f"GRANT {what} ON {LEDGER}.* TO {user}; the same on {STAGING}.* and on the tables that are loaded;"
+        f"GRANT {what} ON {database}.* TO {user}; the same on {STAGING}.* and on the tables that are loaded;"
         f" GRANT TABLE ENGINE ON * TO {user}"
     )
 

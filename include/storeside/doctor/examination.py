@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.pods import PodWatch
-from storeside.doctor import aistore, clickhouse, hsds, kubernetes, s3
+from storeside.doctor import aistore, clickhouse, hsds, kubernetes, roles, s3
 from storeside.doctor.findings import Finding, System, without_secrets
 from storeside.transfer.source import Source
 
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 class Systems:
     """The systems to examine; None for a system without a connection.
 
-    `clickhouse`, `s3`, `sqs` and `aistore` connect when they are called. `source` is the bucket from ClickHouse's
+    `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` connect when they are called; `ledger` and `pages` are
+    other users of ClickHouse, if there are any. `source` is the bucket from ClickHouse's
     point of view; `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs. Without `write` no object is
     put anywhere. An S3 event may take `event_seconds` to arrive. `secrets` are removed from all findings.
     """
 
     clickhouse: Callable[[], Any] | None = None
+    ledger: Callable[[], Any] | None = None
+    pages: Callable[[], Any] | None = None
     s3: Callable[[], Any] | None = None
     sqs: Callable[[], Any] | None = None
     aistore: Callable[[], Cluster] | None = None
@@ -52,6 +55,7 @@ class _Examination:
     def __init__(self, systems: Systems) -> None:
         self.systems = systems
         self.clickhouse: Client | None = None
+        self.ledger: Client | None = None
         self.found: list[Finding] = []
 
     def findings(self) -> list[Finding]:
@@ -75,8 +79,18 @@ class _Examination:
             return
         self.clickhouse, finding = clickhouse.connect(self.systems.clickhouse)
         self.found.append(finding)
-        if self.clickhouse is not None:
-            self.found += clickhouse.examine(self.clickhouse)
+        if self.clickhouse is None:
+            return
+        clients = {"loads": self.clickhouse}
+        for role, make in (("ledger", self.systems.ledger), ("pages", self.systems.pages)):
+            if make is not None:
+                client, finding = clickhouse.connect(make, f"login of {role}")
+                self.found.append(finding)
+                if client is not None:
+                    clients[role] = client
+        self.ledger = clients.get("ledger", self.clickhouse)
+        self.found += clickhouse.examine(self.clickhouse, clients.get("ledger"))
+        self.found += roles.examine(clients)
 
     def _kubernetes(self) -> None:
         if self.systems.pods is not None:
@@ -115,7 +129,7 @@ class _Examination:
             self.found.append(s3.receive(queue, probe, self.systems.event_seconds, self._recorded))
 
     def _recorded(self, probe: s3.Probe) -> bool:
-        return self.clickhouse is not None and clickhouse.has_event(self.clickhouse, probe.bucket, probe.key)
+        return self.ledger is not None and clickhouse.has_event(self.ledger, probe.bucket, probe.key)
 
     def _aistore(self) -> None:
         if self.systems.aistore is None:
@@ -133,7 +147,7 @@ class _Examination:
         if not self.systems.write:
             return
         with aistore.probe(client, self.found) as probe:
-            if probe is not None and self.clickhouse is not None:
+            if probe is not None and self.ledger is not None:
                 endpoint = self.systems.aistore_endpoint or self.systems.aistore().endpoint
                 url = f"{endpoint.rstrip('/')}/{probe.path}"
-                self.found.append(clickhouse.reads_aistore(self.clickhouse, url, probe.content))
+                self.found.append(clickhouse.reads_aistore(self.ledger, url, probe.content))

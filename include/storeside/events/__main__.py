@@ -6,21 +6,17 @@ and SQS.
 
 from __future__ import annotations
 
+import argparse
 import sys
-import uuid
 from collections.abc import Sequence
 
-from storeside.errors import StoresideError
 from storeside.events.load import EventLoad, Limits
 from storeside.events.queue import Queue
-from storeside.transfer.__main__ import aws, clickhouse, quiet_logging, request, transfer_arguments
-from storeside.transfer.errors import plain
+from storeside.transfer.__main__ import aws, clickhouse, exit_code, ledger, request, run_of, transfer_arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Drain a queue once; return 1 if messages became dead letters and 2 if the load could not run."""
-    from clickhouse_connect.driver.exceptions import DatabaseError
-
     parser = transfer_arguments("storeside.events", __doc__ or "")
     parser.add_argument("--queue", required=True, help="name or URL; it needs a dead-letter queue")
     parser.add_argument("--messages", type=int, default=100_000, help="so many at most; default: %(default)s")
@@ -30,25 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch-messages", type=int, default=1000, help="held at once; default: %(default)s")
     parser.add_argument("--lease-seconds", type=int, default=120, help="when killed; default: %(default)s")
     given = parser.parse_args(arguments)
-    quiet_logging()
+    return exit_code(lambda: _drain(given))
+
+
+def _drain(given: argparse.Namespace) -> int:
     names = ("messages", "bytes", "seconds", "idle_seconds", "batch_messages", "lease_seconds")
-    limits = {name: getattr(given, name) for name in names}
-    try:
-        load = EventLoad(
-            Queue.find(aws("sqs"), given.queue),
-            request(given),
-            clickhouse(),
-            aws("s3"),
-            given.run_id or f"cli/{uuid.uuid4().hex}",
-            Limits(**limits),
-        )
-        drained = load.run()
-    except StoresideError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    except DatabaseError as e:
-        print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
-        return 2
+    limits = Limits(**{name: getattr(given, name) for name in names})
+    queue = Queue.find(aws("sqs"), given.queue)
+    drained = EventLoad(queue, request(given), clickhouse(), aws("s3"), run_of(given), limits, ledger()).run()
     print(drained)
     return 1 if drained.dead else 0
 

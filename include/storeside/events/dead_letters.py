@@ -34,10 +34,15 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters of a queue; those of other queues that share its dead-letter queue are not touched."""
+    """The dead letters of a queue; those of other queues that share its dead-letter queue are not touched.
 
-    def __init__(self, queue: Queue) -> None:
+    A dead letter names its queue in an attribute that SQS or `settle` sets. One without it, such as a message that
+    was sent to the dead-letter queue directly, may belong to any of the queues: it is included only with `unclaimed`.
+    """
+
+    def __init__(self, queue: Queue, *, unclaimed: bool = True) -> None:
         self.queue = queue
+        self.unclaimed = unclaimed
         self.dead = queue.dead_letters
 
     def listed(self, limit: int = 1000) -> list[DeadLetter]:
@@ -85,11 +90,18 @@ class DeadLetters:
                 if message.id in seen:
                     continue
                 seen.add(message.id)
-                if (message.source or _ours(message, QUEUE) or self.queue.name) != self.queue.name:
+                if not self._is_mine(message):
                     others.append(message)
-                else:
-                    letters.setdefault(_ours(message, ORIGIN) or message.id, []).append(message)
+                    continue
+                name = _ours(message, ORIGIN) or message.id
+                if name in letters and letters[name][0].body != message.body:  # no copy: the attribute is forged
+                    name = message.id
+                letters.setdefault(name, []).append(message)
         return letters, others
+
+    def _is_mine(self, message: Message) -> bool:
+        queue = message.source or _ours(message, QUEUE)
+        return queue == self.queue.name or (not queue and self.unclaimed)
 
 
 def _ours(message: Message, name: str) -> str:

@@ -114,7 +114,14 @@ class EventLoad:
     """
 
     def __init__(
-        self, queue: Queue, request: Request, client: Client, s3: Any, run_id: str, limits: Limits | None = None
+        self,
+        queue: Queue,
+        request: Request,
+        client: Client,
+        s3: Any,
+        run_id: str,
+        limits: Limits | None = None,
+        ledger: Client | None = None,
     ) -> None:
         if request.all_or_nothing:
             raise EventInputError("all_or_nothing: the events of a queue have no end, so there is no 'all'")
@@ -124,7 +131,8 @@ class EventLoad:
         self.s3 = s3
         self.run_id = run_id
         self.limits = limits or Limits()
-        self.ledger = EventLedger(client, queue.url, run_id)
+        self._tables = ledger or client
+        self.ledger = EventLedger(self._tables, queue.url, run_id)
         self.stop = threading.Event()
         self.drained = Drained()
         self._transfer: Transfer | None = None
@@ -150,9 +158,9 @@ class EventLoad:
         self.ledger.create()
         self.drained = Drained(**self.ledger.so_far(self.request.table, self.request.source.bucket))
         self._warn_of_receives()
-        handed_over = Batches(self.client, self.queue.url)
+        handed_over = Batches(self._tables, self.queue.url)
         waits = self.limits.idle_seconds > 0
-        following = Following(self.client, self.queue.url, self.run_id) if waits else nullcontext()
+        following = Following(self._tables, self.queue.url, self.run_id) if waits else nullcontext()
         with following, Lease(self.queue, self.limits.lease_seconds) as lease:
             try:
                 for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
@@ -305,7 +313,7 @@ class EventLoad:
 
     def _new_transfer(self) -> Transfer:
         run_id = f"{self.run_id}/{uuid.uuid4().hex[:8]}"
-        return Transfer(self.request, self.client, self.s3, run_id, owner=self.run_id)
+        return Transfer(self.request, self.client, self.s3, run_id, owner=self.run_id, ledger=self._tables)
 
     def _after_loading(self, o: Listed, state: str, kind: FailureKind, reason: str) -> Outcome:
         """Return the outcome of an object; a failure counts for it only if its version is still the planned one."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside import sql
 from storeside.errors import StoresideError, Transient
+from storeside.ledger.listing import Row
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
 
@@ -102,8 +103,8 @@ class Ledger:
         """Create the tables, or bring them up to date. Raises DatabaseError."""
         migrate(self.client)
 
-    def record_listing(self, scope: Scope, side: str, rows: Iterable[tuple[str, str, int, str, str]]) -> int:
-        """Replace one side of a job's listing with `rows` (object, destination object, bytes, version, reason).
+    def record_listing(self, scope: Scope, side: str, rows: Iterable[Row]) -> int:
+        """Replace one side of a job's listing with `rows`.
 
         Streams in batches; returns the number of rows. Raises LedgerTransientError when the rows did not arrive
         exactly once: the client repeats an INSERT whose answer was lost.
@@ -251,13 +252,8 @@ class Ledger:
 
     def has_reasons(self, scope: Scope) -> bool:
         """Tell whether any failure is known so far."""
-        count = first_row(
-            self.client.query(
-                "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side IN ('reason', 'final')",
-                parameters={"job": scope.job},
-            )
-        )[0]
-        return int(count) > 0
+        query = "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side IN ('reason', 'final')"
+        return self._count(query, scope) > 0
 
     def settle(self, scope: Scope, *, record_done: bool, no_reason: str, remote: bool = False) -> None:
         """Record every pending object as done or as failed for good.
@@ -270,6 +266,14 @@ class Ledger:
             sql.query("settle"),
             parameters={**scope.parameters, "record_done": record_done, "no_reason": no_reason, "remote": remote},
         )
+
+    def settle_in_place(self, scope: Scope) -> None:
+        """Record the objects that were replaced by their results as done, in the versions of the ``now`` side."""
+        self.client.command(sql.query("settle_in_place"), parameters=scope.parameters)
+
+    def settle_invalid(self, scope: Scope, invalid: str) -> None:
+        """Record the objects of the staging table `invalid` as failed, with the expectations that they missed."""
+        self.client.command(sql.query("settle_invalid"), parameters={**scope.parameters, "invalid": invalid})
 
     def totals(self, scope: Scope) -> Totals:
         """Return the run's totals for the listed objects so far."""
@@ -315,6 +319,9 @@ class Ledger:
         """Delete the job's listings; the outcomes stay. The plan goes first, because without it no job is resumed."""
         for side in (*_PLANNED, "source", "before", "after", "now"):
             self._drop(scope, side)
+
+    def _count(self, query: str, scope: Scope) -> int:
+        return int(first_row(self.client.query(query, parameters=scope.parameters))[0])
 
     def _drop(self, scope: Scope, side: str) -> None:
         self.client.command(f"ALTER TABLE storeside.listings DROP PARTITION ('{scope.job}', '{side}')")

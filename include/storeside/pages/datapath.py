@@ -10,7 +10,7 @@ from storeside.pages.movement import Movement
 
 NODE_WIDTH, NODE_HEIGHT, GAP, LEFT, TOP = 140, 56, 132, 8, 60
 # How each kind of task that moves bytes from storage to storage is labelled.
-MANIFEST = "clickhouse://storeside.speech"
+MANIFEST = "clickhouse://speech.manifest"
 STORAGE_SIDE = {
     "copy": "AIStore copies",
     "transform": "AIStore's ETL transforms",

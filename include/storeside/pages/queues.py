@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from hashlib import sha256
 from typing import Any
 
 from storeside import sql
@@ -11,14 +13,31 @@ STATES = ("", "loaded", "skipped", "released", "dead")
 
 
 def queues(tables: Tables) -> list[dict[str, Any]]:
-    """Return the newest depth of every queue that was measured."""
-    return tables.rows(sql.query("pages_queues"))
+    """Return the newest depth of every measured queue that the visitor may see, each with a `label` for the pages.
+
+    A label is the queue's name. A URL, which contains the number of the account, does not appear on pages: queues of
+    the same name differ by a hash.
+    """
+    rows = tables.rows(sql.query("pages_queues"))
+    names = Counter(_name(row["queue"]) for row in rows)
+    for row in rows:
+        name = _name(row["queue"])
+        row["label"] = f"{name}~{sha256(row['queue'].encode()).hexdigest()[:8]}" if names[name] > 1 else name
+    return rows
 
 
 def url(measured: list[dict[str, Any]], queue: str) -> str:
-    """Return the URL of a measured queue by its URL or by its name in tasks; empty for any other."""
-    urls = [row["queue"] for row in measured]
-    return next((one for one in urls if queue in (one, one.rpartition("/")[2])), "")
+    """Return the URL of a measured queue by its label or, as tasks may name it, by its URL; empty for any other."""
+    return next((row["queue"] for row in measured if queue in (row["queue"], row["label"])), "")
+
+
+def label(measured: list[dict[str, Any]], queue: str) -> str:
+    """Return the label of a queue by its URL; the last part of the URL if it is not measured."""
+    return next((str(row["label"]) for row in measured if row["queue"] == queue), _name(queue))
+
+
+def _name(queue: str) -> str:
+    return queue.rpartition("/")[2]
 
 
 def dags(tables: Tables, queue: str) -> list[str]:

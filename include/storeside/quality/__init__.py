@@ -1,1 +1,1 @@
-"""Validation of manifests and ClickHouse tables with Great Expectations."""
+"""Validates streamed frames with any Great Expectations suite."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from storeside.quality.suites import QualityError, prepare, required_rows
+from storeside.quality.suite import QualityError, Suite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +114,7 @@ class _Tally:
 
 def validate(
     frames: Iterable[pd.DataFrame],
-    suite: Any,
+    suite: Suite | Any,
     *,
     key_column: str,
     max_examples: int = 20,
@@ -122,16 +122,18 @@ def validate(
 ) -> Verdict:
     """Check every row of `frames` against the row-level `suite` and return one verdict on all of them.
 
-    Frames are windows of one table, processed one at a time; `mostly` applies to the total, not to each window. The
-    manifest's 29 expectations cost about 0.4 CPU seconds per window and 6 CPU seconds per million rows (measured), so
-    make windows large, such as 50,000 rows. A table without rows passes, so also check `summary_suite`.
+    The suite is a `Suite`, or an ExpectationSuite without requirements. Frames are windows of one table, processed
+    one at a time; `mostly` applies to the total, not to each window. 29 expectations cost about 0.4 CPU seconds per
+    window and 6 CPU seconds per million rows (measured), so make windows large, such as 50,000 rows. A table without
+    rows passes, so also check aggregates of the table, with a suite of one row.
 
     `on_failed` gets the keys (values of `key_column`, "" for a missing one) of all unexpected rows of a window, once
     per expectation that has any. Raises QualityError when a frame or an expectation cannot be checked: a missing
     column, the wrong kind of value, an expectation that cannot be decided row by row.
     """
-    tallies = _tallies(suite)
-    numbered = _numbered(suite)
+    suite = suite if isinstance(suite, Suite) else Suite(suite)
+    tallies = _tallies(suite.expectations)
+    numbered = _numbered(suite.expectations)
     check_window = _engine()
     rows = 0
     for frame in frames:
@@ -140,7 +142,7 @@ def validate(
         rows += len(frame)
         if frame.empty:
             continue
-        window = prepare(frame, suite)
+        window = suite.prepare(frame)
         keys = window[key_column]
         for number, result in check_window(window, numbered):
             unexpected = _add(tallies[number], result)
@@ -149,15 +151,14 @@ def validate(
             _show(tallies[number], window, keys, unexpected, max_examples)
             if on_failed:
                 on_failed(_texts(keys, unexpected), tallies[number].check)
-    needed = required_rows(suite)
-    if needed is not None and rows != needed:
-        raise QualityError(f"{suite.name} is for a frame of {needed} rows, not {rows}")
+    if suite.rows is not None and rows != suite.rows:
+        raise QualityError(f"{suite.name} is for a frame of {suite.rows} rows, not {rows}")
     return _verdict(rows, tuple(tally.outcome() for tally in tallies))
 
 
-def combine(manifest: Verdict, summary: Verdict) -> Verdict:
-    """Return one verdict on a manifest: the rows of the first verdict, the expectations of both."""
-    return _verdict(manifest.rows, manifest.expectations + summary.expectations)
+def combine(rows: Verdict, summary: Verdict) -> Verdict:
+    """Return one verdict on a table: the rows of the first verdict, the expectations of both."""
+    return _verdict(rows.rows, rows.expectations + summary.expectations)
 
 
 def _verdict(rows: int, expectations: tuple[ExpectationOutcome, ...]) -> Verdict:

@@ -1,4 +1,4 @@
-"""The speech manifest: from facts in AIStore to rows in ``storeside.speech``, each loaded once.
+"""The speech manifest: from facts in AIStore to rows in ``speech.manifest``, each loaded once.
 
 ClickHouse itself pulls the facts from AIStore's S3 API into a staging table. Publishing moves a run's rows from there
 in one atomic step. No row is visible before that, and a repeated step starts from a fresh table.
@@ -22,6 +22,7 @@ from storeside.ledger.objects import Ledger, Scope
 from storeside.sql.answers import first_row
 from storeside.transfer.loads import LONG_STATEMENT
 from storeside.transfer.source import literal
+from storeside.transfer.staging import sweep
 from storeside.transform.naming import Naming
 from storeside.transformers.formats import CODECS
 
@@ -202,13 +203,10 @@ class SpeechManifest:
 
     def fail_invalid(self, scope: Scope) -> None:
         """Record the objects of rows that were left out as failed, with the expectation that they did not meet."""
-        self.clickhouse.command(
-            sql.query("settle_invalid"),
-            parameters={**scope.parameters, "invalid": self.invalid_table},
-        )
+        Ledger(self.clickhouse).settle_invalid(scope, self.invalid_table)
 
     def publish(self, scope: Scope) -> int:
-        """Move the staged rows into ``storeside.speech`` in one step; return the number of this run's rows there.
+        """Move the staged rows into ``speech.manifest`` in one step; return the number of this run's rows there.
 
         A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped it after the
         probe's plan was deleted (`scope` is that of the probe). Raises LostStagingError when the table is gone but
@@ -216,7 +214,7 @@ class SpeechManifest:
         """
         staging = f"storeside_staging.`{self.staging_table}`"
         if self.clickhouse.command(f"EXISTS TABLE {staging}"):
-            self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE storeside.speech")
+            self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
         elif Ledger(self.clickhouse).planned(scope):
             raise LostStagingError(
                 f"storeside_staging.{self.staging_table}, the staged rows of run {self.run_id}, is gone, and they are"
@@ -227,7 +225,7 @@ class SpeechManifest:
         return int(
             first_row(
                 self.clickhouse.query(
-                    "SELECT count() FROM storeside.speech WHERE run_id = {run_id:String}",
+                    "SELECT count() FROM speech.manifest WHERE run_id = {run_id:String}",
                     parameters={"run_id": self.run_id},
                 )
             )[0]
@@ -243,11 +241,7 @@ class SpeechManifest:
 
     def _create(self) -> None:
         self.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside_staging")
-        for (stale,) in self.clickhouse.query(
-            "SELECT name FROM system.tables WHERE database = 'storeside_staging'"
-            " AND metadata_modification_time < now() - INTERVAL 7 DAY"
-        ).result_rows:  # tables of runs that failed and were never cleared
-            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{stale}`")
+        sweep(self.clickhouse)
         columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
         self.clickhouse.command(
             f"CREATE OR REPLACE TABLE storeside_staging.`{self.facts_table}` (path String, {columns})"
@@ -258,7 +252,7 @@ class SpeechManifest:
             " ENGINE = MergeTree ORDER BY object"
         )
         self.clickhouse.command(
-            f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS storeside.speech"
+            f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS speech.manifest"
         )
 
     def _push_missing(self, aistore: Any) -> tuple[int, int]:

@@ -27,7 +27,7 @@ _SLICE = 50
 _GONE = Outcome("skipped", "it was deleted before it could be loaded")
 _MISSING = Outcome(
     "undone",
-    "the run ended without it, and neither storeside.speech nor storeside.objects says what became of it: start"
+    "the run ended without it, and neither speech.manifest nor storeside.objects says what became of it: start"
     " speech_pipeline with 'Retry failed', and send the message back",
 )
 _NOT_REACHED = Outcome("untried", "the run ended before it came to this recording: its log says why")

@@ -19,7 +19,7 @@ FROM
 LEFT JOIN
 (
     SELECT source_object AS key, argMax(source_version, loaded_at) AS version, max(loaded_at) AS at
-    FROM storeside.speech
+    FROM speech.manifest
     WHERE source_bucket = {bucket:String} AND source_object IN {keys:Array(String)}
     GROUP BY key
 ) AS loaded ON loaded.key = e.key

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{4})_\w+")
-_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS storeside\.(\w+)")
+_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+\.\w+)")
 _RECORD = (
     "CREATE DATABASE IF NOT EXISTS storeside",
     "CREATE TABLE IF NOT EXISTS storeside.migrations (number UInt32, name String, applied_at DateTime64(3) DEFAULT"
@@ -53,9 +53,11 @@ def migrations() -> tuple[Migration, ...]:
 
 @cache
 def tables() -> frozenset[str]:
-    """Return the names of the tables in the database ``storeside`` that the migrations create."""
+    """Return the tables that the migrations create, as ``database.table``."""
     statements = (statement for migration in migrations() for statement in migration.statements)
-    return frozenset({"migrations", *(name for statement in statements for name in _TABLE.findall(statement))})
+    return frozenset(
+        {"storeside.migrations", *(name for statement in statements for name in _TABLE.findall(statement))}
+    )
 
 
 def migrate(client: Client) -> list[Migration]:
@@ -68,7 +70,10 @@ def migrate(client: Client) -> list[Migration]:
         DatabaseError: ClickHouse refused a statement.
     """
     there = {
-        name for (name,) in client.query("SELECT name FROM system.tables WHERE database = 'storeside'").result_rows
+        name
+        for (name,) in client.query(
+            "SELECT database || '.' || name FROM system.tables WHERE database IN ('storeside', 'speech')"
+        ).result_rows
     }
     applied: set[int] = set()
     if tables() <= there:

@@ -3,6 +3,6 @@ SELECT
     bucket, object, source_bucket, source_object, source_version, duration_seconds, sample_rate, channels, bytes,
     peak_dbfs, rms_dbfs, checksum, codec, complete, ignored, run_id,
     toUnixTimestamp64Milli(loaded_at) AS recorded_ms
-FROM storeside.speech FINAL
+FROM speech.manifest FINAL
 WHERE bucket = {bucket:String} AND object = {object:String}
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))

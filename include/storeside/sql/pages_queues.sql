@@ -1,10 +1,18 @@
--- The newest depth of every queue.
+-- The newest depth of every queue whose messages a DAG takes that the visitor may read.
 SELECT
     queue, argMax(visible, recorded_at) AS visible, argMax(in_flight, recorded_at) AS in_flight,
     argMax(delayed, recorded_at) AS delayed, argMax(dead, recorded_at) AS dead,
     argMax(oldest_seconds, recorded_at) AS oldest_seconds,
     toUnixTimestamp64Milli(max(recorded_at)) AS recorded_ms
 FROM storeside.queue_depths
+WHERE {all_dags:Bool} OR queue IN
+(
+    SELECT queue FROM storeside.events
+    WHERE has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1))
+    UNION ALL
+    SELECT queue FROM storeside.event_batches
+    WHERE has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1))
+)
 GROUP BY queue
 ORDER BY queue
 LIMIT 50

@@ -27,7 +27,7 @@ LEFT JOIN
     WHERE status = 'done' AND destination IN (SELECT source FROM storeside.objects WHERE destination = {bucket:String})
     ORDER BY recorded_at DESC LIMIT 1 BY destination, destination_object
 ) AS i ON i.destination = t.source AND i.destination_object = t.object
-LEFT JOIN (SELECT object, checksum, source_version FROM storeside.speech FINAL WHERE bucket = {bucket:String}) AS p
+LEFT JOIN (SELECT object, checksum, source_version FROM speech.manifest FINAL WHERE bucket = {bucket:String}) AS p
     ON p.object = r.object
 WHERE NOT (p.checksum = f.checksum AND p.source_version = if(i.object != '', i.version, t.version))
 SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0, async_insert = 0

@@ -18,8 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from storeside.sql import roles
 from storeside.stack import aisloader_build, hsds
-from storeside.stack.clickhouse_server import DATABASE, USER
+from storeside.stack.clickhouse import passwords
+from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES
 from storeside.stack.component import Component
 from storeside.stack.podrunner.component import NAMESPACE, kube_config
 from storeside.stack.probes import json_of
@@ -110,13 +112,20 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
                 "clickhouse_collection": "storeside_s3",
             },
         },
-        "CLICKHOUSE_DEFAULT": {
-            "conn_type": "clickhouse",
-            "host": HOST,
-            "port": stack.ports["clickhouse_http"],
-            "login": USER,
-            "password": stack.secrets["clickhouse"],
-            "schema": DATABASE,
+        **{
+            conn_id: {
+                "conn_type": "clickhouse",
+                "host": HOST,
+                "port": stack.ports["clickhouse_http"],
+                "login": user,
+                "password": passwords(stack)[user],
+                "extra": extra,
+            }
+            for conn_id, user, extra in (
+                ("CLICKHOUSE_DEFAULT", LOADER, {roles.LEDGER: "clickhouse_ledger", roles.PAGES: "clickhouse_pages"}),
+                ("CLICKHOUSE_LEDGER", LEDGER, {}),
+                ("CLICKHOUSE_PAGES", PAGES, {}),
+            )
         },
         "AISTORE_DEFAULT": {
             "conn_type": "http",

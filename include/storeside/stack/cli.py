@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside.stack import airflow, clickhouse, hsds, ports, s3
-from storeside.stack.clickhouse_server import USER
+from storeside.stack.clickhouse_users import USER
 from storeside.stack.component import Component
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct
@@ -28,10 +28,18 @@ TARGETS = 2
 FREE_BYTES = 2_000_000_000
 # Transformers of the checkout's user, such as my_package.words:count, are found in its root.
 _CODE = {"cwd": str(CHECKOUT), "env": {"PYTHONPATH": str(SOURCES)}}
-# The commands that the pod runner runs in place of images.
+_SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
+# The commands that the pod runner runs in place of images, and what pods may ask for: our transforms with their
+# parameters. A class (`init_class`) is code of the caller: only the owner's file allows it.
 IMAGES: Mapping[str, Mapping[str, Any]] = {
     "storeside/transformer-*": {
         "command": ["{python}", "-m", "storeside.transformers.serve", "--host", "{host}", "--port", "{port}"],
+        "allowed": [
+            f"AUDIO_*= {_SERVE.format('audio_transcode')}",
+            f"AUDIO_*= {_SERVE.format('audio_transcode_probe')}",
+            f"AUDIO_*= {_SERVE.format('audio_probe')}",
+            f"AUDIO_*= FFMPEG_*= {_SERVE.format('audio_ffmpeg')}",
+        ],
         **_CODE,
     },
     # the image that the SDK's `init_class` asks for

@@ -8,7 +8,8 @@ import sys
 import urllib.parse
 from dataclasses import asdict
 
-from storeside.stack.clickhouse_server import USER, Config
+from storeside.stack.clickhouse_server import Config
+from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
 from storeside.stack.component import Component
 from storeside.stack.probes import answers
 from storeside.stack.settings import SOURCES, Stack
@@ -24,6 +25,7 @@ def components(stack: Stack) -> list[Component]:
         http_port=stack.ports["clickhouse_http"],
         tcp_port=stack.ports["clickhouse_tcp"],
         password=stack.secrets["clickhouse"],
+        users=passwords(stack),
         memory_ratio=MEMORY_RATIO,
         collections=collections(stack),
     )
@@ -44,6 +46,11 @@ def components(stack: Stack) -> list[Component]:
             ports=(config.http_port, config.tcp_port),
         )
     ]
+
+
+def passwords(stack: Stack) -> dict[str, str]:
+    """Return the passwords of the users of Airflow's connections, by name."""
+    return {name: stack.secrets[name.replace("storeside", "clickhouse")] for name in (LOADER, LEDGER, PAGES)}
 
 
 def collections(stack: Stack) -> dict[str, dict[str, str]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -24,37 +23,15 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from storeside.stack.clickhouse_users import DATABASE, USER, users_xml
 from storeside.stack.probes import answers
 from storeside.stack.processes import listener
 from storeside.stack.settings import HOST, SOURCES, StackError
 from storeside.transformers.landlock import confine
 
 PINNED = "26.9.0"
-USER = "storeside"
-DATABASE = "storeside"
 CLUSTER = "storeside"  # contains only this server, so that statements for clusters can be tried
 
-ENGINES = (
-    *("MergeTree", "AggregatingMergeTree", "CoalescingMergeTree", "CollapsingMergeTree", "GraphiteMergeTree"),
-    *("ReplacingMergeTree", "SummingMergeTree", "VersionedCollapsingMergeTree"),
-    *("Buffer", "Dictionary", "GenerateRandom", "Join", "Log", "MaterializedView", "Memory", "Merge", "Null"),
-    *("S3", "Set", "StripeLog", "TinyLog", "View", "WindowView"),
-)
-GRANTS = (
-    "SHOW, SELECT, INSERT, ALTER TABLE, ALTER VIEW, ALTER DATABASE, CREATE DATABASE, CREATE TABLE, CREATE VIEW, "
-    "CREATE TEMPORARY TABLE, DROP, UNDROP TABLE, TRUNCATE, OPTIMIZE, MOVE PARTITION BETWEEN SHARDS, dictGet, "
-    "SYSTEM FLUSH LOGS, SYSTEM MERGES, SYSTEM DROP CACHE ON *.*",
-    "CREATE FUNCTION, DROP FUNCTION ON *.*",
-    "READ, WRITE ON S3",
-    *(f"TABLE ENGINE ON {engine}" for engine in ENGINES),
-)
-# The session that runs the statements of this file has no password. Its only slot is taken as long as
-# the server runs, so no other client can use it.
-BOOT_GRANTS = (
-    "SYSTEM LISTEN ON *.*",
-    "FILE, CREATE TEMPORARY TABLE ON *.*",
-    f"CREATE DATABASE ON {DATABASE}.*",
-)
 LOGS = ("query_log", "part_log")
 
 CONFIG_XML = """\
@@ -91,30 +68,6 @@ LOG_XML = (
     "<{0}><database>system</database><table>{0}</table>"
     "<flush_interval_milliseconds>1000</flush_interval_milliseconds></{0}>"
 )
-USERS_XML = """\
-<clickhouse>
-  <profiles>
-    <default/>
-    <boot><max_sessions_for_user>1</max_sessions_for_user></boot>
-  </profiles>
-  <quotas><default/></quotas>
-  <users>
-    <default>
-      <password/>
-      <networks><ip>127.0.0.1</ip></networks>
-      <profile>boot</profile><quota>default</quota>
-      <grants>{boot_grants}</grants>
-    </default>
-    <{user}>
-      <password_sha256_hex>{digest}</password_sha256_hex>
-      <networks><ip>127.0.0.1</ip><ip>::1</ip></networks>
-      <profile>default</profile><quota>default</quota>
-      <default_database>{database}</default_database>
-      <grants>{grants}</grants>
-    </{user}>
-  </users>
-</clickhouse>
-"""
 SYSTEM_PATHS = (
     *(
         "/dev",
@@ -133,13 +86,18 @@ SYSTEM_PATHS = (
 
 @dataclass(frozen=True)
 class Config:
-    """Where and how to serve; `collections` are ClickHouse's named collections, such as S3 keys."""
+    """Where and how to serve.
+
+    `password` is that of the user for queries by hand, `users` has the passwords of the other users by name.
+    `collections` are ClickHouse's named collections, such as S3 keys.
+    """
 
     folder: str
     http_port: int
     tcp_port: int
     password: str = field(repr=False)
     memory_ratio: float = 0.6
+    users: dict[str, str] = field(default_factory=dict, repr=False)
     collections: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
 
 
@@ -260,12 +218,9 @@ def _write_configuration(config: Config, folder: Path) -> None:
         user=USER,
         password=escape(config.password),
     )
-    users = USERS_XML.format(
-        user=USER,
-        database=DATABASE,
-        digest=hashlib.sha256(config.password.encode()).hexdigest(),
-        grants=_queries((*GRANTS, *(f"NAMED COLLECTION ON {name}" for name in config.collections))),
-        boot_grants=_queries(BOOT_GRANTS),
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    users = users_xml(
+        {USER: config.password, **config.users}, tuple(config.collections), int(memory * config.memory_ratio)
     )
     for path, content in ((folder / ".clickhouse-local" / "config.xml", text), (folder / "users.xml", users)):
         path.unlink(missing_ok=True)
@@ -273,10 +228,6 @@ def _write_configuration(config: Config, folder: Path) -> None:
         path.write_text(content)
     shutil.rmtree(folder / "tmp")
     (folder / "tmp").mkdir()
-
-
-def _queries(grants: tuple[str, ...]) -> str:
-    return "".join(f"<query>GRANT {grant}</query>" for grant in grants)
 
 
 def main() -> int:

@@ -44,7 +44,7 @@ def main(folder: str) -> int:
     state = api.wait(DAG, api.trigger(DAG, {"prefix": "demo/"}), _SECONDS)["state"]
     print(f"{DAG}: {state}")
     rows = clickhouse.query(
-        "SELECT object, round(duration_seconds, 1), sample_rate, round(rms_dbfs, 1) FROM storeside.speech FINAL"
+        "SELECT object, round(duration_seconds, 1), sample_rate, round(rms_dbfs, 1) FROM speech.manifest FINAL"
         " WHERE startsWith(object, 'demo/') ORDER BY object"
     ).result_rows
     for row in rows:

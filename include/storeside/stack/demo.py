@@ -15,7 +15,7 @@ from storeside.aistore.cluster import Cluster
 from storeside.sql.answers import first_row, whole_answers
 from storeside.stack import s3, speech_corpus
 from storeside.stack.airflow_api import AirflowApi
-from storeside.stack.clickhouse_server import USER
+from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import CHECKOUT, HOST, Stack, StackError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _run_again(api: AirflowApi, prefix: str) -> None:
 
 
 def _rows(clickhouse: Client) -> int:
-    return int(first_row(clickhouse.query("SELECT count() FROM storeside.speech"))[0])
+    return int(first_row(clickhouse.query("SELECT count() FROM speech.manifest"))[0])
 
 
 def _tell_tasks(api: AirflowApi, run: str, seen: dict[str, str], started: float) -> None:
@@ -183,7 +183,7 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, outcome: Outcome) -
     ).result_rows
     rows, audio = first_row(
         clickhouse.query(
-            "SELECT count(), sum(duration_seconds) FROM storeside.speech"
+            "SELECT count(), sum(duration_seconds) FROM speech.manifest"
             " WHERE startsWith(source_object, {prefix:String})",
             parameters=bound,
         )
@@ -216,7 +216,7 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, outcome: Outcome) -
         ("rows loaded by a second run", str(outcome.again)),
         ("whole run", f"{outcome.seconds:.1f} s"),
         ("look at it", f"make up, then {stack.url('airflow')}/dags/{DAG}"),
-        ("", "SELECT object, duration_seconds, rms_dbfs FROM storeside.speech LIMIT 5"),
+        ("", "SELECT object, duration_seconds, rms_dbfs FROM speech.manifest LIMIT 5"),
     ]
 
 

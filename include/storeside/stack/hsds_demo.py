@@ -72,7 +72,7 @@ def run(stack: Stack) -> list[tuple[str, ...]]:
     done(f"exported to {report.parts} Parquet objects on S3", started)
     started = time.monotonic()
     clickhouse = clickhouse_client(stack)
-    table = f"storeside.hsds_demo_{domain.removesuffix('.h5')[-15:].replace('-', '_')}"
+    table = f"data.hsds_demo_{domain.removesuffix('.h5')[-15:].replace('-', '_')}"
     request = Request(
         Source(s3.ARRAYS, export.keys, collection="storeside_s3"),
         table,

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,9 @@ TARGET_PORTS = ("public", "control", "data")
 SECRETS = (
     "supervisor",
     "clickhouse",
+    "clickhouse_loader",
+    "clickhouse_ledger",
+    "clickhouse_pages",
     "airflow_admin",
     "airflow_viewer",
     "airflow_jwt",
@@ -43,6 +47,11 @@ _SECRET_BYTES = {"airflow_jwt": 48}
 
 class StackError(Exception):
     """The embedded stack cannot carry out the request; the message is one line with reason and remedy."""
+
+
+def _new(names: Iterable[str]) -> dict[str, str]:
+    """Return new random secrets."""
+    return {name: secrets.token_urlsafe(_SECRET_BYTES.get(name, 24)) for name in names}
 
 
 def free_ports(count: int) -> list[int]:
@@ -81,7 +90,7 @@ class Stack:
             cache=folder / "cache",
             targets=targets,
             ports=dict(zip(names, free_ports(len(names)), strict=True)),
-            secrets={name: secrets.token_urlsafe(_SECRET_BYTES.get(name, 24)) for name in SECRETS},
+            secrets=_new(SECRETS),
         )
 
     @classmethod
@@ -91,10 +100,13 @@ class Stack:
             record = json.loads((folder / "state" / "stack.json").read_text())
         except FileNotFoundError:
             return None
-        missing = [name for name in PORTS if name not in record["ports"]]  # an older version of Storeside wrote it
+        # An older version of Storeside, which had fewer of them, may have written it.
+        missing = [name for name in PORTS if name not in record["ports"]]
         record["ports"].update(zip(missing, free_ports(len(missing)), strict=True))
+        unknown = [name for name in SECRETS if name not in record["secrets"]]
+        record["secrets"].update(_new(unknown))
         stack = cls(state=folder / "state", cache=folder / "cache", **record)
-        if missing:
+        if missing or unknown:
             stack.save()
         return stack
 

@@ -1,7 +1,8 @@
 """``python -m storeside.transfer s3://bucket/prefix database.table``: a transfer without Airflow.
 
 Environment variables name ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER, CLICKHOUSE_PASSWORD,
-CLICKHOUSE_SECURE) and S3 (those of boto3, such as AWS_ENDPOINT_URL_S3).
+CLICKHOUSE_SECURE) and S3 (those of boto3, such as AWS_ENDPOINT_URL_S3). With CLICKHOUSE_LEDGER_USER and
+CLICKHOUSE_LEDGER_PASSWORD another user writes Storeside's own tables.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
 from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferError, TransferInputError, plain
+from storeside.transfer.errors import TransferInputError, plain
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import SYSTEM_COLUMNS, Batches, ReadOptions, TableOptions
 from storeside.transfer.request import CHOICES, Request
@@ -26,27 +28,40 @@ from storeside.transfer.source import Source
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one transfer; return 1 when objects failed and 2 when the transfer could not run."""
-    from clickhouse_connect.driver.exceptions import DatabaseError
-
     parser = transfer_arguments("storeside.transfer", __doc__ or "")
     parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
     parser.add_argument("--retry-failed", action="store_true", help="also objects that failed for good before")
     given = parser.parse_args(arguments)
-    quiet_logging()
-    try:
-        wanted = replace(request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed)
-        transfer = Transfer(wanted, clickhouse(), aws("s3"), given.run_id or f"cli/{uuid.uuid4().hex}")
-        report = transfer.run(transfer.prepare())
-    except TransferError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    except DatabaseError as e:
-        print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
-        return 2
+    return exit_code(lambda: _transfer(given))
+
+
+def _transfer(given: argparse.Namespace) -> int:
+    wanted = replace(request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed)
+    transfer = Transfer(wanted, clickhouse(), aws("s3"), run_of(given), ledger=ledger())
+    report = transfer.run(transfer.prepare())
     print(report)
     for key, reason in report.failures:
         print(f"failed: {key!r}: {reason}", file=sys.stderr)
     return 1 if report.failed else 0
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Run a command and return its exit code. If it could not run, tell why and return 2."""
+    from clickhouse_connect.driver.exceptions import DatabaseError
+
+    quiet_logging()
+    try:
+        return work()
+    except StoresideError as e:
+        print(f"error: {e}", file=sys.stderr)
+    except DatabaseError as e:
+        print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
+    return 2
+
+
+def run_of(given: argparse.Namespace) -> str:
+    """Return the name of the run: the given one, or a new one."""
+    return given.run_id or f"cli/{uuid.uuid4().hex}"
 
 
 def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser:
@@ -118,8 +133,15 @@ def request(given: argparse.Namespace) -> Request:
     )
 
 
-def clickhouse() -> Any:
-    """Return a client of the ClickHouse that the environment names.
+def ledger() -> Any:
+    """Return a client for Storeside's own tables; None if the environment names no user for them."""
+    if not os.environ.get("CLICKHOUSE_LEDGER_USER"):
+        return None
+    return clickhouse("CLICKHOUSE_LEDGER_USER", "CLICKHOUSE_LEDGER_PASSWORD")
+
+
+def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWORD") -> Any:  # noqa: S107 - names of variables
+    """Return a client of the ClickHouse that the environment names, with the login in these two variables.
 
     Raises TransferInputError when ClickHouse does not answer.
     """
@@ -136,14 +158,14 @@ def clickhouse() -> Any:
             clickhouse_connect.get_client(
                 host=host,
                 port=int(port),
-                username=os.environ.get("CLICKHOUSE_USER", "default"),
-                password=os.environ.get("CLICKHOUSE_PASSWORD", ""),
+                username=os.environ.get(user, "default"),
+                password=os.environ.get(password, ""),
                 secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
                 autogenerate_session_id=False,  # threads share the client
             )
         )
     except ClickHouseError as e:
-        settings = "CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER and CLICKHOUSE_PASSWORD"
+        settings = f"CLICKHOUSE_HOST, CLICKHOUSE_PORT, {user} and {password}"
         why = getattr(root_of(e), "strerror", None) or plain(e)
         raise TransferInputError(f"ClickHouse at {host}, port {port}: {why}: correct {settings}") from e
 

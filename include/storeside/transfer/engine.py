@@ -37,14 +37,15 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import Batch, Loaded, Loads, Planned, Totals
-from storeside.transfer.lock import BROKEN, STAGING, locked
+from storeside.transfer.lock import locked
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.reader import Work
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, settled, with_overrides
 from storeside.transfer.source import Listed, list_objects
-from storeside.transfer.table import REST, Destination, ddl, existing, look_up, settle
+from storeside.transfer.staging import sweep
+from storeside.transfer.table import REST, Destination, create, look_up, settle
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -60,8 +61,6 @@ MOST_FAILURES = 20
 MOST_SAMPLED = 200
 # Maximum objects published in one step: the ledger is queried for all of them while others wait for the lock.
 MOST_AT_ONCE = 100_000
-_STALE_HOURS = 7 * 24
-_BROKEN_HOURS = 1
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,13 @@ class Transfer:
 
     `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client. `run_id`
     names the run in the ledger: the same run, started again, continues where it stopped. An `owner` has one transfer
-    of a request at a time, under changing run ids: each cleans up after the previous one.
+    of a request at a time, under changing run ids: each cleans up after the previous one. `ledger` is a client of the
+    same server whose user may write Storeside's tables; without it, `client` is.
     """
 
-    def __init__(self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "") -> None:
+    def __init__(
+        self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None
+    ) -> None:
         self.client = client
         self.s3 = s3
         self.run_id = run_id
@@ -108,7 +110,7 @@ class Transfer:
         source = request.source
         text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.loads = Loads(self.client, self.id, request.table, source, run_id)
+        self.loads = Loads(ledger or client, self.id, request.table, source, run_id)
         self.started = time.time()
 
     # planning
@@ -247,10 +249,7 @@ class Transfer:
     def _create(self, columns: list[Column]) -> Destination:
         options = self.request.table_options
         columns = [Column(c.name, settled(c.type)) for c in with_overrides(columns, options.columns)]
-        statement = ddl(self.request.table, columns, options)
-        log.info("creating the table:\n%s", statement)
-        self.client.command(statement)
-        return existing(self.client, self.request.table)
+        return create(self.client, self.request.table, columns, options, self.request.limits.columns)
 
     def _complete(self, destination: Destination) -> None:
         """Add the columns that the request asks for in addition to the data's."""
@@ -272,7 +271,7 @@ class Transfer:
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
         if form is not None:
             work = Work(
-                self.request, form, self.id, uuid.uuid4().hex[:8], self.run_id, self.client, self.s3,
+                self.request, form, self.id, uuid.uuid4().hex[:8], self.run_id, self.client, self.loads, self.s3,
                 prepared.push, self.stop,
             )  # fmt: skip
             try:
@@ -296,7 +295,9 @@ class Transfer:
 
     def _load(self, work: Work, prepared: Prepared) -> None:
         """Load the batches in threads that do not keep a process alive that was told to end."""
-        batches, _ = queries.at_once(self.loads.batches, lambda: queries.bound_memory(self.client))
+        batches, _ = queries.at_once(
+            self.loads.batches, lambda: queries.bound(self.client, self.request.limits.seconds)
+        )
         waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
         for batch in batches:
             waiting.put(batch)
@@ -370,18 +371,11 @@ class Transfer:
     # leftovers of other processes
 
     def _sweep(self) -> None:
-        """End leftovers of an earlier attempt of this run; drop old broken locks and older tables."""
+        """End leftovers of an earlier attempt of this run, and drop stale staging tables."""
         mine = queries.tables_of(self.id)
         if queries.running(self.client, mine):
             queries.kill(self.client, mine, wait=True)
-        names = self.client.query(
-            f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND (startsWith(name, {{mine:String}})"
-            " OR metadata_modification_time < now()"
-            f" - toIntervalHour(if(comment = '{BROKEN}', {_BROKEN_HOURS}, {_STALE_HOURS})))",
-            parameters={"mine": mine},
-        ).result_rows
-        for (name,) in names:
-            self.client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+        sweep(self.client, mine)
 
     def _settle(self, destination: Destination | None) -> None:
         """Determine the outcome of loads whose publication was interrupted."""

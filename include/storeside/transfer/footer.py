@@ -18,20 +18,31 @@ UNKNOWN = 1 << 60
 OTHER_ROWS = "its footer says {} rows, and its row groups have {}: write it again"
 # The footers of most objects fit into this number of last bytes.
 _TAIL = 64 << 10
+_MAGIC = b"PAR1"
 # Compression codecs: all except LZO, which neither pyarrow nor ClickHouse reads.
 _CODECS = frozenset({0, 1, 2, 4, 5, 6, 7})
 
 
-class Footer:
-    """What the footer of an object declares. Raises LoadObjectError if it is corrupt."""
+def last_bytes(content: Content) -> bytes:
+    """Return the last bytes of an object, with its whole footer if it is Parquet: one request for most objects."""
+    tail = content.range(max(0, content.size - _TAIL), _TAIL)
+    size = _length(tail)
+    if len(tail) < size <= content.size and tail.endswith(_MAGIC):
+        tail = content.range(content.size - size, size)
+    return tail
 
-    def __init__(self, content: Content) -> None:
-        tail = content.range(max(0, content.size - _TAIL), _TAIL)
-        size = int.from_bytes(tail[-8:-4], "little") + 8
-        if size > len(tail):
-            tail = content.range(max(0, content.size - size), size)
+
+def _length(tail: bytes) -> int:
+    """Return the number of bytes from the footer's first one to the end of the object."""
+    return int.from_bytes(tail[-8:-4], "little") + 8
+
+
+class Footer:
+    """What the footer within the last bytes of an object declares. Raises LoadObjectError if it is corrupt."""
+
+    def __init__(self, tail: bytes) -> None:
         try:
-            footer = Decoder(tail, max(0, len(tail) - size)).struct()
+            footer = Decoder(tail, max(0, len(tail) - _length(tail))).struct()
             self.rows = int(footer[3][1])
             self.writer = str(_field(footer, 6) or b"", "utf-8", "replace")
             self._groups: list[tuple[int, list[Struct]]] = [

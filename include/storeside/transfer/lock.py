@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer.errors import TABLE_EXISTS, UNKNOWN_TABLE, TransferError, TransferTransientError, code_of
-from storeside.transfer.source import literal
+from storeside.transfer.source import identifier, literal
+from storeside.transfer.staging import BROKEN, STAGING, is_generated
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-STAGING = "storeside_staging"
 # Publication usually takes milliseconds; if the lock of a live process is broken, that costs at most a retry.
 STALE_SECONDS = 10.0
-# A broken lock keeps its name while another process may try to break it as well; it is dropped after an hour.
-BROKEN = "broken_"
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.1
 
@@ -38,7 +36,7 @@ def locked(client: Client, destination: str, owner: str, staging: str) -> Iterat
     An `owner` that returns after a failure takes its own lock again. Raises TransferTransientError when others hold
     the lock for five minutes.
     """
-    name = f"lock_{hashlib.sha256(destination.encode()).hexdigest()[:24]}"
+    name = lock_name(destination)
     holder = json.dumps({"owner": owner, "staging": staging})
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not _take(client, name, holder):
@@ -57,6 +55,11 @@ def locked(client: Client, destination: str, owner: str, staging: str) -> Iterat
         raise
     else:
         _release(client, name, holder)
+
+
+def lock_name(destination: str) -> str:
+    """Return the name of the table that locks a destination."""
+    return f"lock_{hashlib.sha256(destination.encode()).hexdigest()[:24]}"
 
 
 def _release(client: Client, name: str, holder: str) -> None:
@@ -91,13 +94,26 @@ def _take(client: Client, name: str, holder: str) -> bool:
     if comment == holder:
         return True
     if age > STALE_SECONDS:
-        _break(client, name, uuid, json.loads(comment)["staging"])
+        _break(client, name, uuid, _staged_by(comment))
     return False
+
+
+def _staged_by(comment: str) -> str:
+    """Return the staging table that a lock's holder may publish; empty if the lock's comment names none of ours.
+
+    A lock with a comment of another kind has no holder that could publish: it is broken when it is old, as any other.
+    """
+    try:
+        staging = json.loads(comment)["staging"]
+    except (ValueError, TypeError, KeyError):
+        return ""
+    return staging if isinstance(staging, str) and is_generated(staging) else ""
 
 
 def _break(client: Client, name: str, uuid: str, staging: str) -> None:
     """Remove the lock of a dead holder, after its staging table; only one of many callers succeeds."""
-    client.command(f"DROP TABLE IF EXISTS {STAGING}.`{staging}` SYNC")
+    if staging:
+        client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(staging)} SYNC")
     try:
         client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
         # A table's age counts from its last change: even if the lock is a day old, the hour starts now.

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.footer import Footer
-from storeside.transfer.parquet import Facts, Nested, Shape, batches_of, faults, parquet_file
+from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape, batches_of, faults
 from storeside.transfer.schema import bare, is_nullable
 
 # Writers that count the NULLs of dictionaries wrongly, as a footer names them.
@@ -53,17 +51,16 @@ def possible(facts: Facts, among: Iterable[Nested]) -> list[Nested]:
     return [nested for nested in among if all(facts.nulls[n] for n in nested.leaves)]
 
 
-def present(content: Content, among: Sequence[Nested]) -> frozenset[Nested]:
+def present(parquet: ParquetObject, among: Sequence[Nested]) -> frozenset[Nested]:
     """Return those that are NULL somewhere in an object. Raises LoadObjectError."""
     if not among:
         return frozenset()
-    footer = Footer(content)
-    counts = {nested: footer.at_level(nested.leaves, nested.level) for nested in among}
+    counts = {nested: parquet.footer.at_level(nested.leaves, nested.level) for nested in among}
     unknown = [nested for nested, count in counts.items() if count is None]
-    return frozenset({nested for nested, count in counts.items() if count} | _by_levels(content, footer, unknown))
+    return frozenset({nested for nested, count in counts.items() if count} | _by_levels(parquet, unknown))
 
 
-def miscounted(content: Content, facts: Facts) -> bool:
+def miscounted(parquet: ParquetObject, facts: Facts) -> bool:
     """Tell whether a footer counts no NULL in a column although a struct around it is NULL somewhere.
 
     pyarrow writes such footers for dictionaries in structs, such as pandas' categoricals: it counts the NULLs of the
@@ -75,23 +72,23 @@ def miscounted(content: Content, facts: Facts) -> bool:
     columns = {n for nested in structs for n in nested.leaves if facts.nulls[n] == 0}
     if not columns:
         return False
-    footer = Footer(content)
+    footer = parquet.footer
     counts = {n: footer.without_value(n) for n in columns}
     if any(counts.values()):
         return True
     unknown = {n for n, count in counts.items() if count is None and footer.has_dictionary(n)}
     if not unknown or not footer.writer.startswith(_MISCOUNTS):
         return False
-    return bool(_by_levels(content, footer, [nested for nested in structs if unknown.intersection(nested.leaves)]))
+    return bool(_by_levels(parquet, [nested for nested in structs if unknown.intersection(nested.leaves)]))
 
 
-def _by_levels(content: Content, footer: Footer, among: Sequence[Nested]) -> set[Nested]:
+def _by_levels(parquet: ParquetObject, among: Sequence[Nested]) -> set[Nested]:
     """Read the smallest column of each until a NULL is found."""
     if not among:
         return set()
-    file = parquet_file(content, pre_buffer=False)
+    file = parquet.file(pre_buffer=False)
     with faults():
-        sizes = footer.sizes([n for nested in among for n in nested.leaves])
+        sizes = parquet.footer.sizes([n for nested in among for n in nested.leaves])
         leaves = {min(nested.leaves, key=lambda n: sizes[n]) for nested in among}
         paths = [file.schema.column(n).path for n in leaves]
         left = {nested.path: nested for nested in among}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
+from storeside.transfer.keys import Expression, key, ttl
 
 # Optional columns in addition to those of the data, with their types.
 SYSTEM_COLUMNS = {
@@ -23,9 +24,13 @@ SYSTEM_COLUMNS = {
 }
 # The other engines change rows when they merge parts, and lose track of a row's load.
 _ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
-# Strings and quoted names, which are removed before the check whether the text could end its expression.
+# Up to this number of bytes an object may become any number of times as large.
+_ANY_RATIO = 1 << 30
+# Arguments of a replicated engine, and the version column: quoted text and words.
+_ENGINE_ARGUMENTS = re.compile(r"\(\s*(?:(?:'[^'\\]*'|\w+)\s*(?:,\s*(?:'[^'\\]*'|\w+)\s*)*)?\)")
+# A type's name and its arguments, after the quoted text in these was removed.
+_TYPE = re.compile(r"\w+(?:\s*\(['\w\s(),.=:+-]*\))?")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-_EXPRESSION = re.compile(r"(?:[\w\s(),.+*%=<>!:?|\[\]]|-(?!-)|/(?!\*))*")
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -86,34 +91,54 @@ class ReadOptions:
 class TableOptions:
     """How a new table is created, and which columns it has in addition to the data's.
 
-    Users enter `order_by` and `partition_by` in forms, so each must be exactly one expression.
+    Users enter `order_by` and `partition_by` in forms, so a text may contain columns and some functions of a column.
+    Any other expression has to be an `Expression`.
 
     :param columns: ClickHouse types by column; these columns are not inferred
     :param system_columns: any of ``_object``, ``_row_number`` (from 0), ``_version``, ``_loaded_at``
     :param engine: ``MergeTree`` or ``ReplacingMergeTree``, also replicated
     :param order_by: ORDER BY, such as ``(city, taken_at)``
     :param partition_by: PARTITION BY, such as ``toYYYYMM(taken_at)``
-    :param ttl: TTL
+    :param ttl: TTL, such as ``taken_at + INTERVAL 30 DAY``
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     system_columns: tuple[str, ...] = ()
     engine: str = "MergeTree"
-    order_by: str = "tuple()"
-    partition_by: str = ""
-    ttl: str = ""
+    order_by: str | Expression = "tuple()"
+    partition_by: str | Expression = ""
+    ttl: str | Expression = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "system_columns", tuple(self.system_columns))  # JSON turned it into a list
 
+    @property
+    def sorting_key(self) -> str:
+        """The SQL between the parentheses of ORDER BY. Raises TransferInputError, as the other clauses do."""
+        return key("order_by", self.order_by)
+
+    @property
+    def partition_key(self) -> str:
+        """The SQL between the parentheses of PARTITION BY; empty without partitions."""
+        return key("partition_by", self.partition_by)
+
+    @property
+    def lifetime(self) -> str:
+        """The SQL of TTL; empty without one."""
+        return ttl(self.ttl)
+
     def check(self) -> None:
         """Raise TransferInputError for options that cannot define a table."""
-        require_engine(self.engine.partition("(")[0], "a new table")
-        for name in ("order_by", "partition_by"):
-            if not _is_expression(text := getattr(self, name)):
+        engine, bracket, arguments = self.engine.partition("(")
+        require_engine(engine, "a new table")
+        if bracket and not _ENGINE_ARGUMENTS.fullmatch(bracket + arguments):
+            raise TransferInputError(f"engine {self.engine!r}: its arguments are columns and quoted text")
+        for name, text in self.columns.items():
+            if not _is_type(text):
                 raise TransferInputError(
-                    f"{name} {text!r}: write one expression of columns and functions, such as (city, day)"
+                    f"column {name!r} has the type {text!r}: write a type, such as Nullable(Date)"
                 )
+        _ = self.sorting_key, self.partition_key, self.lifetime  # which raise for what they cannot take
         unknown = set(self.system_columns) - set(SYSTEM_COLUMNS)
         if unknown:
             raise TransferInputError(
@@ -121,11 +146,42 @@ class TableOptions:
             )
 
 
-def _is_expression(text: str) -> bool:
-    """Tell whether a text stays within parentheses around it."""
-    bare = _QUOTED.sub("_", text)
+def _is_type(text: str) -> bool:
+    """Tell whether a text is one type of ClickHouse and nothing else, such as a default expression."""
+    bare = _QUOTED.sub("'", text.strip())
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
-    return _EXPRESSION.fullmatch(bare) is not None and min(depths, default=0) >= 0 and not (depths and depths[-1])
+    closed = [n for n, depth in enumerate(depths) if not depth and bare[n] == ")"]
+    return _TYPE.fullmatch(bare) is not None and (closed == [len(bare) - 1] if "(" in bare else True)
+
+
+@dataclass(frozen=True)
+class LoadLimits:
+    """What one object may cost: an object that exceeds a limit fails alone, and the others are loaded.
+
+    A statement takes at most half of the server's memory, unless the user's profile has another limit.
+
+    :param bytes: bytes of an object's rows in ClickHouse, uncompressed
+    :param ratio: those bytes by the bytes of the object; below 1 GiB any ratio is allowed
+    :param rows: rows of an object
+    :param columns: columns of a table that is created or extended
+    :param seconds: time of one statement, which may read several small objects
+    """
+
+    bytes: int = 1 << 40
+    ratio: int = 1000
+    rows: int = 10**10
+    columns: int = 10_000
+    seconds: int = 6 * 3600
+
+    def check(self) -> None:
+        """Raise TransferInputError for numbers below 1."""
+        require_positive(
+            limit_bytes=self.bytes, ratio=self.ratio, rows=self.rows, columns=self.columns, seconds=self.seconds
+        )
+
+    def bytes_of(self, size: int) -> int:
+        """Return the most bytes that objects of `size` bytes may become."""
+        return min(self.bytes, max(self.ratio * size, _ANY_RATIO))
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from storeside.transfer.arrow_types import arrow_columns, field_type
 from storeside.transfer.content import CHUNK, Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError
-from storeside.transfer.footer import Footer
+from storeside.transfer.footer import Footer, last_bytes
 from storeside.transfer.schema import UNNAMED, Column
 
 log = logging.getLogger(__name__)
@@ -63,27 +64,49 @@ class Facts:
     nulls: tuple[int, ...]
 
 
-def parquet_file(content: Content, *, pre_buffer: bool = True) -> Any:
-    """Open a Parquet object; with `pre_buffer`, everything that one read needs is fetched first.
+class ParquetObject:
+    """A Parquet object. Its footer is fetched once, when it is first needed; every method raises LoadObjectError."""
 
-    Raises LoadObjectError if it is not Parquet.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    def __init__(self, content: Content) -> None:
+        self.content = content
 
-    with faults("not a whole Parquet file: "):
-        return pq.ParquetFile(pa.PythonFile(content, mode="r"), buffer_size=CHUNK, pre_buffer=pre_buffer)
+    @cached_property
+    def _tail(self) -> bytes:
+        return last_bytes(self.content)
 
+    @cached_property
+    def footer(self) -> Footer:
+        """What the footer declares, field by field."""
+        return Footer(self._tail)
 
-def facts(content: Content) -> Facts:
-    """Return what a Parquet object's footer says. Raises LoadObjectError."""
-    file = parquet_file(content)
-    with faults():
-        shape = _shape(file)
-        leaves = [file.schema.column(n) for n in range(len(file.schema))]
-    footer = Footer(content)
-    footer.check([leaf.max_repetition_level > 0 for leaf in leaves])
-    return Facts(shape, footer.rows, footer.null_counts(len(leaves)))
+    @cached_property
+    def _of_footer(self) -> Any:
+        """pyarrow's file of the footer alone, which has a schema and no rows."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with faults("not a whole Parquet file: "):
+            return pq.ParquetFile(pa.BufferReader(self._tail))
+
+    def facts(self) -> Facts:
+        """Return what the footer says."""
+        file = self._of_footer
+        with faults():
+            shape = _shape(file)
+            leaves = [file.schema.column(n) for n in range(len(file.schema))]
+        self.footer.check([leaf.max_repetition_level > 0 for leaf in leaves])
+        return Facts(shape, self.footer.rows, self.footer.null_counts(len(leaves)))
+
+    def file(self, *, pre_buffer: bool) -> Any:
+        """Return pyarrow's file of the object; with `pre_buffer`, everything that one read needs is fetched first."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        metadata = self._of_footer.metadata
+        with faults():
+            return pq.ParquetFile(
+                pa.PythonFile(self.content, mode="r"), metadata=metadata, buffer_size=CHUNK, pre_buffer=pre_buffer
+            )
 
 
 def columns_of(schema: Any) -> list[Column]:
@@ -97,11 +120,12 @@ def columns_of(schema: Any) -> list[Column]:
 
 def row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
     """Return the Arrow schema of an object and its rows in batches, one row group after the other."""
-    file = parquet_file(content)
+    parquet = ParquetObject(content)
+    file = parquet.file(pre_buffer=True)
     with faults():
         groups = range(file.num_row_groups)
         if any(file.metadata.row_group(n).total_byte_size > WHOLE_ROW_GROUP for n in groups):
-            file = parquet_file(content, pre_buffer=False)
+            file = parquet.file(pre_buffer=False)
         # One after the other: pyarrow holds all row groups of one request in memory together.
         each = (file.iter_batches(_BATCH_ROWS, row_groups=[n]) for n in groups)
         return file.schema_arrow, batches_of(itertools.chain.from_iterable(each))

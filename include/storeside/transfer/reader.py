@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
 from storeside.transfer.formats import Format, compression_by_name
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned
 from storeside.transfer.nulls import miscounted, possible, present, wanted
-from storeside.transfer.parquet import Facts, Nested, Shape, facts
+from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape
 from storeside.transfer.push import pieces, push
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column, is_nullable, structure
@@ -33,6 +34,7 @@ from storeside.transfer.statement import (
 )
 from storeside.transfer.strict_json import checked
 from storeside.transfer.table import Destination
+from storeside.transfer.watch import watched
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -70,6 +72,7 @@ class Work:
     token: str
     run_id: str
     client: Client
+    loads: Loads
     s3: Any
     push_all: bool
     stop: threading.Event = field(default_factory=threading.Event)
@@ -142,10 +145,10 @@ class Reader:
             reading = text_reading(form, destination, how.rest, empty_nulls=self._empties)
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         alike: dict[tuple[Shape, frozenset[Nested], bool], Group] = {}
-        for o, told in zip(objects, self._footers(objects), strict=True):
+        for o, (parquet, told) in zip(objects, self._footers(objects), strict=True):
             try:
-                is_wrong = bool(told.rows) and miscounted(self.content(o), told)
-                nulls = self._nulls(o, told, destination, all_structs=is_wrong)
+                is_wrong = bool(told.rows) and miscounted(parquet, told)
+                nulls = self._nulls(parquet, told, destination, all_structs=is_wrong)
                 how_read = (told.shape, nulls, is_wrong)
                 if how_read not in alike:
                     reading = parquet_reading(
@@ -162,7 +165,9 @@ class Reader:
     def _empties(self) -> bool:
         return self.request.read.on_null_nested == "empty"
 
-    def _nulls(self, o: Planned, told: Facts, destination: Destination, *, all_structs: bool) -> frozenset[Nested]:
+    def _nulls(
+        self, parquet: ParquetObject, told: Facts, destination: Destination, *, all_structs: bool
+    ) -> frozenset[Nested]:
         """Return the object's lists, maps and structs that are NULL somewhere, if that matters for the table.
 
         With `all_structs`, the footer's counts do not tell which structs may be NULL.
@@ -172,7 +177,7 @@ class Reader:
         targets = {column.name: destination.type_of(column.name) for column in told.shape.columns}
         among = wanted(told.shape, targets, refuse=not self._empties)
         doubted = [nested for nested in among if all_structs and nested.kind == "struct"]
-        return present(self.content(o), [*doubted, *possible(told, (n for n in among if n not in doubted))])
+        return present(parquet, [*doubted, *possible(told, (n for n in among if n not in doubted))])
 
     def check_unchanged(self, objects: Sequence[Planned]) -> None:
         """Compare the versions of objects with those in the listing. Raises LoadObjectError."""
@@ -190,20 +195,19 @@ class Reader:
 
     def content(self, o: Planned) -> Content:
         """Return the content of an object."""
-        return Content(self.work.s3, self.source.bucket, o.key, o.size, o.version)
+        most = self.request.limits.bytes_of(o.size)
+        return Content(self.work.s3, self.source.bucket, o.key, o.size, o.version, most)
 
     def query_id(self, table: str) -> str:
         """Return a new id for a statement that fills a staging table."""
         return queries.query_id(table, next(self._queries))
 
-    def _footers(self, objects: Sequence[Planned]) -> Iterator[Facts]:
-        """Yield the facts in the footers of Parquet objects."""
+    def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[ParquetObject, Facts]]:
+        """Yield Parquet objects with the facts in their footers, which ClickHouse reads if there are several."""
         if self.pushed or len(objects) == 1:
             for o in objects:
-                try:
-                    yield facts(self.content(o))
-                except LoadObjectError as e:
-                    raise about(e, o.key) from e
+                parquet = ParquetObject(self.content(o))
+                yield parquet, _facts(parquet)
             return
         source, only = self._source(objects, "ParquetMetadata")
         rows = self.client.query(
@@ -223,9 +227,10 @@ class Reader:
             rows_in_footer, shape, nulls, in_groups = found[path]
             if in_groups != rows_in_footer:
                 raise about(LoadObjectError(OTHER_ROWS.format(rows_in_footer, in_groups)), o.key)
+            parquet = ParquetObject(self.content(o))
             if shape not in self.work.shapes:
-                self.work.shapes[shape] = facts(self.content(o)).shape
-            yield Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls))
+                self.work.shapes[shape] = _facts(parquet).shape
+            yield parquet, Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls))
 
     def _source(
         self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"
@@ -266,7 +271,7 @@ class Reader:
             if self.is_strict:
                 self._execute_and_check(table, statement, options, few, how.compression)
             else:
-                self._execute(table, statement, options)
+                self._execute(table, statement, options, few)
         return list(group.objects)
 
     def _execute_and_check(
@@ -277,7 +282,7 @@ class Reader:
 
         def load() -> None:
             try:
-                self._execute(table, statement, options)
+                self._execute(table, statement, options, objects)
             except BaseException:
                 queries.abandon(self.client, check)
                 raise
@@ -285,15 +290,22 @@ class Reader:
         _, broken = queries.at_once(load, lambda: self._broken(check, objects, compression))
         self._check_broken(broken)
 
-    def _execute(self, table: str, statement: str, options: dict[str, Any]) -> None:
-        """Run an INSERT that may take longer than a connection lasts."""
+    def _execute(self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned]) -> None:
+        """Run an INSERT of objects that may take longer than a connection lasts. Raises LimitError."""
         query_id = self.query_id(table)
-        try:
-            self.client.command(statement, settings={**options, "query_id": query_id})
-        except OperationalError as e:
-            if code_of(e):
-                raise
-            queries.follow(self.client, query_id, self.work.stop)
+        with self._watched(query_id, objects):
+            try:
+                self.client.command(statement, settings={**options, "query_id": query_id})
+            except OperationalError as e:
+                if code_of(e):
+                    raise
+                queries.follow(self.client, query_id, self.work.stop)
+
+    def _watched(self, query_id: str, objects: Sequence[Planned]) -> AbstractContextManager[None]:
+        """Watch the limits of objects while one statement reads them."""
+        limits = self.request.limits
+        size = sum(limits.bytes_of(o.size) for o in objects)
+        return watched(self.client, query_id, rows=limits.rows * len(objects), size=size)
 
     def check_json(self, table: str, objects: Sequence[Planned]) -> None:
         """Check that JSON Lines objects are JSON, if the request asks for it; see `strict_json`.
@@ -363,18 +375,26 @@ class Reader:
             if self.work.stop.is_set():
                 raise TransferCancelled("the transfer was stopped")
             planned = o.planned
+            query_id = self.query_id(table)
             try:
-                read = push(
-                    self.client, self.content(planned), group.reading, planned, table,
-                    self.request.table_options.system_columns, self.query_id(table), strict=self.is_strict,
-                    tidy=how.tidy,
-                )  # fmt: skip
+                with self._watched(query_id, [planned]):
+                    read = push(
+                        self.client, self.content(planned), group.reading, planned, table,
+                        self.request.table_options.system_columns, query_id, strict=self.is_strict, tidy=how.tidy,
+                    )  # fmt: skip
             except DatabaseError as e:
                 raise about(classify(e), planned.key) from e
             except LoadObjectError as e:
                 raise about(e, planned.key) from e
             loaded.append(o if o.rows >= 0 else replace(o, rows=read))
         return loaded
+
+
+def _facts(parquet: ParquetObject) -> Facts:
+    try:
+        return parquet.facts()
+    except LoadObjectError as e:
+        raise about(e, parquet.content.key) from e
 
 
 def _declared(told: Facts, destination: Destination) -> tuple[tuple[str, int], ...]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import FORMATS, Csv
-from storeside.transfer.options import Batches, ReadOptions, TableOptions, require_choice
+from storeside.transfer.keys import Expression
+from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions, require_choice
 from storeside.transfer.source import Source
 
 CHOICES = {
@@ -19,6 +20,10 @@ CHOICES = {
     "on_bad_rows": ("fail", "skip", "keep"),
     "on_overwrite": ("append", "replace"),
 }
+
+# What no load may name: these tables decide what counts as loaded, which messages are done and what the pages show.
+RESERVED = ("storeside", "storeside_staging", "system", "information_schema")
+MANIFEST = "speech.manifest"
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,20 @@ class Request:
     all_or_nothing: bool = False
     overlap_seconds: float | None = None
     batches: Batches = field(default_factory=Batches)
+    limits: LoadLimits = field(default_factory=LoadLimits)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             require_choice(name, getattr(self, name), choices)
-        for options in (self.read, self.table_options, self.batches):
+        for options in (self.read, self.table_options, self.batches, self.limits):
             options.check()
         if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
             raise TransferInputError(f"table {self.table!r}: write database.table")
+        if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
+            raise TransferInputError(
+                f"table {self.table!r}: no load writes to {', '.join(RESERVED)} or {MANIFEST}: choose another, such"
+                " as data.trips; docs/versions.md says how a table of an earlier version moves there"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as plain values."""
@@ -72,6 +83,11 @@ class Request:
         given = dict(values)
         given["source"] = Source(**given["source"])
         given["read"] = ReadOptions(**{**given["read"], "csv": Csv(**given["read"]["csv"])})
-        given["table_options"] = TableOptions(**given["table_options"])
+        options = dict(given["table_options"])
+        for name in ("order_by", "partition_by", "ttl"):
+            if isinstance(options[name], Mapping):
+                options[name] = Expression(**options[name])
+        given["table_options"] = TableOptions(**options)
         given["batches"] = Batches(**given["batches"])
+        given["limits"] = LoadLimits(**given.get("limits", {}))
         return cls(**given)

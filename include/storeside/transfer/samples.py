@@ -14,7 +14,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError, plain
 from storeside.transfer.formats import Csv, Format, format_of
-from storeside.transfer.parquet import facts
+from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
 from storeside.transfer.request import Request
@@ -88,7 +88,8 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
     Raises LoadObjectError, or DatabaseError for text that ClickHouse cannot parse.
     """
     if form.name == "parquet":
-        return merge(client, [facts(content).shape.columns for content in contents], request.table_options.columns)
+        columns = [ParquetObject(content).facts().shape.columns for content in contents]
+        return merge(client, columns, request.table_options.columns)
     samples = [content.sample(request.read.sample_bytes) for content in contents]
     if not form.is_native:
         samples = [sample for sample in samples if _has_rows(sample, form.csv)]

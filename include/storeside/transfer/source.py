@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -24,7 +25,8 @@ WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|7z)$|(?i:\.(?:z
 _GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
-_TAKEN = "Taken"
+# Names the objects in a page, and the handler that puts them there.
+_TAKEN = "StoresideObjects"
 
 
 class Listed(NamedTuple):
@@ -186,23 +188,38 @@ def _part(glob: str, keys: str) -> str:
 def list_objects(client: S3Client, bucket: str, prefix: str, start_after: str = "") -> Iterator[list[Listed]]:
     """Yield a bucket's objects after a key, page by page; folder markers are left out.
 
-    The objects are extracted from a page before botocore parses it, which would take ten times as long.
+    The objects are extracted from a page before botocore parses it, which would take ten times as long. Threads may
+    list with one client at the same time.
     """
     arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
     if start_after:
         arguments["StartAfter"] = start_after
-    event = "before-parse.s3.ListObjectsV2"
-    client.meta.events.register(event, _take_objects)
-    try:
-        for page in client.get_paginator("list_objects_v2").paginate(**arguments):
-            yield page[_TAKEN]  # type: ignore[literal-required]
-    finally:
-        client.meta.events.unregister(event, _take_objects)
+    # Registered once and for all, as threads share the client: a handler that is called twice finds no objects.
+    client.meta.events.register("before-parse.s3.ListObjectsV2", _take_objects, unique_id=_TAKEN)
+    pages = iter(client.get_paginator("list_objects_v2").paginate(**arguments))
+    while True:
+        _listing.here = True
+        try:
+            page = next(pages, None)
+        finally:
+            _listing.here = False
+        if page is None:
+            return
+        yield page[_TAKEN]  # type: ignore[literal-required]
+
+
+class _Listing(threading.local):
+    """Whether this thread waits for a page of `list_objects`; other users of the client get whole responses."""
+
+    here = False
+
+
+_listing = _Listing()
 
 
 def _take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     """Extract the objects from a response of ListObjectsV2, for botocore's event ``before-parse``."""
-    if response_dict["status_code"] != HTTPStatus.OK:
+    if not _listing.here or response_dict["status_code"] != HTTPStatus.OK:
         return
     root = ElementTree.fromstring(response_dict["body"])  # noqa: S314 - as botocore does
     space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""

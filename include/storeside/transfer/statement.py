@@ -10,7 +10,6 @@ from typing import Any
 from storeside.transfer.errors import DriftError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT, Planned
-from storeside.transfer.lock import STAGING
 from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
@@ -31,6 +30,7 @@ from storeside.transfer.schema import (
     whole,
 )
 from storeside.transfer.source import identifier, literal
+from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID, REST, Destination
 
 # Columns of s3() that identify a row's object and its version.
@@ -213,6 +213,8 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
         value = converted(f"tupleElement(assumeNotNull({here}), 'v')", kind, target)
         read = Column(name, f"Nullable(Tuple(v {kind}))")
         return _Way(read, f"if(isNull({here}), NULL, {value})", sent="wrapped")
+    if same(kind, target) and target.startswith("Nullable(Tuple("):  # which the reader does not make
+        return _Way(Column(name, bare(target)), f"CAST({here}, {literal(target)})")
     if same(kind, target) or (loose(kind) == loose(target) and is_nested(kind) and "Nullable(Tuple(" not in target):
         return _Way(Column(name, target), here)  # the reader itself refuses a NULL
     return _Way(Column(name, kind), conversion(name, kind, target), _whole(name, kind, target))

@@ -15,6 +15,7 @@ from storeside.transfer import queries
 from storeside.transfer.errors import (
     DIFFERENT_STRUCTURE,
     SUPPORT_IS_DISABLED,
+    UNKNOWN_DATABASE,
     UNKNOWN_TABLE,
     StaleError,
     TransferInputError,
@@ -22,10 +23,11 @@ from storeside.transfer.errors import (
     plain,
 )
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
-from storeside.transfer.lock import STAGING, locked
+from storeside.transfer.lock import locked
 from storeside.transfer.options import TableOptions, require_engine
 from storeside.transfer.schema import Column, bare, nullable, settled
 from storeside.transfer.source import identifier, literal
+from storeside.transfer.staging import STAGING
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -200,7 +202,8 @@ def existing(client: Client, name: str) -> Destination:
 def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
     """Return the CREATE TABLE of a destination. Columns of its sorting key are never Nullable."""
     database, _, table = name.partition(".")
-    key = f"{options.order_by} {options.partition_by}"
+    sorting_key, partition_key, lifetime = options.sorting_key, options.partition_key, options.lifetime
+    key = f"{sorting_key} {partition_key}"
     parts = []
     for column in columns:
         low = column.type.startswith("LowCardinality(")
@@ -212,13 +215,37 @@ def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
         + ",\n    ".join(parts)
         + "\n)",
         f"ENGINE = {options.engine if '(' in options.engine else options.engine + '()'}",
-        f"ORDER BY ({options.order_by})",
+        f"ORDER BY ({sorting_key or 'tuple()'})",
     ]
-    if options.partition_by:
-        clauses.append(f"PARTITION BY ({options.partition_by})")
-    if options.ttl:
-        clauses.append(f"TTL {options.ttl}")
+    if partition_key:
+        clauses.append(f"PARTITION BY ({partition_key})")
+    if lifetime:
+        clauses.append(f"TTL {lifetime}")
     return "\n".join(clauses)
+
+
+def create(
+    client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int
+) -> Destination:
+    """Create a destination, and its database if that is missing, and return it.
+
+    Raises TransferInputError for too many columns, and ClickHouse's errors.
+    """
+    if len(columns) > most_columns:
+        raise TransferInputError(
+            f"{name} would have {len(columns)} columns, and `limits` allows {most_columns}: raise it, or leave out"
+            " the objects that have them"
+        )
+    statement = ddl(name, columns, options)
+    log.info("creating the table:\n%s", statement)
+    try:
+        client.command(statement)
+    except DatabaseError as e:
+        if code_of(e) != UNKNOWN_DATABASE:
+            raise
+        client.command(f"CREATE DATABASE IF NOT EXISTS {identifier(name.partition('.')[0])}")
+        client.command(statement)
+    return existing(client, name)
 
 
 def _names(key: str, column: str) -> bool:

@@ -22,23 +22,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
-from storeside.aistore.buckets import (
-    Bucket,
-    StoredObject,
-)
-from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.errors import NO_REASON, AIStoreInputError, AIStoreTransientError
 from storeside.aistore.pods import PodWatch
-from storeside.ledger.objects import Ledger, Pending, Plan, Scope
+from storeside.aistore.spec import EtlSpec
+from storeside.ledger.objects import Ledger, Pending, Scope
 from storeside.transform import copies, submit
 from storeside.transform.apart import require_apart
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
+from storeside.transform.planner import Planner
 from storeside.transform.reasons import REASONS, record_reasons
 from storeside.transform.state import Options, Phase, State, Summary
 
@@ -52,7 +50,6 @@ WINDOW = 10_000
 # Retries of objects that failed for a reason that may pass, and the seconds before the second retry.
 RETRIES = 2
 RETRY_DELAY = 5.0
-NO_REASON = "AIStore ended the job without this object and gave no reason"
 
 
 class BucketJob:
@@ -99,6 +96,7 @@ class BucketJob:
         self._listings = self.listings(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
         )
+        self._planner = Planner(ledger, self.scope, self._listings, self.options)
 
     def begin(self) -> State:
         """Return the first state: follow a job that runs already, resume what a killed try began, or plan.
@@ -119,76 +117,13 @@ class BucketJob:
             log.warning("job %s runs between %s and %s already: following it", running, self.source, self.destination)
             # with a plan, the job is that of a killed try; without one, it is another task's and this task waits
             return State(Phase.ATTACHED, time.time(), job_id=running, waits=self.ledger.planned(self.scope) is None)
-        return self._resume() or self._plan()
+        return self._planner.resume() or self._planner.plan()
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, leave alone and refuse; changes nothing."""
-        from aistore.sdk.errors import ErrBckNotFound
-
         self._require_apart()
         self.ledger.create()
-        self._listings.source()
-        try:
-            self._listings.destination("before")
-        except ErrBckNotFound:  # a job would create it
-            self.ledger.record_listing(self.scope, "before", ())
-        plan = self._decide(record=False)
-        self.ledger.forget_listings(self.scope)
-        return asdict(plan)
-
-    def _resume(self) -> State | None:
-        """Return the state that continues with the listings of a killed try; None when there are none."""
-        plan = self.ledger.planned(self.scope)
-        if plan is None or not plan.pending:
-            return None
-        log.info("going on with what an earlier try of this run began")
-        self._listings.destination("after")
-        return self._state(Phase.OBJECTS, plan)
-
-    def _plan(self) -> State:
-        """List both buckets, compare them with the ledger, and return the first state of the plan."""
-        self._listings.source()
-        if self.options.keeps_result:
-            self._listings.destination("before")
-        else:  # this comes before the plan, because a resumed plan relies on it
-            self._listings.destination("after")
-            self.ledger.distrust(self.scope)
-        plan = self._decide(record=True)
-        log.info(
-            "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d refused for their names",
-            self.source,
-            self.destination,
-            plan.listed,
-            plan.pending,
-            plan.known_bad,
-            plan.refused,
-        )
-        if self.options.sync:
-            return self._state(Phase.BUCKET, plan)
-        missing = plan.pending
-        if not self.options.keeps_result:
-            there = self.ledger.fresh_results(self.scope)[0]
-            missing -= there
-            log.info("%d results came along with their objects in this run, %d are to be made", there, missing)
-        if not missing:
-            return self._state(Phase.DONE, plan)
-        whole = self.spec and self.options.names is None and missing == plan.listed
-        return self._state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
-
-    def _decide(self, record: bool) -> Plan:
-        options = self.options
-        return self.ledger.plan(
-            self.scope,
-            retry_failed=options.retry_failed,
-            keeps_result=options.keeps_result,
-            # credentials, policies or networks prevent copies; the objects themselves are not at fault
-            trusts_failures=self.spec is not None,
-            record=record,
-        )
-
-    @staticmethod
-    def _state(phase: Phase, plan: Plan) -> State:
-        return State(phase, time.time(), plan.listed, plan.pending, plan.known_bad, plan.refused)
+        return self._planner.preview()
 
     def submit(self, state: State) -> State:
         """Submit the next job; return the state with its id, or without one when nothing is left in this phase.
@@ -244,7 +179,7 @@ class BucketJob:
 
     def _advance(self, state: State, seconds: float) -> State:
         if state.phase == "attached":
-            return self._resume() or self._plan()
+            return self._planner.resume() or self._planner.plan()
         if state.waits:
             return replace(state, job_id="", waits=False)
         state = replace(state, job_seconds=state.job_seconds + seconds)

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from storeside import sql
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, delete_objects, list_aistore
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
-from storeside.aistore.etl import EtlSpec
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
+from storeside.aistore.spec import EtlSpec
+from storeside.ledger.listing import Row, destination_rows
 from storeside.ledger.objects import Ledger, Scope
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.listings import Listings
@@ -44,7 +44,7 @@ CHANGED = "it was overwritten or deleted while it was transformed: it is left as
 class _SameNames(Listings):
     """Refuses an object whose result would have another name."""
 
-    def rows(self) -> Iterator[tuple[str, str, int, str, str]]:
+    def rows(self) -> Iterator[Row]:
         for name, destination, size, version, reason in super().rows():
             if destination in ("", name):
                 yield name, destination, size, version, reason
@@ -159,7 +159,7 @@ class InPlaceJob:
             self._list_now()
         summary = self._make.finish(state)
         if state.replaces:
-            self.ledger.client.command(sql.query("settle_in_place"), parameters=self.scope.parameters)
+            self.ledger.settle_in_place(self.scope)
         # delete the plan before the results: a try that found the plan without results would transform results again
         self.ledger.forget_listings(self.scope)
         self.work.handle(self.client).delete(missing_ok=True)
@@ -183,7 +183,7 @@ class InPlaceJob:
     def _list_now(self) -> None:
         """List the bucket's objects in their current versions, as the job's ``now`` side."""
         listing = list_aistore(self.client, self.source, self.options.prefix)
-        self.ledger.record_listing(self.scope, "now", (("", o.name, o.size, o.version, "") for o in listing))
+        self.ledger.record_listing(self.scope, "now", destination_rows(listing))
 
     def _require_own(self) -> None:
         where = place(self.client, self.source, Clusters.of(self.client))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.etl import EtlSpec
 from storeside.aistore.pods import PodWatch
+from storeside.aistore.spec import EtlSpec
 from storeside.transform.journal import failures
 from storeside.transform.reasons import object_errors
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
 from storeside.aistore.names import unfit
+from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.objects import Ledger, Scope
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options
@@ -50,20 +51,18 @@ class Listings:
         folder, slash, last = selected.rpartition("/")
         prefix = self._naming.prepend + folder + slash + last.partition(".")[0]
         listing = list_aistore(self._client, self._destination, prefix)
-        self._ledger.record_listing(self._scope, side, (("", o.name, o.size, o.version, "") for o in listing))
+        self._ledger.record_listing(self._scope, side, destination_rows(listing))
 
     def _by_aistore(self) -> Iterator[StoredObject]:
         if self._options.names is None:
             return list_aistore(self._client, self._source, self._options.prefix)
         return find_aistore(self._client, self._source, self._options.names)
 
-    def rows(self) -> Iterator[tuple[str, str, int, str, str]]:
+    def rows(self) -> Iterator[Row]:
         """Yield the source's rows. For a name that AIStore cannot hold, the row has a reason and no destination."""
         wanted = set(self._options.names or ())
         for found in self._list_source():
             wanted.discard(found.name)
-            reason = unfit(found.name)
-            destination = "" if reason else self._naming.destination(found.name)
-            yield found.name, destination, found.size, found.version, reason or ""
+            yield source_row(found, self._naming.destination(found.name), unfit(found.name))
         for name in sorted(wanted):
             yield name, "", 0, "", f"{self._source} has no object of this name"

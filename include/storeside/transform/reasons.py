@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.errors import plain, said
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.errors import is_refusal, plain, said
+from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
 from storeside.transform.journal import failures
 from storeside.transform.state import Phase, State
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 # AIStore is asked for the reason of each failed copy, up to this many; the others get the common reason.
 REASONS = 200
-_BAD_REQUEST, _SERVER_ERROR = 400, 500
 
 
 def record_reasons(
@@ -51,7 +50,7 @@ def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]
         try:
             source.object(p.object).head()
         except AISError as e:
-            if e.status_code and _BAD_REQUEST <= e.status_code < _SERVER_ERROR:
+            if is_refusal(e.status_code):
                 yield p.object, said(e), True
             else:
                 log.warning("%s/%s is not copied: %s", bucket, p.object, said(e))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket, find_aistore
 from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError, is_passing_refusal, said
-from storeside.aistore.etl import EtlSpec
 from storeside.aistore.names import unfit
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
+from storeside.aistore.spec import EtlSpec
 
 if TYPE_CHECKING:
     from aistore.sdk import Client

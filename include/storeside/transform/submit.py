@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.spec import EtlSpec
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options
 

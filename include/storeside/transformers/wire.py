@@ -66,8 +66,8 @@ class Channel:
     def receive(self, copy: bool = True) -> tuple[Head, bytes | memoryview] | None:
         """Return the next message, or None when the other end is closed.
 
-        Without `copy` the data may be valid only until the next message. The head's `FILE` is the descriptor of the file that came along, which the caller closes. Raises ValueError
-        for a message that `send` does not make.
+        Without `copy` the data may be valid only until the next message. The head's `FILE` is the descriptor of the
+        file that came along, which the caller closes. Raises ValueError for a message that `send` does not make.
         """
         size, ancillary, flags, _ = self.socket.recvmsg_into(
             [self._buffer], socket.CMSG_SPACE(_DESCRIPTOR.itemsize), socket.MSG_CMSG_CLOEXEC

@@ -91,8 +91,9 @@ async function ask(method, path, body) {
   });
   const found = await answer.json().catch(() => ({}));
   if (!answer.ok) {
-    const detail = typeof found.detail === "string" ? found.detail : JSON.stringify(found.detail ?? "");
-    throw new Error(`Airflow refuses it (${answer.status}): ${detail}`);
+    const details = Array.isArray(found.detail) ? found.detail.map((one) => one.msg) : [found.detail];
+    const detail = details.filter((one) => typeof one === "string").join("; ");
+    throw new Error(`Airflow refuses it (${answer.status})${detail ? `: ${detail}` : ""}`);
   }
   return found;
 }
@@ -182,6 +183,10 @@ async function waveform(figure) {
   const audio = figure.querySelector("audio");
   const facts = figure.querySelector("[data-facts]");
   const head = await fetch(figure.dataset.audio, { headers: { Range: "bytes=0-0" } });
+  if (head.status === 429) {
+    facts.textContent = "Too many recordings are being read at the moment: load the page again in a few seconds.";
+    return;
+  }
   if (!head.ok) {
     facts.textContent = "It cannot be read: AIStore does not have it any more, or does not answer.";
     return;

@@ -19,22 +19,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from storeside.sql.answers import first_row
 from storeside.transfer.batch import BatchLoad, Staged
 from storeside.transfer.content import Content
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import FailureKind, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import Batch, Loaded, Loads, Planned
-from storeside.transfer.lock import STAGING
 from storeside.transfer.reader import USUAL, Group, How, Reader, Work
 from storeside.transfer.source import Listed, Source, identifier
+from storeside.transfer.staging import STAGING
 from storeside.transfer.table import Destination
 from tests.transfers import request_of
 
 PULL, PUSH, ARROW = LOADERS = ("pull", "push", "arrow")
 COLLECTION = "storeside_s3"
 _PUTS = 4
-_ATTEMPTS = 3
 
 
 class Held:
@@ -134,7 +134,7 @@ class Load(BatchLoad):
             staged = Staged(self._free, fill(self._free))
             self._check(staged)
         finally:  # what is refused has left nothing, mostly
-            count = self.client.query(f"SELECT count() FROM {STAGING}.{identifier(self._free)}").first_row[0]
+            count = first_row(self.client.query(f"SELECT count() FROM {STAGING}.{identifier(self._free)}"))[0]
             self._is_empty = not count
         return staged
 
@@ -158,19 +158,18 @@ class Loading:
             store.create_bucket(Bucket=bucket)
             with ThreadPoolExecutor(_PUTS) as pool:
                 list(pool.map(lambda key: store.put_object(Bucket=bucket, Key=key, Body=contents[key]), contents))
-        for _ in range(_ATTEMPTS):
-            self.prepared = self.transfer.prepare(listed)
-            batches = self.transfer.loads.batches()
-            self.planned = {o.key: o for batch in batches for o in self.transfer.loads.objects(batch.number)}
-            if self.planned:
-                return
-        raise RuntimeError("no object is planned")
+        self.prepared = self.transfer.prepare(listed)
+        batches = self.transfer.loads.batches()
+        self.planned = {o.key: o for batch in batches for o in self.transfer.loads.objects(batch.number)}
+        if not self.planned:
+            raise RuntimeError("no object is planned")
 
     def load(self, loader: str) -> Load:
         """Return a way into the table; close it at the end."""
         work = Work(
             self.request, Format(self.prepared.format, self.request.read.csv), self.transfer.id,  # type: ignore[arg-type]
-            uuid.uuid4().hex[:8], self.transfer.run_id, self.client, self.transfer.s3, self.prepared.push,
+            uuid.uuid4().hex[:8], self.transfer.run_id, self.client, self.transfer.loads,
+            self.transfer.s3, self.prepared.push,
         )  # fmt: skip
         return Load(work, self.held, pushed=loader != PULL, by_arrow=loader == ARROW)
 

@@ -23,10 +23,9 @@ import pyarrow.types as of
 
 from storeside.stack.settings import Stack
 from storeside.transfer.errors import LoadObjectError, TransferError
-from storeside.transfer.lock import STAGING
-from storeside.transfer.parquet import UNNAMED
-from storeside.transfer.schema import arguments, bare
+from storeside.transfer.schema import UNNAMED, arguments, bare
 from storeside.transfer.source import identifier
+from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID
 from tests.fuzz.differential.loading import ARROW, PULL, PUSH, Load, Loading
 from tests.fuzz.differential.outcome import Outcome
@@ -95,7 +94,7 @@ class _Comparison:
         try:
             loading = Loading(
                 self.client, self.store, {file.name: file.content for file in files},
-                f"storeside.fuzz_{uuid.uuid4().hex[:12]}", format="parquet", loader=PULL, sample_objects=1,
+                f"data.fuzz_{uuid.uuid4().hex[:12]}", format="parquet", loader=PULL, sample_objects=1,
                 on_null_nested="empty" if self.empty else "refuse", system_columns=("_row_number",),
             )  # fmt: skip
         except TransferError as e:
@@ -151,7 +150,8 @@ def _read(loading: Loading, names: Sequence[str], readable: Collection[str], loa
     """Return what a loader makes of each file: its rows, or the reason why it refuses it."""
     load = loading.load(loader)
     found: dict[str, Any] = {name: "the object is empty" for name in names if name not in loading.planned}
-    together, alone = [], []
+    together: list[Any] = []
+    alone: list[Any] = []
     for o in (loading.planned[name] for name in names if name in loading.planned):
         try:
             load.reader.groups([o], load.destination)

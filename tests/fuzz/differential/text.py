@@ -20,8 +20,8 @@ from storeside.ledger.objects import Ledger
 from storeside.stack import cli, demo, s3
 from storeside.stack.settings import Stack, default_folder
 from storeside.stack.supervisor import Supervisor
-from storeside.transfer.lock import STAGING
 from storeside.transfer.source import identifier
+from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID
 from tests.fuzz.differential.loading import PULL, PUSH, Load, Loading
 from tests.fuzz.differential.outcome import Outcome
@@ -85,7 +85,7 @@ def compare_groups(
 def _compared(family: str, group: Group, client: Any, store: Any, pushed: int) -> Outcome:
     outcome = Outcome(family, len(group.files))
     expected = {key: _expected(group, content) for key, content in group.files.items()}
-    table = f"storeside.fuzz_{uuid.uuid4().hex[:12]}"
+    table = f"data.fuzz_{uuid.uuid4().hex[:12]}"
     columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in group.columns.items())
     client.command(f"CREATE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY tuple()")
     first = PULL if group.pulls else PUSH

@@ -37,6 +37,11 @@ def kube_config(stack: Stack) -> Path:
     return folder(stack) / "kubeconfig"
 
 
+def allowed(stack: Stack) -> Path:
+    """Return the file in which the owner lists what pods may run besides Storeside's own transforms."""
+    return stack.state.parent / "allowed.txt"
+
+
 def node_name(target: int) -> str:
     """Return the Kubernetes node that a target takes itself to be on."""
     return f"node-target-{target}"
@@ -50,8 +55,8 @@ def pod_name(target: int) -> str:
 def components(stack: Stack, images: Mapping[str, Mapping[str, Any]]) -> list[Component]:
     """Write the runner's files and return its component.
 
-    `images` maps patterns of image names, without tag, to ``{"command": [...], "env": {...}, "cwd": "..."}``;
-    ``{port}``, ``{host}`` and ``{python}`` in commands and values are filled in for each pod.
+    `images` maps patterns of image names, without tag, to ``{"command": [...], "env": {...}, "cwd": "...",
+    "allowed": [...]}``; ``{port}``, ``{host}`` and ``{python}`` in commands and values are filled in for each pod.
     """
     home = folder(stack)
     _write_credentials(home, service_account(stack))
@@ -67,6 +72,7 @@ def components(stack: Stack, images: Mapping[str, Mapping[str, Any]]) -> list[Co
                 "certificate": str(home / "server.pem"),
                 "key": str(home / "server.key"),
                 "state": str(home),
+                "allowed": str(allowed(stack)),
                 "python": sys.executable,
                 "nodes": [
                     {

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storeside.stack.podrunner import allowed
 from storeside.stack.podrunner.processes import dies_with_parent, kill_tree, usage
-from storeside.stack.podrunner.settings import Image
+from storeside.stack.podrunner.settings import Image, bare_name
 from storeside.stack.probes import UNANSWERED, Connection
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Pod:
             with self.log.open("ab") as log:  # appending, so that it can be truncated while it is written to
                 process = await asyncio.create_subprocess_exec(
                     *command,
-                    cwd=self._container.get("workingDir") or image.directory,
+                    cwd=image.directory,
                     env=self._environment(image),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
@@ -106,7 +107,7 @@ class Pod:
                     start_new_session=True,
                     preexec_fn=dies_with_parent(),
                 )
-        except InvalidError as error:
+        except (InvalidError, allowed.NotAllowedError) as error:
             self._terminated(128, "ImageNotRunnable", str(error))
         except (OSError, ValueError) as error:
             self._terminated(127, "ContainerCannotRun", f"cannot start {self._container.get('image')!r}: {error}")
@@ -127,8 +128,12 @@ class Pod:
         spec = self.manifest["spec"]
         if len(spec["containers"]) > 1 or spec.get("initContainers"):
             raise InvalidError("the pod runner runs pods of one container, without init containers")
-        self._port = self._cluster.claim_port(self.name)
+        if self._container.get("workingDir"):
+            raise InvalidError("the pod runner starts commands in the folder of their image: leave out workingDir")
         given = [*self._container.get("command", ()), *self._container.get("args", ())]
+        variables = [entry["name"] for entry in self._container.get("env", ())]
+        allowed.require(bare_name(name), given, variables, image.allowed, settings.allowed)
+        self._port = self._cluster.claim_port(self.name)
         if not given:
             return [self._fill(part) for part in image.command], image
         ports = self._container.get("ports") or [{}]

@@ -1,21 +1,14 @@
-"""Great Expectations suites for manifests of speech objects, and the frames to which they apply.
-
-The `meta` of a suite from this module lists the required columns, their kinds, the derived columns and the required
-number of rows. `prepare` checks a frame against that before the engine gets it.
-"""
+"""The suites of the speech manifest: one for its rows, and one for the manifest as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from storeside.errors import BadInput, StoresideError
+from storeside.quality.suite import NUMBER, TEXT, QualityError, Suite
 
 if TYPE_CHECKING:
     import pandas as pd
-
-TEXT = "text"
-NUMBER = "number"
 
 MANIFEST_COLUMNS: Mapping[str, str] = {
     "object": TEXT,
@@ -43,10 +36,6 @@ SUMMARY_SELECT = (
 )
 
 
-class QualityError(StoresideError, BadInput):
-    """A frame or a suite cannot be checked, so there is no verdict on the data; the message names the reason."""
-
-
 def speech_manifest_suite(
     sample_rate: int,
     channels: int,
@@ -55,8 +44,8 @@ def speech_manifest_suite(
     min_rms_dbfs: float = -70,
     *,
     require_complete: bool = False,
-) -> Any:
-    """Return the row-level ExpectationSuite of a manifest with MANIFEST_COLUMNS.
+) -> Suite:
+    """Return the row-level suite of a manifest with MANIFEST_COLUMNS.
 
     Durations are in seconds, with both limits allowed; levels are in dB relative to full scale. Audio quieter than
     `min_rms_dbfs` is a warning; every other failure is critical. With `require_complete` the manifest needs a column
@@ -67,7 +56,7 @@ def speech_manifest_suite(
 
     if sample_rate < 1 or channels < 1 or not 0 <= min_seconds <= max_seconds:
         raise QualityError(f"no audio has {sample_rate} Hz, {channels} channels and {min_seconds} to {max_seconds} s")
-    return _suite(
+    return Suite.of(
         "speech_manifest",
         [
             *(
@@ -131,15 +120,18 @@ def speech_manifest_suite(
             *([_is_complete()] if require_complete else []),
         ],
         columns={**MANIFEST_COLUMNS, **({"complete": TEXT} if require_complete else {})},
-        derived=["samples_beyond_duration", "pcm_bytes_beyond_samples"],
+        derived={
+            "samples_beyond_duration": _samples_beyond_duration,
+            "pcm_bytes_beyond_samples": _pcm_bytes_beyond_samples,
+        },
     )
 
 
-def summary_suite() -> Any:
-    """Return the ExpectationSuite of the one-row frame with SUMMARY_COLUMNS that SUMMARY_SELECT returns."""
+def summary_suite() -> Suite:
+    """Return the suite of the one-row frame with SUMMARY_COLUMNS that SUMMARY_SELECT returns."""
     gxe = _expectations()
 
-    return _suite(
+    return Suite.of(
         "speech_manifest_summary",
         [
             *(
@@ -168,47 +160,11 @@ def summary_suite() -> Any:
     )
 
 
-def prepare(frame: pd.DataFrame, suite: Any) -> pd.DataFrame:
-    """Return the frame in the form that `suite` needs: columns checked, derived columns added, rows counted from 0.
-
-    The original frame is not changed. Raises QualityError when a column is missing or holds the wrong kind of value;
-    missing values are left to the suite. A suite from elsewhere needs no columns.
-    """
-    columns = _meta(suite).get("columns", {})
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        present = ", ".join(map(str, frame.columns))
-        raise QualityError(f"{suite.name} needs the columns {', '.join(missing)}; the frame has {present}")
-    prepared = frame.reset_index(drop=True)
-    for name, kind in columns.items():
-        prepared[name] = _as_number(prepared[name]) if kind == NUMBER else _as_text(prepared[name])
-    for name in _meta(suite).get("derived", ()):
-        prepared[name] = _DERIVED[name](prepared)
-    return prepared
-
-
-def required_rows(suite: Any) -> int | None:
-    """Return the number of rows that a frame for `suite` must have; None when any number is allowed."""
-    rows: int | None = _meta(suite).get("rows")
-    return rows
-
-
 def _expectations() -> Any:
     """Return the module of core expectations; a type checker does not see its names as exported."""
     import great_expectations.expectations as gxe
 
     return gxe
-
-
-def _suite(name: str, expectations: list[Any], **meta: Any) -> Any:
-    from great_expectations.core.expectation_suite import ExpectationSuite
-
-    return ExpectationSuite(name=name, expectations=expectations, meta={"storeside": meta})
-
-
-def _meta(suite: Any) -> dict[str, Any]:
-    meta: dict[str, Any] = (suite.meta or {}).get("storeside", {})
-    return meta
 
 
 def _is_complete() -> Any:
@@ -225,27 +181,6 @@ def _above_zero(column: str, description: str) -> Any:
     return gxe.ExpectColumnValuesToBeBetween(column=column, min_value=0, strict_min=True, description=description)
 
 
-def _as_number(column: pd.Series[Any]) -> pd.Series[Any]:
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-        return column
-    kind = pd.api.types.infer_dtype(column, skipna=True)
-    if column.dtype == object and kind in ("integer", "floating", "mixed-integer-float", "empty"):
-        return column.astype("Float64")
-    raise QualityError(f"column {column.name} must hold numbers; it holds {kind} ({column.dtype})")
-
-
-def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:
-    import pandas as pd
-
-    values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
-    kind = pd.api.types.infer_dtype(values, skipna=True)
-    if kind not in ("string", "empty") and not values.isna().all():
-        raise QualityError(f"column {column.name} must hold text; it holds {kind} ({column.dtype})")
-    return values
-
-
 def _samples_beyond_duration(frame: pd.DataFrame) -> pd.Series[Any]:
     expected = (frame["duration_seconds"] * frame["sample_rate"]).round()
     return frame["samples"].astype("Float64") - expected.astype("Float64")
@@ -255,9 +190,3 @@ def _pcm_bytes_beyond_samples(frame: pd.DataFrame) -> pd.Series[Any]:
     """Return `bytes` minus one byte per sample and channel; missing where the codec compresses."""
     left = frame["bytes"].astype("Float64") - frame["samples"].astype("Float64") * frame["channels"]
     return left.where(frame["codec"].str.match("pcm_|wav").fillna(False).astype(bool))
-
-
-_DERIVED: Mapping[str, Callable[[pd.DataFrame], pd.Series[Any]]] = {
-    "samples_beyond_duration": _samples_beyond_duration,
-    "pcm_bytes_beyond_samples": _pcm_bytes_beyond_samples,
-}

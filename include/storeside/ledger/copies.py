@@ -1,4 +1,4 @@
-"""ClickHouse records of copies through this process, in addition to those of every copy and transform."""
+"""The ledger of copies through the worker: which pending objects it copied, and which were there before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from storeside import sql
 from storeside.ledger.objects import Ledger, Pending, Scope
-from storeside.sql.answers import first_row
 
 _COPIED = ("adopted", "copied")
 _DONE = (
@@ -26,13 +25,8 @@ class CopyLedger(Ledger):
     def adopt(self, scope: Scope) -> int:
         """Record the pending objects that the destination already has, by size and checksum; return their number."""
         self.client.command(sql.query("adopt"), parameters=scope.parameters)
-        count = first_row(
-            self.client.query(
-                "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'adopted'",
-                parameters={"job": scope.job},
-            )
-        )[0]
-        return int(count)
+        query = "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'adopted'"
+        return self._count(query, scope)
 
     def uncopied(self, scope: Scope, after: str, limit: int) -> list[Pending]:
         """Return up to `limit` pending objects with names greater than `after` that must be copied."""
@@ -70,15 +64,12 @@ class CopyLedger(Ledger):
 
     def taken_back(self, scope: Scope) -> int:
         """Return the number of objects that were recorded as done but that `settle_copies` found missing."""
-        count = first_row(
-            self.client.query(
-                "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'copied' AND object IN"
-                " (SELECT object FROM storeside.objects FINAL WHERE source = {source:String}"
-                " AND destination = {destination:String} AND run_id = {run_id:String} AND status = 'failed')",
-                parameters=scope.parameters,
-            )
-        )[0]
-        return int(count)
+        return self._count(
+            "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'copied' AND object IN"
+            " (SELECT object FROM storeside.objects FINAL WHERE source = {source:String}"
+            " AND destination = {destination:String} AND run_id = {run_id:String} AND status = 'failed')",
+            scope,
+        )
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's listings; the outcomes stay."""

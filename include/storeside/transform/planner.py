@@ -1,0 +1,89 @@
+"""Plans a bucket job: compares the listings of both buckets with the ledger and chooses the first phase."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict
+
+from storeside.ledger.objects import Ledger, Plan, Scope
+from storeside.transform.listings import Listings
+from storeside.transform.state import Options, Phase, State
+
+log = logging.getLogger(__name__)
+
+
+class Planner:
+    """Plans the job of a scope. A scope without an effect is that of a copy."""
+
+    def __init__(self, ledger: Ledger, scope: Scope, listings: Listings, options: Options) -> None:
+        self._ledger = ledger
+        self._scope = scope
+        self._listings = listings
+        self._options = options
+
+    def preview(self) -> dict[str, int]:
+        """Return how many objects a job would list, process, leave alone and refuse; leaves no plan."""
+        from aistore.sdk.errors import ErrBckNotFound
+
+        self._listings.source()
+        try:
+            self._listings.destination("before")
+        except ErrBckNotFound:  # a job would create it
+            self._ledger.record_listing(self._scope, "before", ())
+        plan = self._decide(record=False)
+        self._ledger.forget_listings(self._scope)
+        return asdict(plan)
+
+    def resume(self) -> State | None:
+        """Return the state that continues with the listings of a killed try; None when there are none."""
+        plan = self._ledger.planned(self._scope)
+        if plan is None or not plan.pending:
+            return None
+        log.info("going on with what an earlier try of this run began")
+        self._listings.destination("after")
+        return _state(Phase.OBJECTS, plan)
+
+    def plan(self) -> State:
+        """List both buckets, compare them with the ledger, and return the first state of the plan."""
+        self._listings.source()
+        if self._options.keeps_result:
+            self._listings.destination("before")
+        else:  # this comes before the plan, because a resumed plan relies on it
+            self._listings.destination("after")
+            self._ledger.distrust(self._scope)
+        plan = self._decide(record=True)
+        log.info(
+            "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d refused for their names",
+            self._scope.source,
+            self._scope.destination,
+            plan.listed,
+            plan.pending,
+            plan.known_bad,
+            plan.refused,
+        )
+        if self._options.sync:
+            return _state(Phase.BUCKET, plan)
+        missing = plan.pending
+        if not self._options.keeps_result:
+            there = self._ledger.fresh_results(self._scope)[0]
+            missing -= there
+            log.info("%d results came along with their objects in this run, %d are to be made", there, missing)
+        if not missing:
+            return _state(Phase.DONE, plan)
+        whole = self._scope.effect and self._options.names is None and missing == plan.listed
+        return _state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
+
+    def _decide(self, record: bool) -> Plan:
+        return self._ledger.plan(
+            self._scope,
+            retry_failed=self._options.retry_failed,
+            keeps_result=self._options.keeps_result,
+            # credentials, policies or networks prevent copies; the objects themselves are not at fault
+            trusts_failures=bool(self._scope.effect),
+            record=record,
+        )
+
+
+def _state(phase: Phase, plan: Plan) -> State:
+    return State(phase, time.time(), plan.listed, plan.pending, plan.known_bad, plan.refused)

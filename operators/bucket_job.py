@@ -1,0 +1,182 @@
+"""The base of operators that run a bucket job: the task plans and reconciles, and is deferred while AIStore works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.spec import EtlSpec
+from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.movement import MovementOperator
+from storeside.operators.outcome import check_policy, finish
+from storeside.operators.shared import as_bool, ledger, record_running, run_key
+from storeside.operators.triggers.aistore import AISJobTrigger
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.in_place import InPlaceJob
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options, State
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class BucketJobOperator(MovementOperator):
+    """Runs a `BucketJob`; the task is deferred while AIStore works.
+
+    A task that is killed and retried follows the job that still runs. Objects that fail are listed with their
+    reasons in the log and in ``storeside.objects``; `on_failed_objects` says whether the task then fails.
+    Returns the job's `Summary` as a dictionary.
+    """
+
+    template_fields: Sequence[str] = (
+        "source",
+        "destination",
+        "prefix",
+        "on_failed_objects",
+        "retry_failed",
+        "latest",
+        "quarantine",
+        "plan_only",
+    )
+    ui_color = "#d7e9f7"
+    kind = "copy"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        destination: str,
+        prefix: str = "",
+        on_failed_objects: str = "fail",
+        continue_on_error: bool = True,
+        retry_failed: bool | str = False,
+        latest: bool | str = False,
+        quarantine: str = "",
+        plan_only: bool | str = False,
+        workers: int = 0,
+        stall_seconds: float = 300,
+        poll_interval: float = 1.0,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.destination = destination
+        self.prefix = prefix
+        self.on_failed_objects = on_failed_objects
+        self.continue_on_error = continue_on_error
+        self.retry_failed = retry_failed
+        self.latest = latest
+        self.quarantine = quarantine
+        self.plan_only = plan_only
+        self.workers = workers
+        self.stall_seconds = stall_seconds
+        self.poll_interval = poll_interval
+        self.aistore_conn_id = aistore_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+
+    def spec(self, context: Context) -> EtlSpec | None:
+        """Return the ETL to apply; None copies."""
+        return None
+
+    def naming(self, context: Context) -> Naming:
+        """Return how objects are named at the destination."""
+        return Naming()
+
+    def job(self, context: Context) -> BucketJob | InPlaceJob:
+        """Build the engine's job from the rendered arguments.
+
+        Raises OperatorInputError for invalid arguments.
+        """
+        source = Bucket.parse(self.source)
+        check_policy(self.on_failed_objects)
+        hook = AIStoreHook(self.aistore_conn_id)
+        return BucketJob(
+            hook.get_conn(),
+            ledger(self.clickhouse_conn_id),
+            source,
+            Bucket.parse(self.destination),
+            run_id=run_key(context),
+            spec=self.spec(context),
+            naming=self.naming(context),
+            options=self.options(),
+            list_source=self.listing(source),
+            pods=hook.pods,
+        )
+
+    def options(self) -> Options:
+        """Return the job's options. Raises OperatorInputError for arguments that contradict each other."""
+        return Options(
+            prefix=self.prefix,
+            retry_failed=as_bool(self.retry_failed, "retry_failed"),
+            latest=as_bool(self.latest, "latest"),
+            workers=self.workers,
+            continue_on_error=self.continue_on_error,
+            quarantine=Bucket.parse(self.quarantine) if self.quarantine else None,
+        )
+
+    def listing(self, source: Bucket) -> Callable[[], Iterator[StoredObject]] | None:
+        """Return a function that lists the source; None lets AIStore list it."""
+        return None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plan, submit and defer; end at once after a dry run or when there is nothing to do."""
+        with airflow_errors():
+            job = self.job(context)
+            if as_bool(self.plan_only, "plan_only"):
+                plan = job.preview()
+                self.log.info("dry run, nothing was changed: %s", plan)
+                return plan
+            return self._go_on(context, job, job.begin())
+
+    def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        """Continue after a job ended: reconcile, retry what is missing, or finish."""
+        with airflow_errors():
+            self.log.info("job %s: %s", event["job_id"], event["progress"])
+            if event["error"]:
+                self.log.warning("job %s: %s; what it left is done again", event["job_id"], event["error"])
+            job = self.job(context)
+            return self._go_on(context, job, job.advance(State(**state), event["seconds"]))
+
+    def after_delay(self, context: Context, event: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """Continue when the delay before the next attempt is over."""
+        with airflow_errors():
+            return self._go_on(context, self.job(context), State(**state))
+
+    def _go_on(self, context: Context, job: BucketJob | InPlaceJob, state: State) -> dict[str, Any]:
+        while state.phase != "done":
+            if state.not_before > time.time() + self.poll_interval:
+                moment = datetime.fromtimestamp(state.not_before, UTC)
+                self.defer(
+                    trigger=DateTimeTrigger(moment), method_name="after_delay", kwargs={"state": state.to_dict()}
+                )
+            state = job.submit(state)
+            if state.job_id:
+                record_running(
+                    job.ledger, context, self.kind, str(job.source), str(job.destination),
+                    started=state.started, objects=state.pending, job=state.job_id,
+                    aistore_conn_id=self.aistore_conn_id,
+                )  # fmt: skip
+                self.defer(
+                    trigger=AISJobTrigger(
+                        aistore_conn_id=self.aistore_conn_id,
+                        job_id=state.job_id,
+                        started=time.time(),
+                        total=state.pending if state.phase in ("bucket", "objects") else 0,
+                        poll_interval=self.poll_interval,
+                        stall_seconds=self.stall_seconds,
+                        own=not state.waits,
+                        etl_names=job.spec.all_names if job.spec and not job.options.keep_etl else (),
+                    ),
+                    method_name="resume",
+                    kwargs={"state": state.to_dict()},
+                )
+            state = job.advance(state)
+        return finish(self, context, job.ledger, self.kind, job.finish(state), self.on_failed_objects)

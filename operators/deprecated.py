@@ -1,0 +1,92 @@
+"""Arguments of 0.1.0 that still work and warn: docs/versions.md lists them with their replacements."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+from warnings import warn
+
+from storeside.operators.errors import OperatorInputError
+from storeside.operators.movement import MovementOperator
+from storeside.transfer.formats import Csv
+from storeside.transfer.options import ReadOptions, TableOptions
+
+Options = TypeVar("Options", ReadOptions, TableOptions)
+_OURS = ("airflow.", "storeside.operators.")
+
+
+class FlatLoadArguments(MovementOperator):
+    """Accepts the loads' arguments of 0.1.0 and groups them into `ReadOptions` and `TableOptions`.
+
+    They are arguments of a class of their own, because Airflow takes the names for `default_args` and ``partial``
+    from signatures. Raises OperatorInputError if a group is given together with one of its old arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: ReadOptions | None,
+        table_options: TableOptions | None,
+        csv: Mapping[str, Any] | None = None,
+        nested: str | None = None,
+        max_bad_rows: int | None = None,
+        sample_objects: int | None = None,
+        sample_bytes: int | None = None,
+        columns: Mapping[str, str] | None = None,
+        system_columns: Sequence[str] | None = None,
+        engine: str | None = None,
+        order_by: str | None = None,
+        partition_by: str | None = None,
+        ttl: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        reading = {
+            "csv": None if csv is None else Csv(**csv),
+            "nested": nested,
+            "max_bad_rows": max_bad_rows,
+            "sample_objects": sample_objects,
+            "sample_bytes": sample_bytes,
+        }
+        table = {
+            "columns": columns,
+            "system_columns": system_columns,
+            "engine": engine,
+            "order_by": order_by,
+            "partition_by": partition_by,
+            "ttl": ttl,
+        }
+        self.read = self._grouped("read", read, ReadOptions, reading)
+        self.table_options = self._grouped("table_options", table_options, TableOptions, table)
+
+    def _grouped(self, name: str, given: Options | None, group: type[Options], old: Mapping[str, Any]) -> Options:
+        """Return the options of the argument `name`: those given, or those made of the old arguments."""
+        old = {argument: value for argument, value in old.items() if value is not None}
+        if not old:
+            return given or group()
+        fields = ", ".join("csv=Csv(…)" if argument == "csv" else f"{argument}=…" for argument in old)
+        replacement = f"{name}={group.__name__}({fields})"
+        if given is not None:
+            raise OperatorInputError(
+                f"{type(self).__name__} {self.task_id!r} has {name} and, as argument or in default_args,"
+                f" {', '.join(old)}: write {replacement}"
+            )
+        for argument in old:
+            warn_of(type(self), argument, f"use {replacement}")
+        return group(**old)
+
+
+def without_effect(operator: type, kwargs: dict[str, Any], *names: str) -> None:
+    """Remove arguments that the operator always ignored, with a warning for each."""
+    for name in names:
+        if kwargs.pop(name, None) is not None:
+            warn_of(operator, name, "remove it, it has no effect")
+
+
+def warn_of(operator: type, argument: str, remedy: str) -> None:
+    """Warn with DeprecationWarning that an argument is deprecated, at the line that creates the operator."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        level, frame = level + 1, frame.f_back
+    warn(f"{operator.__name__}({argument}=…) is deprecated: {remedy}", DeprecationWarning, stacklevel=level)

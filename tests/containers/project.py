@@ -1,0 +1,122 @@
+"""docker-compose.yaml as a project of its own: other ports, own volumes, own secrets; everything is removed again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from storeside.stack.settings import CHECKOUT, HOST, free_ports
+from tests.containers.engine import Engine, EngineError
+
+BUILD_SECONDS = 3600
+UP_SECONDS = 900
+PROFILES = ("hsds", "demo", "doctor")
+_CAP_SYS_RESOURCE = 24
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project of docker-compose.yaml.
+
+    `ports` has the published port of each service. `secrets` has the variables of `.env`.
+    """
+
+    engine: Engine
+    name: str
+    arguments: tuple[str, ...]
+    ports: Mapping[str, int]
+    secrets: Mapping[str, str]
+
+    def compose(
+        self, *arguments: str, seconds: float = UP_SECONDS, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``docker compose`` on the project; with `check`, raises EngineError if it fails."""
+        return self.engine.docker("compose", *self.arguments, *arguments, seconds=seconds, check=check)
+
+    def up(self, *profiles: str) -> None:
+        """Start the services and wait until they are healthy. Raises EngineError with their logs if one is not."""
+        chosen = [part for profile in profiles for part in ("--profile", profile)]
+        done = self.compose(*chosen, "up", "--wait", "--detach", check=False)
+        if done.returncode:
+            logs = self.compose(*chosen, "logs", "--no-color", "--tail", "30", check=False).stdout
+            raise EngineError(f"docker compose up: {done.stderr[-2000:]}\n{logs[-6000:]}")
+
+    def containers(self) -> dict[str, dict[str, Any]]:
+        """Return what the engine says of each running service's container, by service."""
+        ids = self.compose("ps", "--quiet").stdout.split()
+        if not ids:
+            return {}
+        found = json.loads(self.engine.docker("inspect", *ids).stdout)
+        return {one["Config"]["Labels"]["com.docker.compose.service"]: one for one in found}
+
+    def left(self) -> list[str]:
+        """Return containers, volumes and networks of the project that exist."""
+        label = f"label=com.docker.compose.project={self.name}"
+        return [
+            f"{kind} {name}"
+            for kind, *command in (
+                ("container", "ps", "--all", "--format", "{{.Names}}"),
+                ("volume", "volume", "ls", "--format", "{{.Name}}"),
+                ("network", "network", "ls", "--format", "{{.Name}}"),
+            )
+            for name in self.engine.docker(*command, "--filter", label).stdout.split()
+        ]
+
+    def url(self, service: str) -> str:
+        """Return the base URL of a service's published port."""
+        return f"http://{HOST}:{self.ports[service]}"
+
+
+@contextmanager
+def project(engine: Engine, name: str, folder: Path) -> Iterator[Project]:
+    """Yield a project that is not started; afterwards its containers, volumes and networks are removed."""
+    services = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())["services"]
+    published = [service for service, settings in services.items() if "ports" in settings]
+    ports = dict(zip(published, free_ports(len(published)), strict=True))
+    override = folder / "override.yaml"
+    override.write_text(_override(services, ports))
+    subprocess.run(["make", "-C", folder, "-f", CHECKOUT / "Makefile", ".env"], check=True, capture_output=True)
+    secrets = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
+    cpus = {"STORESIDE_CPUS": str(min(2, os.cpu_count() or 1))}
+    with (folder / ".env").open("a") as env:
+        env.writelines(f"{key}={value}\n" for key, value in cpus.items())
+    arguments = (
+        "--project-name", name, "--project-directory", str(CHECKOUT), "--file", str(CHECKOUT / "docker-compose.yaml"),
+        "--file", str(override), "--env-file", str(folder / ".env"),
+    )  # fmt: skip
+    found = Project(engine, name, arguments, ports, secrets)
+    try:
+        yield found
+    finally:
+        everything = [part for profile in PROFILES for part in ("--profile", profile)]
+        found.compose(*everything, "down", "--volumes", "--remove-orphans", "--timeout", "20", check=False)
+
+
+def _override(services: Mapping[str, Any], ports: Mapping[str, int]) -> str:
+    """Return a file for Compose that publishes other ports, and asks for no limits that this machine cannot set."""
+    lines = ["services:"]
+    for service, settings in services.items():
+        changes = []
+        if service in ports:
+            inner = settings["ports"][0].rpartition(":")[2]
+            changes.append(f'    ports: !override ["{HOST}:{ports[service]}:{inner}"]')
+        if "ulimits" in settings and not _may_raise_limits():
+            changes.append("    ulimits: !reset {}")
+        if changes:
+            lines += [f"  {service}:", *changes]
+    return "\n".join(lines) + "\n"
+
+
+def _may_raise_limits() -> bool:
+    """Tell whether this machine's root has CAP_SYS_RESOURCE, which the engine needs to raise limits."""
+    status = Path("/proc/1/status").read_text()
+    bounding = next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd"))
+    return bool(int(bounding, 16) >> _CAP_SYS_RESOURCE & 1)
