@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.control_plane import unanswering
-from storeside.aistore.errors import said
+from storeside.aistore.errors import AIStoreError, said
 from storeside.doctor.findings import Finding, System
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 # Bits of `features`; see AIStore's cmn/feat/feat.go.
 FEATURES = {"S3-API-via-Root": 1 << 3, "S3-Reverse-Proxy": 1 << 13}
-_LOGIN_REMEDY = "put a token that AIStore's AuthN has issued into the password of the AIStore connection"
+_LOGIN_REMEDY = (
+    "put a token that AIStore's AuthN has issued into the password of the AIStore connection, or set its extra"
+    " authn_url, its login and its password"
+)
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _here = System("AIStore")
 
@@ -51,6 +54,8 @@ def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
     except AISError as e:
         remedy = _LOGIN_REMEDY if e.status_code in _REFUSED else "see its proxies' logs"
         return None, _here.failed("login", said(e), remedy)
+    except AIStoreError as e:  # AuthN refuses the login
+        return None, _here.failed("login", e, _LOGIN_REMEDY)
     except (RequestException, OSError, ValueError) as e:
         remedy = "correct the AIStore connection: host, port and schema of a proxy, and for TLS its extras"
         return None, _here.failed("login", e, remedy)

@@ -23,8 +23,9 @@ class Systems:
     """The systems to examine; None for a system without a connection.
 
     `clickhouse`, `s3`, `sqs` and `aistore` connect when they are called. `source` is the bucket from ClickHouse's
-    point of view; `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs. Without `write` no object is
-    put anywhere. An S3 event may take `event_seconds` to arrive. `secrets` are removed from all findings.
+    point of view; `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs, and `aistore_collection`
+    ClickHouse's collection with a token for it. Without `write` no object is put anywhere. An S3 event may take
+    `event_seconds` to arrive. `secrets` are removed from all findings.
     """
 
     clickhouse: Callable[[], Any] | None = None
@@ -34,6 +35,7 @@ class Systems:
     source: Source | None = None
     queue: str = ""
     aistore_endpoint: str = ""
+    aistore_collection: str = ""
     pods: PodWatch | None = None
     hsds: hsds.Service | None = None
     write: bool = True
@@ -136,4 +138,6 @@ class _Examination:
             if probe is not None and self.clickhouse is not None:
                 endpoint = self.systems.aistore_endpoint or self.systems.aistore().endpoint
                 url = f"{endpoint.rstrip('/')}/{probe.path}"
-                self.found.append(clickhouse.reads_aistore(self.clickhouse, url, probe.content))
+                self.found.append(
+                    clickhouse.reads_aistore(self.clickhouse, url, probe.content, self.systems.aistore_collection)
+                )
