@@ -88,7 +88,7 @@ doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*
 .PHONY: .env
 .env: ## make the secrets of docker-compose.yaml that are not there yet
 	@umask 077; touch $@; python3 -c 'import base64, re, secrets; \
-		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET HSDS_PASSWORD"; \
+		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD CLICKHOUSE_LOADER_PASSWORD CLICKHOUSE_LEDGER_PASSWORD CLICKHOUSE_PAGES_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET HSDS_PASSWORD"; \
 		made = {name: secrets.token_hex(24) for name in names.split()}; \
 		made["AIRFLOW_JWT_SECRET"] = secrets.token_hex(32); \
 		made["AIRFLOW_FERNET_KEY"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(); \
@@ -117,6 +117,11 @@ endif
 .PHONY: compose-test
 compose-test: $(STAMP) ## build the images, run docker-compose.yaml in containers, and remove it; ARGS="-k demo" some of it
 	@$(PYTHON) -m pytest -p no:cacheprovider tests/containers $(ARGS)
+
+.PHONY: coverage
+coverage: $(STAMP) ## lines that the unit tests do not run; ARGS="tests/integration -k events" other tests
+	@$(PYTHON) -m coverage run -m pytest $(or $(ARGS),tests/unit)
+	@$(PYTHON) -m coverage report
 
 .PHONY: chaos
 chaos: $(STAMP) ## tests that kill nodes and servers, then 300 faults over 20,000 objects; ARGS="--faults 30 --objects 2000"

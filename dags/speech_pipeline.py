@@ -75,6 +75,14 @@ PARAMS = {
         section="Audio",
         description="1 mono, 2 stereo; more if the codec allows it",
     ),
+    "keep_extension": Param(
+        False,
+        type="boolean",
+        title="Keep extension",
+        section="Audio",
+        description="a.flac becomes a.flac.wav and not a.wav: for buckets with recordings of the same name in several"
+        " formats, such as a.flac and a.wav",
+    ),
     "communication": Param(
         "ws",
         type="string",
@@ -147,6 +155,7 @@ only new and changed recordings. What failed, and why:
         codec="{{ params.codec }}",
         sample_rate="{{ params.sample_rate }}",
         channels="{{ params.channels }}",
+        keep_extension="{{ params.keep_extension }}",
         communication="{{ params.communication }}",
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",

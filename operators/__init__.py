@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
     from storeside.transfer.formats import Csv as Csv
     from storeside.transfer.keys import Expression as Expression
+    from storeside.transfer.options import LoadLimits as LoadLimits
     from storeside.transfer.options import ReadOptions as ReadOptions
     from storeside.transfer.options import TableOptions as TableOptions
 
@@ -84,7 +85,7 @@ _NAMES = {
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "transfer.formats": ("Csv",),
     "transfer.keys": ("Expression",),
-    "transfer.options": ("ReadOptions", "TableOptions"),
+    "transfer.options": ("LoadLimits", "ReadOptions", "TableOptions"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -219,6 +219,8 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
     :param duration_seconds: maximum seconds of audio; leave out the rest
     :param trim_silence_dbfs: remove leading and trailing audio that is quieter than this
     :param loudness_lufs: integrated loudness (EBU R 128) of the results
+    :param keep_extension: name the result of ``a.flac`` ``a.flac.wav`` and not ``a.wav``, so that recordings whose
+        names differ only in their extensions have different results
     :param facts: URI of a bucket for the facts about the results. The same pass writes them, and
         `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
         ``transformer_endpoint``. An object whose facts cannot be stored fails. An object that was transcoded without
@@ -239,6 +241,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         duration_seconds: float | str | None = None,
         trim_silence_dbfs: float | str | None = None,
         loudness_lufs: float | str | None = None,
+        keep_extension: bool | str = False,
         facts: str = "",
         **kwargs: Any,
     ) -> None:
@@ -252,6 +255,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.duration_seconds = duration_seconds
         self.trim_silence_dbfs = trim_silence_dbfs
         self.loudness_lufs = loudness_lufs
+        self.keep_extension = keep_extension
         self.facts = facts
 
     def audio(self) -> AudioFormat:

@@ -13,11 +13,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.operators.deprecated import FlatLoadArguments
 from storeside.operators.errors import airflow_errors
-from storeside.operators.hooks.transfer import clickhouse_client, clients, ledger_connection, source
+from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection, source
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
-from storeside.transfer.options import Batches
+from storeside.transfer.options import Batches, LoadLimits
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
@@ -44,6 +44,7 @@ class LoadOperator(FlatLoadArguments):
     :param read: `ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples
     :param table_options: `TableOptions`: how a new table is created, types of columns, system columns
     :param batch_bytes: bytes of objects in one batch, which is loaded and published together
+    :param limits: `LoadLimits`: what one object may cost; an object that exceeds a limit fails alone
     :param aws_conn_id: connection to S3. Its extras may tell ClickHouse how to reach S3: ``clickhouse_collection`` is
         a named collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint when it differs
         from the worker's. Without a collection ClickHouse uses its own environment or role. With
@@ -79,6 +80,7 @@ class LoadOperator(FlatLoadArguments):
         read: ReadOptions | None = None,
         table_options: TableOptions | None = None,
         batch_bytes: int = 1 << 30,
+        limits: LoadLimits | None = None,
         deferrable: bool = True,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
@@ -95,6 +97,7 @@ class LoadOperator(FlatLoadArguments):
         self.on_overwrite = on_overwrite
         self.on_failed_objects = on_failed_objects
         self.batch_bytes = batch_bytes
+        self.limits = limits or LoadLimits()
         self.deferrable = deferrable
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
@@ -121,6 +124,7 @@ class LoadOperator(FlatLoadArguments):
             read=self.read,
             table_options=self.table_options,
             batches=Batches(bytes=self.batch_bytes),
+            limits=self.limits,
             **more,
         )
 
@@ -196,7 +200,7 @@ class S3ToClickHouseOperator(LoadOperator):
             )
             self._transfer = Transfer(
                 request, *clients(aws, clickhouse), run_key(context),
-                ledger=clickhouse_client(ledger_connection(clickhouse)),
+                ledger=ledger_client(ledger_connection(clickhouse), clickhouse),
             )  # fmt: skip
             prepared = self._transfer.prepare()
             if prepared.planned:

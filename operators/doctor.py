@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
+from storeside.doctor.connections import roles_of
 from storeside.doctor.findings import Finding
 from storeside.operators.deferring import DeferringOperator
 from storeside.operators.errors import airflow_errors
@@ -63,6 +64,9 @@ class CheckConnectionsOperator(DeferringOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Check from the worker, or defer to the triggerer."""
         connections = {system: conn_id for system, conn_id in self._ids().items() if self._is_there(conn_id)}
+        if house := connections.get("clickhouse"):
+            named = roles_of(BaseHook.get_connection(house).extra_dejson)
+            connections |= {role: conn_id for role, conn_id in named.items() if self._is_there(conn_id)}
         with airflow_errors():
             write = as_bool(self.write, "write")
         if self.where == "triggerer":

@@ -62,10 +62,15 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "queue": lambda text: iter([("queues", text)]),
     "domain": lambda text: iter([("domains", text)]),
 }
+# Kinds whose values are names of a list. A backend may have a connection, too, and its field, an array, would offer
+# nothing but the suggestions.
 _SUGGESTED: Final = {
-    "bucket": "buckets", "s3 bucket": "buckets", "backend": "buckets", "connection": "connections",
-    "queue": "queues", "domain": "domains",
-}  # fmt: skip
+    "bucket": "buckets",
+    "s3 bucket": "buckets",
+    "connection": "connections",
+    "queue": "queues",
+    "domain": "domains",
+}
 
 
 def form_choices(kind: str) -> dict[str, Any]:

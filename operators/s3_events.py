@@ -16,7 +16,13 @@ from storeside.operators.clickhouse import LoadOperator
 from storeside.operators.deprecated import without_effect
 from storeside.operators.errors import airflow_errors
 from storeside.operators.forms import FormOperator
-from storeside.operators.hooks.transfer import clickhouse_client, clients, ledger_connection, sqs_client
+from storeside.operators.hooks.transfer import (
+    clickhouse_client,
+    clients,
+    ledger_client,
+    ledger_connection,
+    sqs_client,
+)
 from storeside.operators.links import QueuePageLink
 from storeside.operators.shared import as_bool, as_list, as_number, ledger, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
@@ -106,7 +112,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
             queue = Queue.find(sqs_client(aws), self.sqs_queue)
             load = EventLoad(
                 queue, request, *clients(aws, clickhouse), run_key(context), limits,
-                clickhouse_client(ledger_connection(clickhouse)),
+                ledger_client(ledger_connection(clickhouse), clickhouse),
             )  # fmt: skip
             batches = batches_of(context, queue)
             self._record_running(context, "events", time.time(), self.table)

@@ -67,7 +67,7 @@ class Mailbox(Loading):
 
     def send(self, *records: dict[str, Any], group: str = "") -> None:
         """Send a message with these records, whatever the bucket contains."""
-        fifo = {"MessageGroupId": group, "MessageDeduplicationId": uuid.uuid4().hex} if group else {}
+        fifo: Any = {"MessageGroupId": group, "MessageDeduplicationId": uuid.uuid4().hex} if group else {}
         self.sqs.send_message(QueueUrl=self.url, MessageBody=json.dumps({"Records": records}), **fifo)
 
     def record(self, key: str, event: str = "ObjectCreated:Put", etag: str = "", **more: Any) -> dict[str, Any]:

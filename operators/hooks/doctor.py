@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.cluster import cluster_of
@@ -32,8 +33,9 @@ def look(connections: Mapping[str, Connection], bucket: str, queue: str, *, writ
     made: dict[str, Any] = {}
     if aws := connections.get("aws"):
         made |= {"s3": lambda: s3_client(aws), "sqs": lambda: sqs_client(aws)}
-    if house := connections.get("clickhouse"):
-        made["clickhouse"] = lambda: clickhouse_client(house)
+    for role in ("clickhouse", "ledger", "pages"):
+        if role in connections:
+            made[role] = partial(clickhouse_client, connections[role])
     if store := connections.get("aistore"):
         made["aistore"] = lambda: cluster_of(store)
     return examine(systems(plain, bucket, queue=queue, write=write, **made))

@@ -42,6 +42,11 @@ async def ledger_connection_async(clickhouse: Connection) -> Connection:
     return clickhouse if conn_id == clickhouse.conn_id else await BaseHook.aget_connection(conn_id)
 
 
+def ledger_client(ledger: Connection, clickhouse: Connection) -> Any:
+    """Return a client of the connection for Storeside's tables; None if it is the one for loads."""
+    return None if ledger.conn_id == clickhouse.conn_id else clickhouse_client(ledger)
+
+
 def s3_client(connection: Connection) -> Any:
     """Return an S3 client."""
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook

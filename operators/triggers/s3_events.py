@@ -10,7 +10,13 @@ from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from storeside.errors import StoresideError
-from storeside.operators.hooks.transfer import clickhouse_client, clients, ledger_connection_async, sqs_client
+from storeside.operators.hooks.transfer import (
+    clickhouse_client,
+    clients,
+    ledger_client,
+    ledger_connection_async,
+    sqs_client,
+)
 from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 if TYPE_CHECKING:
@@ -63,7 +69,7 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
             *clients(aws, clickhouse),
             self.arguments["run_id"],
             Limits(**self.arguments["limits"]),
-            clickhouse_client(ledger),
+            ledger_client(ledger, clickhouse),
         )
 
     def work(self, engine: Any) -> Any:

@@ -57,6 +57,20 @@ def may_run(user: GetUserDep, dag: str | None = None) -> bool:
     )
 
 
+def may_read_runs(user: GetUserDep, dag: str) -> bool:
+    """Tell whether the visitor may read the states of a DAG's runs and tasks."""
+    return _may_get(user, dag, DagAccessEntity.RUN) and _may_get(user, dag, DagAccessEntity.TASK_INSTANCE)
+
+
+def may_read_logs(user: GetUserDep, dag: str) -> bool:
+    """Tell whether the visitor may read the logs of a DAG's tasks."""
+    return _may_get(user, dag, DagAccessEntity.TASK_LOGS)
+
+
+def _may_get(user: Any, dag: str, entity: DagAccessEntity) -> bool:
+    return get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=_details(dag), user=user)
+
+
 def may_stop(user: GetUserDep, dag: str) -> bool:
     """Tell whether the visitor may set states of a DAG's tasks."""
     return get_auth_manager().is_authorized_dag(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as AnyHTTPException
@@ -74,6 +75,23 @@ def refused(request: Request, error: HTTPException) -> Response:
     said = "Sign in to Airflow first." if error.status_code == 401 else str(error.detail)
     answer = render(request, "error.html", code=error.status_code, title="Not possible", said=said)
     answer.headers.update(error.headers or {})
+    return answer
+
+
+@app.exception_handler(RequestValidationError)
+def incomplete(request: Request, error: RequestValidationError) -> Response:
+    """Name the missing or invalid parts of the address or form."""
+    names = ", ".join(sorted({str(each["loc"][-1]) for each in error.errors()}))
+    said = f"The address or form lacks a valid value for: {names}. Open the page from a link in another page."
+    return render(request, "error.html", code=400, title="Not possible", said=said)
+
+
+@app.exception_handler(Exception)
+def broken(request: Request, error: Exception) -> Response:
+    """Admit an error of our own; Starlette writes it to the API server's log."""
+    said = "This page has a fault of its own. The log of Airflow's API server has the details."
+    answer = render(request, "error.html", code=500, title="Not possible", said=said)
+    answer.headers.update(HEADERS)  # the middleware that adds them does not see this response
     return answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from storeside.pages.objects import Place, is_known, media_type
 from storeside.plugins.pages.access import TablesDep
 from storeside.plugins.pages.connections import aistore
 
+log = logging.getLogger(__name__)
 router = APIRouter()
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _CHUNK = 256 * 1024
@@ -31,7 +33,10 @@ def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Res
         handle = Bucket.parse(bucket).handle(aistore(patient=True)).object(object)
         length = int(handle.head().size)
     except AISError as e:
-        raise HTTPException(404, f"AIStore does not have it: {e.message[:200]}") from e
+        log.warning("AIStore did not return %s/%s: %s", bucket, object, e)
+        raise HTTPException(
+            404, "AIStore does not have this object any more, or cannot return it at the moment"
+        ) from e
     headers = {
         "Accept-Ranges": "bytes",
         "Content-Encoding": "identity",  # otherwise Airflow compresses it, which breaks ranges

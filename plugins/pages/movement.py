@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Request, Response
-from sqlalchemy import select, tuple_
 
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.pages import charts, datapath
 from storeside.pages import movement as movements
 from storeside.pages.movement import Movement, Progress
-from storeside.pages.tables import Tables, UnavailableError
-from storeside.plugins.pages.access import TablesDep, may_run, may_stop
+from storeside.pages.tables import DeniedError, Tables, UnavailableError
+from storeside.plugins.pages import tasks
+from storeside.plugins.pages.access import TablesDep, may_read_logs, may_read_runs, may_run, may_stop
 from storeside.plugins.pages.connections import aistore
 from storeside.plugins.pages.instances import instance
 from storeside.plugins.pages.render import render
+from storeside.plugins.pages.tasks import Run, Task
 
+log = logging.getLogger(__name__)
 router = APIRouter()
-# States of task instances that have ended.
-_OVER = frozenset({"success", "failed", "removed", "skipped", "upstream_failed"})
 # Maximum number of "running" rows to ask Airflow about, and of running movements shown with progress, newest first.
 _MOST_RUNNING, _MOST_SHOWN = 200, 20
+# Maximum number of failed tasks of a run whose errors the page shows: the browser reads their logs.
+_MOST_ERRORS = 3
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,14 @@ def overview(
     """Show running and finished movements, newest first."""
     chosen = movements.Filter(dag, place, kind, state)
     history, page = movements.throughput(tables, dag), movements.movements(tables, chosen, before)
+    known = tasks.states(page.rows)
+    unfiltered = not (place or kind or state or before)
+    failed = tasks.failed_runs(movements.dags(tables), dag, tables.dags) if unfiltered else []
     return render(
         request, "movement.html", title="Data movement", chosen=chosen, before=before,
         kinds=["", *movements.kinds(tables)], states=movements.STATES,
-        now=_now(tables, user, chosen), page=page, state_of=partial(_state, _under_way(page.rows)),
+        now=_now(tables, user, chosen), page=page, state_of=partial(_state, known),
+        failed_runs=[one for one in failed if may_read_runs(user, one.dag)],
         lines=[
             charts.line("objects/s", "", [(row["at"], row["objects_per_second"]) for row in history]),
             charts.line("MB/s read", "", [(row["at"], row["bytes_per_second"] / 1e6) for row in history]),
@@ -88,12 +93,16 @@ def run(
     request: Request, tables: TablesDep, user: GetUserDep, dag: str, run: str,
     task: str = "", map_index: str = "", status: str = "", after: str = "",
 ) -> Response:  # fmt: skip
-    """Show one run: its stages, its data flow, and the objects of one stage."""
-    if not tables.may_read(dag):
-        raise HTTPException(403, "you may not read this DAG")
+    """Show one run: its tasks, its data flow, and the objects of one stage."""
+    if not tables.may_read(dag) or not may_read_runs(user, dag):
+        raise HTTPException(403, "you may not read this DAG, or its runs and tasks")
     run_id = f"{dag}/{run}"
-    stages = movements.stages(tables, run_id)
-    moving = [stage for stage in stages if stage.destination]
+    stages, found = movements.stages(tables, run_id), tasks.run_of(dag, run)
+    if found is None and not stages:
+        raise HTTPException(
+            404, f"Airflow has no run {run!r} of the DAG {dag!r}, and Storeside has recorded nothing of one"
+        )
+    rows, moving = _rows(found, stages), [stage for stage in stages if stage.destination]
     # the requested stage, or one of the same task; otherwise the first with failures, or the last
     name = f"{task}[{map_index}]" if map_index.isdecimal() else task  # Airflow leaves {MAP_INDEX} if there is none
     asked = [stage for stage in moving if stage.task_id == name]
@@ -101,29 +110,73 @@ def run(
     stage = next(iter([*asked, *[s for s in moving if s.failed], *reversed(moving)]), None)
     return render(
         request, "run.html", title="Run", dag=dag, run=run, run_id=run_id, stages=stages, stage=stage, status=status,
-        moving=moving, timings=_timings(stages),
+        moving=moving, rows=rows, found=found, most_errors=_MOST_ERRORS,
+        failed=[row for row in rows if row.task and row.task.state == "failed"],
+        later=movements.later_runs(tables, stage) if stage else [], may_read_logs=may_read_logs(user, dag),
         picture=datapath.data_path(stages, movements.published(tables, run_id)),
         now=_now(tables, user, movements.Filter(), run_id),
         page=movements.outcomes(tables, stage, status, after) if stage else None,
-        rejected=movements.rejected_rows(tables, stage) if stage else [],
+        rejected=_rejected(tables, stage),
         may_run=may_run(user, dag), may_stop=may_stop(user, dag),
     )  # fmt: skip
 
 
-def _timings(stages: Sequence[Movement]) -> list[dict[str, Any]]:
-    """Return when each stage began and how long it took, as parts of the whole run."""
-    if not stages:
-        return []
-    first = min(stage.started for stage in stages)
-    whole = max(max(stage.started + stage.seconds for stage in stages) - first, 0.001)
+def _rejected(tables: Tables, stage: Movement | None) -> list[dict[str, Any]] | None:
+    """Return the first rejected rows of a load; None if the pages' ClickHouse user may not read them."""
+    try:
+        return movements.rejected_rows(tables, stage) if stage else []
+    except DeniedError:
+        return None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task of a run: what Airflow knows, what was recorded, and when, as parts of the time of the whole run."""
+
+    name: str
+    state: str
+    task: Task | None
+    stage: Movement | None
+    start: float = 0.0
+    length: float = 0.0
+    work: float = 0.0
+
+    @property
+    def began(self) -> float:
+        """The time when it began; 0 if it has not."""
+        return self.stage.started if self.stage else self.task.started if self.task else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.stage.seconds if self.stage else self.task.seconds if self.task else 0.0
+
+
+def _rows(run: Run | None, stages: Sequence[Movement]) -> list[Row]:
+    """Return the tasks of a run with their movements, and movements whose tasks Airflow no longer has."""
+    recorded, known = {stage.task_id: stage for stage in stages}, {task.name for task in run.tasks} if run else set()
+    rows = [
+        Row(task.name, tasks.shown_state(recorded.get(task.name), task.state), task, recorded.get(task.name))
+        for task in (run.tasks if run else ())
+    ]
+    gone = [stage for stage in stages if stage.task_id not in known]
+    states = tasks.states(gone) if run and len(known) < run.count else {}
+    rows += [Row(s.task_id, tasks.shown_state(s, states.get(_row(s), "")), None, s) for s in gone]
+    begun = [row for row in rows if row.began]
+    if not begun:
+        return rows
+    first = min(row.began for row in begun)
+    whole = max(max(row.began + row.seconds for row in begun) - first, 0.001)
     return [
-        {
-            "stage": stage,
-            "start": (stage.started - first) / whole,
-            "length": max(stage.seconds / whole, 0.004),
-            "work": stage.job_seconds / whole,
-        }
-        for stage in stages
+        replace(
+            row,
+            start=(row.began - first) / whole,
+            length=max(row.seconds / whole, 0.004),
+            work=row.stage.job_seconds / whole if row.stage else 0.0,
+        )
+        if row.began
+        else row
+        for row in rows
     ]
 
 
@@ -149,12 +202,16 @@ def _progress(tables: Tables, client_of: Callable[[str], Any], movement: Movemen
     conn_id = str(movement.detail.get("aistore_conn_id") or AIStoreHook.default_conn_name)
     try:
         return movements.job_progress(client_of(conn_id), movement)
-    except (UnavailableError, OSError) as e:  # OSError: certificate files that are missing here
-        return Progress(
-            objects_total=int(movement.detail.get("objects", 0)),
-            seconds=time.time() - movement.started,
-            phase=f"its progress is not known: {e}",
-        )
+    except UnavailableError as e:
+        reason = str(e)
+    except OSError as e:
+        log.warning("the connection %s cannot be used: %s", conn_id, e)
+        reason = f"a file that the connection {conn_id} names is missing on the machine of Airflow's API server"
+    return Progress(
+        objects_total=int(movement.detail.get("objects", 0)),
+        seconds=time.time() - movement.started,
+        phase=f"its progress is not known: {reason}",
+    )
 
 
 def _row(movement: Movement) -> tuple[str, str]:
@@ -164,15 +221,10 @@ def _row(movement: Movement) -> tuple[str, str]:
 
 def _under_way(found: Sequence[Movement]) -> dict[tuple[str, str], str]:
     """Return Airflow's states of movements that run by both their rows and Airflow; dead tasks leave their rows."""
-    rows = {(m.dag_id, m.run, *instance(m.task_id)): _row(m) for m in found if m.state == "running"}
-    if not rows:
-        return {}
-    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
-    with create_session() as session:
-        known = session.execute(select(*columns, TaskInstance.state).where(tuple_(*columns).in_(list(rows)))).all()
-    return {rows[dag, run, task, index]: str(s or "queued") for dag, run, task, index, s in known if s not in _OVER}
+    known = tasks.states([m for m in found if m.state == "running"])
+    return {row: state for row, state in known.items() if state not in tasks.OVER}
 
 
-def _state(under_way: dict[tuple[str, str], str], movement: Movement) -> str:
-    """Return the state to show for a movement; if only its row says "running", it was interrupted."""
-    return "cut off" if movement.state == "running" and _row(movement) not in under_way else movement.state
+def _state(known: dict[tuple[str, str], str], movement: Movement) -> str:
+    """Return the state to show for a movement."""
+    return tasks.shown_state(movement, known.get(_row(movement), ""))

@@ -40,7 +40,11 @@ def size(count: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number with its significant digits."""
+    """Write a number with its significant digits, and never with an exponent."""
+    if not math.isfinite(value):
+        return "unknown"
+    if 0 < abs(value) < 0.001:
+        return "< 0.001" if value > 0 else "> -0.001"
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

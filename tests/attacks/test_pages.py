@@ -60,7 +60,7 @@ def rights(monkeypatch: pytest.MonkeyPatch, clickhouse: Any, sqs_client: Any) ->
     monkeypatch.setattr(access, "get_auth_manager", lambda: found)
     monkeypatch.setattr(access, "create_session", session)
     monkeypatch.setattr(access, "Team", SimpleNamespace(get_all_team_names=set))
-    monkeypatch.setattr(access.DagModel, "get_team_name", lambda _: None)
+    monkeypatch.setattr("storeside.plugins.pages.access.DagModel.get_team_name", lambda _: None)
     monkeypatch.setattr(access, "clickhouse", lambda: clickhouse)
     monkeypatch.setattr("storeside.plugins.pages.queues.sqs", lambda: sqs_client)
     monkeypatch.setitem(app.dependency_overrides, get_user, lambda: SimpleNamespace(get_id=lambda: "ada"))

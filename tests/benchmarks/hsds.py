@@ -239,7 +239,8 @@ def export_it(server: dict[str, str], export: dict[str, Any], s3: list[str]) -> 
 
     hsds_client, wanted = Client(Server(**server)), Export(**export)
     assert hsds_client.dataset(wanted.domain, wanted.path).dtype  # loads what h5pyd's import has loaded above
-    report = Exporter(hsds_client, client("s3", *s3), wanted, "bench").run()
+    endpoint, key, secret = s3
+    report = Exporter(hsds_client, client("s3", endpoint, key, secret), wanted, "bench").run()
     return {"seconds": report.seconds, "peak_mb": peak_mb("self")}
 
 

@@ -109,7 +109,7 @@ def questions(tables: Tables, count: int) -> dict[str, Callable[[], Any]]:
     """Return the questions; each gives something true."""
     one = f"speech/8/recording-{8:09}"
     stage = Movement(
-        "d/7", "d", "t", "transform", "ais://in", "ais://out", "done", 0, 0, 1, 0, 0, 0, 1.0, 1.0, time.time()
+        "d/7", "t", "transform", "ais://in", "ais://out", "done", 0, 0, 1, 0, 0, 0, 1.0, 1.0, time.time()
     )
     middle = write_cursor(("ais://in", "ais://out", "speech/5"))
     return {

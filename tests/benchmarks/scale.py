@@ -25,6 +25,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from storeside.sql.answers import first_row
 from storeside.stack import airflow, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack, default_folder
@@ -164,7 +165,7 @@ def stream(gigabytes: float) -> None:
             before = server.begin()
             run = server.ours(do="load", keys=[big_object.KEY], form="csv", table=table, loader="push")
             cpu, peak = server.end(before)
-            found = server.client.query(f"SELECT count(), sum(n), max(length(word)) FROM {table}").first_row
+            found = first_row(server.client.query(f"SELECT count(), sum(n), max(length(word)) FROM {table}"))
     if tuple(found) != (rows, big_object.total(rows), len(big_object.WORD)):
         sys.exit(f"error: {found} are the rows, their sum and longest word instead of {rows}")
     print(f"{size / 1e9:.1f} GB of CSV, {rows:,} rows, each there once, in {run.seconds:.0f} s\n")

@@ -63,7 +63,7 @@ def compare(store: Store, rounds: int, small: int) -> tuple[float, float, float]
     print(f"{store.endpoint.split()[0]}, tuned:")
     profiles = {}
     for direction in ("put", "get"):
-        found = Tuner(store, seconds=40).sweep(direction)  # type: ignore[arg-type]
+        found = Tuner(store, seconds=40).sweep(direction)
         profiles[direction] = recommend(found)
         print("".join(f"  {one}\n" for one in found), end="")
     samples = Samples(store.limits)

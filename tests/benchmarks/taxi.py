@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -227,7 +228,7 @@ class Bucket:
         if self._missing(keys, prefix):
             for number, key in enumerate(keys):
                 table = trips((rows + number) // 5, seed=100 + number, month=f"2022-{number + 1:02}")
-                self._write(key, lambda file, table=table: _write(table, "parquet", file))
+                self._write(key, partial(_write, table, "parquet"))
         return self._objects(prefix, "parquet", keys, rows)
 
     def large(self, rows: int = LARGE_ROWS) -> Objects:
@@ -248,7 +249,7 @@ class Bucket:
                 table = trips(each * 1000, seed=1000 + begin)
                 for number, key in enumerate(keys[begin : begin + 1000]):
                     part = table.slice(number * each, each)
-                    self._write(key, lambda file, part=part: _write(part, form, file))
+                    self._write(key, partial(_write, part, form))
         return self._objects(prefix, form, keys, each * count)
 
     def _missing(self, keys: list[str], prefix: str) -> bool:

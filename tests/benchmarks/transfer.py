@@ -186,11 +186,11 @@ class Server:
             self.client.command(f"DROP TABLE IF EXISTS {table} SYNC")
 
     def _verify(self, objects: Objects, table: str, loader: str, check: bool) -> None:
-        rows = int(self.client.command(f"SELECT count() FROM {table}"))
+        rows = int(str(self.client.command(f"SELECT count() FROM {table}")))
         if rows != objects.rows:
             sys.exit(f"error: {loader} loaded {rows} rows of {objects.rows} from {objects.prefix}")
         if check:
-            content = int(self.client.command(f"SELECT sum(cityHash64(*)) FROM {table}"))
+            content = int(str(self.client.command(f"SELECT sum(cityHash64(*)) FROM {table}")))
             if content != self._content.setdefault(objects.prefix, content):
                 sys.exit(f"error: {loader} loaded other values from {objects.prefix} than the one before it")
 
@@ -219,7 +219,7 @@ def serve(folder: Path, s3: S3, *more: S3) -> Iterator[Server]:
         }
         for one in (s3, *more)
     }
-    config = Config(str(folder / "clickhouse"), http, tcp, password, MEMORY_RATIO, collections)
+    config = Config(str(folder / "clickhouse"), http, tcp, password, MEMORY_RATIO, collections=collections)
     path = folder / "launcher.json"
     path.touch(mode=0o600)
     path.write_text(json.dumps(asdict(config)))
@@ -339,11 +339,11 @@ def report(found: Mapping[str, Figures], rounds: int) -> int:
     for name, rows, seconds in ELSEWHERE:
         print(f"| {name}; not rerun here | {rows:,} | {seconds} | {rows / seconds:,.0f} | | | | | |")
     print()
-    figures = ratios(found)
-    lines = missed({name: value for name, (value, _) in figures.items()})
+    compared = ratios(found)
+    lines = missed({name: value for name, (value, _) in compared.items()})
     for line in lines:
         print(line)
-    for name, (value, unit) in figures.items():
+    for name, (value, unit) in compared.items():
         bench(f"transfer.{name}", value, unit)
     return int(bool(lines))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -387,6 +388,37 @@ def failed(site: Site, kind: str, **detail: Any) -> str:
     }  # fmt: skip
     Ledger(site.clickhouse).record_run(row)
     return site.url("run", dag="pages", run=run)
+
+
+def test_a_run_that_failed_before_it_moved_data_shows_its_error_and_its_log(site: Site, tab: Page) -> None:
+    until(lambda: any(dag["dag_id"] == "ingest" for dag in site.api.get("dags")["dags"]), 90, "DAG")
+    site.api.request("PATCH", "dags/ingest", json={"is_paused": False})
+    run = site.api.trigger("ingest", {"source": "s3://payroll", "way": "worker"})
+    assert site.api.wait("ingest", run, 100)["state"] == "failed"
+    tab.goto(site.url("movement"))
+    tab.locator(".failed-runs").get_by_text(run).wait_for()
+    tab.locator(".failed-runs li", has_text=run).get_by_role("link").click()
+    tab.locator(".sub .state.failed").wait_for()
+    error = tab.locator("section.error")
+    error.get_by_text("AirflowFailException: source names 's3://payroll'").wait_for()
+    assert "before it recorded a movement of data" in error.inner_text()
+    assert "up to date" not in tab.inner_text("main")
+    tasks = tab.get_by_role("region", name="Tasks").locator("tbody tr")
+    found = {row.split("\t")[0]: row.split("\t")[1] for row in tasks.all_inner_texts()}
+    assert found == {"copy": "skipped", "prefetch": "skipped", "copy_through_worker": "failed"}
+    for size in (DESK, PHONE):
+        tab.set_viewport_size(size)  # type: ignore[arg-type]
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
+        if folder := os.environ.get("STORESIDE_SCREENSHOTS"):
+            tab.screenshot(path=f"{folder}/failed-run-{size['width']}.png", full_page=True)
+    error.get_by_role("link", name="its log").click()
+    tab.wait_for_url("**/tasks/copy_through_worker?try_number=1*")
+
+
+def test_a_run_that_does_not_exist_is_not_an_empty_one(site: Site) -> None:
+    unknown = site.get("run", dag=DAG, run="no such run")
+    assert unknown.status_code == 404
+    assert "Airflow has no run" in unknown.text
 
 
 def test_the_task_of_a_dag_that_has_no_such_parameter_is_cleared(site: Site, tab: Page) -> None:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from storeside.stack.demo import RECORDINGS
 
@@ -44,6 +45,7 @@ def seeds() -> dict[str, bytes]:
 def _encoded(muxer: str, encoder: str, rate: int, layout: str) -> bytes:
     import av
 
+    stream: Any
     out = io.BytesIO()
     source = av.open(str(min(RECORDINGS.glob("*.flac"))))
     with source, av.open(out, "w", format=muxer, options={"fflags": "+bitexact"}) as target:

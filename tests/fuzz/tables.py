@@ -68,7 +68,7 @@ def read_parquet(content: bytes, _: random.Random) -> None:
     """Read columns and rows as a push does."""
     held = Held("a.parquet", content)
     with contextlib.suppress(LoadObjectError):
-        objects.facts(held)
+        objects.ParquetObject(held).facts()
         schema, batches = objects.row_groups(held)
         for n, _piece in enumerate(push._arrow_stream(schema, batches)):
             if n == 100:
@@ -104,7 +104,7 @@ def read_text(content: bytes, rng: random.Random) -> None:
         held.sample(_SAMPLE)
     for name in ("csv", "jsonl"):
         with contextlib.suppress(LoadObjectError):
-            for n, _record in enumerate(records(held.plain(), Format(name))):  # type: ignore[arg-type]
+            for n, _record in enumerate(records(held.plain(), Format(name))):
                 if n == 10_000:
                     break
 

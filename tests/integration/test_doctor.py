@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -144,7 +145,7 @@ def test_a_watcher_of_the_queue_may_take_the_event(
             assert watch.step() is None, "no run is started for it"
     assert not failed(findings)
     (finding,) = [f for f in findings if f.check == "event of the probe"]
-    assert "whoever watches the queue has taken it" in finding.found
+    assert "a consumer of the queue has taken it" in finding.found
 
 
 def test_nothing_is_put_when_nothing_may_be(
@@ -158,6 +159,43 @@ def test_nothing_is_put_when_nothing_may_be(
     assert "Messages" not in sqs_client.receive_message(QueueUrl=url)
 
 
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port that accepts connections and never answers."""
+    with socket.create_server((HOST, 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_server_that_never_answers_is_given_up_and_the_others_are_looked_at(
+    doctor: Callable[..., list[Finding]], silent: int
+) -> None:
+    hung = {"endpoint_url": f"http://{HOST}:{silent}"}
+    began = time.monotonic()
+    findings = doctor(
+        changes={
+            "CLICKHOUSE_DEFAULT": {"host": HOST, "port": silent},
+            "AWS_DEFAULT": {"extra": hung},
+            "AISTORE_DEFAULT": {"host": HOST, "port": silent},
+        },
+        check_seconds=4.0,
+    )
+    assert time.monotonic() - began < 25
+    wrong = failed(findings)
+    assert set(wrong) == {"ClickHouse login", "SQS attributes", "S3 list", "AIStore login"}
+    for finding in wrong.values():
+        assert finding.found == "no answer within 4 s"
+        assert "no firewall or security group drops the packets" in finding.remedy
+    assert any(f.system == "Kubernetes" and f.state == "ok" for f in findings)
+
+
+def test_a_check_that_hangs_later_is_named_by_the_one_before(
+    doctor: Callable[..., list[Finding]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clickhouse, "_use_databases", lambda client: client.command("SELECT sleep(3)"))
+    finding = failed(doctor(("clickhouse",), check_seconds=1.0))["ClickHouse after settings"]
+    assert finding.found == "no answer within 1 s"
+
+
 # ClickHouse
 
 
@@ -168,6 +206,7 @@ def test_nothing_is_put_when_nothing_may_be(
         ({"port": 1}, "Connection refused", "correct host and port"),
         ({"host": "nowhere.invalid"}, "nowhere.invalid", "correct host and port"),
         ({"schema": "nope"}, "Database nope does not exist", "leave the schema"),
+        ({"extra": {"secure": True}}, "WRONG_VERSION_NUMBER", "the server speaks no TLS at this port"),
     ],
 )
 def test_clickhouse_does_not_let_in(
@@ -188,11 +227,52 @@ def test_clickhouse_allows_nothing(doctor: Callable[..., list[Finding]], stack: 
             password=stack.secrets["clickhouse"], settings={"readonly": "2"},
         )  # fmt: skip
 
-    finding = failed(doctor(("clickhouse",), clickhouse=read_only))["ClickHouse databases"]
+    one_user = {"clickhouse": read_only, "ledger": None, "pages": None}
+    finding = failed(doctor(("clickhouse",), **one_user))["ClickHouse databases"]
     assert "readonly mode" in finding.found
     assert finding.remedy.startswith(
         "GRANT SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE ON storeside.* TO "
     )
+
+
+def test_each_user_of_clickhouse_is_restricted(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
+    """What the embedded stack creates passes; a user with all rights in the place of any other fails."""
+    findings = {f.check: f for f in doctor(("clickhouse",))}
+    roles = ("loads", "ledger", "pages")
+    assert {findings[f"limits of {role}"].state for role in roles} == {"ok"}
+
+    def everything() -> Any:
+        return clickhouse_connect.get_client(
+            host=HOST, port=stack.ports["clickhouse_http"], username="storeside", password=stack.secrets["clickhouse"]
+        )
+
+    for role, word, remedy in (
+        ("loads", "TRUNCATE on storeside.loads, storeside.objects", "REVOKE ALL ON storeside.* FROM storeside"),
+        ("ledger", "TRUNCATE on any database.*", "instead of *.*"),
+        ("pages", "INSERT on any database.*; ", "readonly = 2"),
+    ):
+        found = failed(doctor(("clickhouse",), **{"clickhouse" if role == "loads" else role: everything}))
+        assert list(found) == [f"ClickHouse limits of {role}"]
+        (finding,) = found.values()
+        assert word in finding.found
+        assert remedy in finding.remedy
+
+
+def test_one_user_for_everything_is_reported(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
+    login = {"login": "storeside", "password": stack.secrets["clickhouse"]}
+    findings = doctor(("clickhouse",), {"CLICKHOUSE_DEFAULT": login}, ledger=None, pages=None)
+    assert not failed(findings)
+    (finding,) = [f for f in findings if f.check == "separate users"]
+    assert finding.state == "skipped"
+    assert "name their connections in its extras ledger_conn_id and pages_conn_id" in finding.found
+
+
+def test_clickhouse_is_out_of_memory(doctor: Callable[..., list[Finding]], monkeypatch: pytest.MonkeyPatch) -> None:
+    hungry = "SELECT length(groupArray(number)) FROM numbers(10000000) SETTINGS max_memory_usage = 1000000"
+    monkeypatch.setattr(clickhouse, "_use_databases", lambda client, _: client.command(hungry))
+    finding = failed(doctor(("clickhouse",)))["ClickHouse databases"]
+    assert "MEMORY_LIMIT_EXCEEDED" in finding.found
+    assert finding.remedy == "free disk space or memory of the ClickHouse server"
 
 
 def test_clickhouse_is_too_old(doctor: Callable[..., list[Finding]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +358,45 @@ def test_s3_denies(doctor: Callable[..., list[Finding]], s3_client: S3Client, bu
         s3_client.delete_object(Bucket=bucket, Key=left["Key"])
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "remedy"),
+    [
+        (503, "SlowDown", "the server is busy or out of order"),
+        (403, "RequestTimeTooSkewed", "set this machine's clock"),
+        (400, "ExpiredToken", "renew aws_session_token"),
+        (400, "AuthorizationHeaderMalformed", "correct region_name"),
+        (400, "Strange", "see the error's text"),
+    ],
+)
+def test_s3_refuses_for_another_reason_than_rights(
+    doctor: Callable[..., list[Finding]], s3_client: S3Client, status: int, code: str, remedy: str
+) -> None:
+    """The embedded S3 does not refuse like that, so its answer is replaced by AWS' answer."""
+
+    class Answer(AWSResponse):
+        content = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+
+    def answer(**_: Any) -> AWSResponse:
+        return Answer("http://s3", status, {"content-type": "application/xml"}, None)
+
+    s3_client.meta.events.register("before-send.s3.PutObject", answer)
+    try:
+        finding = failed(doctor(("s3",), s3=lambda: s3_client))["S3 put"]
+    finally:
+        s3_client.meta.events.unregister("before-send.s3.PutObject", answer)
+    assert remedy in finding.remedy
+    assert "allow" not in finding.remedy
+
+
 # SQS
+
+
+def test_a_wrong_key_is_not_a_missing_policy_of_the_queue(
+    doctor: Callable[..., list[Finding]],
+) -> None:
+    finding = failed(doctor(("sqs",), {"AWS_DEFAULT": {"login": "not-the-key"}}))["SQS attributes"]
+    assert "InvalidClientTokenId" in finding.found
+    assert finding.remedy.startswith("correct login (access key)")
 
 
 def test_there_is_no_queue(doctor: Callable[..., list[Finding]]) -> None:
@@ -383,7 +501,7 @@ def test_kubernetes_does_not_let_in(doctor: Callable[..., list[Finding]], stack:
     gone = tmp_path / "gone"
     gone.write_text(json.dumps(record))
     for path, found, remedy in (
-        (stranger, "401", "allow get and list of pods"),
+        (stranger, "401", "renew the token or the certificate"),
         (gone, "Connection refused", "reach the API server"),
         (tmp_path / "absent", "Invalid kube-config file", "correct kube_config"),
     ):

@@ -13,6 +13,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 import storeside.events.load as event_load
+from storeside.events.current import look_at
 from storeside.events.dead_letters import DeadLetters
 from storeside.events.errors import EventInputError, EventTransientError, TriedOutError
 from storeside.events.load import Drained
@@ -192,7 +193,6 @@ def test_folder_markers_and_objects_of_our_own_are_no_dead_letters(mailbox: Mail
 
 def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
     """Call `action` after the bucket was asked for its objects, and before they are loaded."""
-    look_at = event_load.look_at
 
     def looked(*arguments: Any, pull: bool) -> Any:
         found = look_at(*arguments, pull=pull)
@@ -292,7 +292,6 @@ def test_a_lease_that_ends_in_the_middle_costs_work_and_no_rows(
     monkeypatch.setattr("storeside.events.lease.Lease._beat", lambda self: None)
     first = mailbox.events_load(limits={"lease_seconds": 3})
     others: list[Any] = []
-    look_at = event_load.look_at
 
     def overtake() -> None:
         monkeypatch.setattr(event_load, "look_at", look_at)

@@ -347,7 +347,7 @@ def test_parquet_of_an_export_comes_back(client: Client, loading: Loading, table
     Importer(client, loading.s3, request, "one").run()
     assert (everything(client, domain, "/array") == TABLE).all()
 
-    columns = {
+    columns: dict[str, Any] = {
         "id": np.arange(1000, dtype="u2"),
         "x": np.linspace(0, 1, 1000),
         "name": [f"n{n}" for n in range(1000)],

@@ -62,16 +62,17 @@ class Shelf:
         )  # fmt: skip
 
     def transcode(
-        self, recordings: Bucket, run: str, *, facts: bool = True, to: Bucket | None = None, over: str = "ws"
-    ) -> Summary:
+        self, recordings: Bucket, run: str, *, facts: bool = True, to: Bucket | None = None, over: str = "ws",
+        audio: AudioFormat | None = None,
+    ) -> Summary:  # fmt: skip
         """Transcode recordings, with their facts in the same pass."""
-        spec = transcode_spec(communication=over)
+        spec = transcode_spec(audio, communication=over)
         if facts:
             url = facts_url(self.stack.url("ais_proxy"), self.facts, run)
             spec = replace(spec, tuning={**spec.tuning, "SIDECAR_URL": url})
         job = BucketJob(
             self.aistore, self.ledger, recordings, to or self.audio, run_id=run, spec=spec,
-            naming=Naming(AudioFormat().extensions),
+            naming=Naming((audio or AudioFormat()).extensions),
             options=Options(sidecars=self.facts if facts else None, keep_etl=True),
         )  # fmt: skip
         return self.drive(job)
@@ -369,6 +370,39 @@ def test_facts_of_a_transcode_are_those_of_the_probe(
     assert sizes(shelf.aistore, plain) == sizes(shelf.aistore, shelf.audio)
     for name in rows:
         assert read(shelf.aistore, plain, name) == read(shelf.aistore, shelf.audio, name), name
+
+
+def test_recordings_that_differ_in_their_extensions_are_all_published_when_extensions_are_kept(
+    shelf: Shelf, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
+    content = next(iter(contents(folder, [speech_corpus.make(demo.RECORDINGS, folder, 1).objects[0].name]).values()))
+    recordings = Bucket("ais", unique("in"))
+    names = ["own/a.FLAC", "own/a.flac", "own/a.wav", "own/b"]
+    put(shelf.aistore, recordings, dict.fromkeys(names, content))
+
+    summary = shelf.transcode(recordings, unique("run"), facts=False, to=Bucket("ais", unique("plain")))
+    assert (summary.done, summary.failed) == (2, 2), summary
+    refused = shelf.clickhouse.query(
+        "SELECT object, reason FROM storeside.objects FINAL WHERE source = {source:String} AND status = 'failed'",
+        parameters={"source": str(recordings)},
+    ).result_rows
+    assert {name for name, _ in refused} == {"own/a.flac", "own/a.wav"}
+    for _, reason in refused:
+        assert reason.startswith("its result would be named own/a.wav, like that of own/a.FLAC: rename one, or give")
+        assert "keep_extension of a transcode" in reason
+
+    run = unique("run")
+    summary = shelf.transcode(recordings, run, audio=AudioFormat(keep_extension=True))
+    assert (summary.done, summary.failed, summary.known_bad) == (4, 0, 0), summary
+    results = ["own/a.FLAC.wav", "own/a.flac.wav", "own/a.wav", "own/b"]
+    assert sorted(shelf.found_facts(run)) == [*(f"{name}.json" for name in results[:3]), "own/b"]
+    job, summary = shelf.probe(run)
+    assert (summary.done, summary.job_seconds) == (4, 0), "the probe finds the facts of the transcode"
+    manifest = shelf.manifest(run)
+    assert manifest.stage(shelf.aistore, job.scope).rows == 4
+    assert manifest.publish(job.scope) == 4
+    assert {row["object"]: row["source_object"] for row in shelf.rows()} == dict(zip(results, names, strict=True))
 
 
 def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> None:

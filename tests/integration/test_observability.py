@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.stack import airflow as stack_airflow
-from storeside.stack.settings import CHECKOUT, SOURCES, Stack, default_folder
+from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, default_folder
 from tests.support import unique
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def seen(stack: Stack, clickhouse: Any, s3_client: S3Client, tmp_path_factory: p
     lineage = {
         event["job"]["name"]: event for event in written if event["eventType"] == "COMPLETE" and event["outputs"]
     }
-    server = f"{stack_airflow.HOST}:{stack.ports['clickhouse_http']}"
+    server = f"{HOST}:{stack.ports['clickhouse_http']}"
     return Seen(bucket, table, told["state"], events, packets, lineage, done.stdout, server)
 
 

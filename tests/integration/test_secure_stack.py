@@ -26,9 +26,9 @@ from storeside.measure.throughput.load import environment
 from storeside.speech.manifest import SpeechManifest, facts_naming, facts_url
 from storeside.stack import airflow, authn, demo
 from storeside.stack.settings import HOST, Stack
-from storeside.transform.bucket_job import BucketJob, Options
+from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
-from storeside.transform.state import Summary
+from storeside.transform.state import Options, Summary
 from storeside.transformers.formats import AudioFormat
 from tests.support import kill, probe_spec, put, sizes, small_spec, transcode_spec, unique, until
 

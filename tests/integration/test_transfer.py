@@ -16,6 +16,7 @@ from storeside.transfer import batch, engine, loads
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import StaleError, TransferInputError
 from storeside.transfer.source import Source
+from storeside.transfer.table import publish
 from tests.support import unique
 from tests.transfers import Loading, parquet, request_of
 
@@ -166,7 +167,7 @@ def test_a_slower_load_does_not_undo_a_newer_one(loading: Loading, monkeypatch: 
     loading.put({"a.csv": csv(1), "b.csv": csv(5)})
     slow = loading.transfer(format="csv", on_overwrite="replace")
     prepared = slow.prepare()
-    publish, overtaken = batch.publish, []
+    overtaken: list[Any] = []
 
     def publish_late(*given: Any, **how: Any) -> None:
         if not overtaken:

@@ -139,7 +139,7 @@ def test_make_adds_the_secrets_that_an_older_env_lacks(tmp_path: Path) -> None:
         text = (tmp_path / ".env").read_text()
         assert text.startswith(f"{old}\n")
         added = [line.split("=")[0] for line in text.removeprefix(old).splitlines() if line]
-        assert len(added) == len(set(added)) == 6
+        assert len(added) == len(set(added)) == 9
         assert not {"POSTGRES_PASSWORD", "S3_ACCESS_KEY"} & set(added)
         assert "HSDS_PASSWORD" in added, "for docker compose an empty value is none"
 

@@ -57,7 +57,7 @@ class Instance:
 def context(monkeypatch: pytest.MonkeyPatch) -> Any:
     found: Any = {"ti": Instance()}
     monkeypatch.setattr(deferring, "get_current_context", lambda: found)
-    monkeypatch.setattr(deferring.time, "sleep", SLEPT.append)
+    monkeypatch.setattr("storeside.operators.deferring.time.sleep", SLEPT.append)
     for noted in (KILLED, SLEPT):
         noted.clear()
     return found

@@ -95,7 +95,7 @@ def test_old_arguments_in_default_args_and_of_mapped_tasks_work() -> None:
         mapped = S3ToClickHouseOperator.partial(task_id="m", bucket="trips", engine="ReplacingMergeTree")
         task = mapped.expand(table=["d.t", "d.u"])
         with pytest.warns(DeprecationWarning, match="engine"):
-            one = task.unmap({"table": "d.t"})
+            one: Any = task.unmap({"table": "d.t"})
     assert one.table_options == TableOptions(order_by="a", engine="ReplacingMergeTree")
 
 

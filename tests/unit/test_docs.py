@@ -84,6 +84,8 @@ def help_of(module: str, *command: str) -> str:
     # In this process: dozens of new ones would each import Airflow or pyarrow.
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
         patch.setattr(sys, "argv", [module, *command, "--help"])
+        for loaded in (module, f"{module}.__main__"):  # runpy warns that it loads the module a second time
+            patch.delitem(sys.modules, loaded, raising=False)
         with pytest.raises(SystemExit, match=r"^0$"):
             runpy.run_module(module, run_name="__main__", alter_sys=True)
     return out.getvalue()
@@ -211,8 +213,10 @@ def test_every_proof_exists() -> None:
 
 @cache
 def said() -> tuple[str, ...]:
-    """Return every string of the code, with … for inserted values, and the Makefile."""
+    """Return every string of the code and of its SQL, with … for inserted values, and the Makefile."""
     found = [(CHECKOUT / "Makefile").read_text()]
+    for path in (CHECKOUT / "include").rglob("*.sql"):
+        found.append("…".join(re.findall(r"'([^'\n]*)'", path.read_text())))
     for folder in ("operators", "include"):
         for path in (CHECKOUT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -2,16 +2,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+import requests
+from airflow.sdk import BaseHook
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, TaskDeferred
+from botocore.exceptions import ConnectTimeoutError
+from urllib3.exceptions import MaxRetryError, ReadTimeoutError
 
 from storeside.doctor import __main__, connections
 from storeside.doctor.connections import Connection
 from storeside.doctor.examination import Systems, examine
 from storeside.doctor.findings import Finding, without_secrets
+from storeside.doctor.remedies import TIME_OUT, answered, reach
 from storeside.operators import doctor
 from storeside.operators.doctor import CheckConnectionsOperator
 from storeside.operators.triggers import doctor as triggers
@@ -99,6 +109,61 @@ def test_what_nobody_thought_of_hides_nothing() -> None:
     assert first.found == "KeyError: '***'"
 
 
+def test_each_finding_is_told_before_the_next_check_begins() -> None:
+    told: list[Finding] = []
+
+    def fail() -> Any:
+        raise OSError(f"{len(told)} before")
+
+    findings = examine(Systems(clickhouse=fail, aistore=fail), told.append)
+    assert told == findings
+    assert [f.found for f in told] == ["0 before", "1 before"]
+
+
+def test_lines_appear_while_the_checks_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second server answers nothing for a while; the first one's line must not wait for it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": "include",
+            "AIRFLOW_CONN_CLICKHOUSE_DEFAULT": '{"host": "127.0.0.1", "port": 1}',
+            "AIRFLOW_CONN_AISTORE_DEFAULT": json.dumps({"host": "127.0.0.1", "port": port}),
+        }
+        command = [sys.executable, "-m", "storeside.doctor"]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            first = process.stdout.readline()
+            running = process.poll() is None
+            process.kill()
+    assert first.startswith("ClickHouse  login                  failed")
+    assert running
+
+
+# remedies by kind of error
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (TimeoutError(), TIME_OUT),
+        (ConnectTimeoutError(endpoint_url="http://s3"), TIME_OUT),
+        (requests.ConnectionError(MaxRetryError(None, "/", ReadTimeoutError(None, "/", "slow"))), TIME_OUT),  # type: ignore[arg-type]
+        (requests.exceptions.SSLError("x"), "the server speaks no TLS"),
+        (requests.ConnectionError(MaxRetryError(None, "/", ssl.SSLError("x"))), "the server speaks no TLS"),  # type: ignore[arg-type]
+        (ConnectionRefusedError(), "host and port"),
+    ],
+)
+def test_a_time_out_a_certificate_and_a_closed_port_need_different_remedies(error: Exception, remedy: str) -> None:
+    assert reach(error, "host and port").startswith(remedy)
+
+
+def test_a_busy_server_needs_no_rights() -> None:
+    assert [answered(status, "allow it") for status in (400, 403)] == ["allow it", "allow it"]
+    assert all("busy" in answered(status, "allow it") for status in (429, 500, 503))
+
+
 # the operator
 
 
@@ -116,7 +181,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, AirflowConnection]:
             raise AirflowNotFoundException(conn_id)
         return there[conn_id]
 
-    monkeypatch.setattr(doctor.BaseHook, "get_connection", get)
+    monkeypatch.setattr(BaseHook, "get_connection", get)
     return there
 
 
@@ -164,7 +229,7 @@ def test_a_bucket_that_cannot_be_one_fails_at_once_from_the_triggerer_too(
     async def connection(conn_id: str) -> AirflowConnection:
         return known[conn_id]
 
-    monkeypatch.setattr(triggers.BaseHook, "aget_connection", connection)
+    monkeypatch.setattr(BaseHook, "aget_connection", connection)
     trigger = CheckConnectionsTrigger({"aws": "aws_default"}, "s3://b", "", False)
 
     async def events() -> list[Any]:

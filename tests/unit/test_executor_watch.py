@@ -44,21 +44,20 @@ SCHEDULER = textwrap.dedent(
 @pytest.fixture
 def scheduler(request: pytest.FixtureRequest) -> Iterator[psutil.Process]:
     busy = getattr(request, "param", 0)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", SCHEDULER, "3", str(busy)],
         stdout=subprocess.PIPE,
         env={**os.environ, "SPT_NOENV": "1"},
         start_new_session=True,
-    )
-    assert process.stdout
-    process.stdout.readline()
-    found = psutil.Process(process.pid)
-    deadline = time.monotonic() + 20
-    while len(titles(found)) < 3 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    yield found
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        found = psutil.Process(process.pid)
+        deadline = time.monotonic() + 20
+        while len(titles(found)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield found
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def watching(scheduler: psutil.Process) -> tuple[threading.Thread, list[int | None]]:
@@ -106,25 +105,25 @@ def test_the_watch_ends_with_the_scheduler(scheduler: psutil.Process) -> None:
 def test_the_command_keeps_its_process_id_and_ends_after_a_loss(tmp_path: Path) -> None:
     script = tmp_path / "scheduler.py"
     script.write_text(SCHEDULER)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "storeside.stack.executor_watch", sys.executable, str(script), "3", "0"],
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         env={**os.environ, "SPT_NOENV": "1"},
         start_new_session=True,
         text=True,
-    )
-    assert process.stdout
-    try:
-        assert process.stdout.readline() == "started\n"
-        found = psutil.Process(process.pid)
-        deadline = time.monotonic() + 20
-        while len(titles(found)) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(2)  # the watch polls once a second
-        psutil.Process(max(titles(found))).kill()
-        assert process.wait(60) in (0, -signal.SIGTERM)
-        assert "of the LocalExecutor was killed" in process.stdout.read()
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    ) as process:
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == "started\n"
+            found = psutil.Process(process.pid)
+            deadline = time.monotonic() + 20
+            while len(titles(found)) < 3 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(2)  # the watch polls once a second
+            psutil.Process(max(titles(found))).kill()
+            assert process.wait(60) in (0, -signal.SIGTERM)
+            assert "of the LocalExecutor was killed" in process.stdout.read()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)

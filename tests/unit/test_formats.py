@@ -89,6 +89,7 @@ def options(codec: Any) -> st.SearchStrategy[dict[str, Any]]:
             "duration_seconds": number.map(abs).filter(lambda seconds: seconds >= 0.001),
             "trim_silence_dbfs": st.floats(-120, -1),
             "loudness_lufs": st.floats(-70, -5),
+            "keep_extension": st.booleans(),
         },
     )
 
@@ -125,6 +126,16 @@ def test_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPat
 def test_environment_with_a_bad_number_is_refused(variable: str) -> None:
     with pytest.raises(ValueError, match=f"{variable}='fast' is not a number"):
         AudioFormat.from_environment({variable: "fast"})
+
+
+@pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), (True, True), ("", False)])
+def test_a_flag_may_be_a_text(text: Any, value: bool) -> None:
+    assert AudioFormat.from_values({"keep_extension": text}).keep_extension is value
+
+
+def test_a_flag_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="keep_extension='maybe' is neither true nor false"):
+        AudioFormat.from_values({"keep_extension": "maybe"})
 
 
 @pytest.mark.parametrize(("container", "codec"), FORMS)

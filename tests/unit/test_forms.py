@@ -32,7 +32,8 @@ def run(conf: dict[str, Any], task_params: dict[str, Any] | None = None, **param
 
 
 def field(kind: str, default: Any = None) -> Param:
-    types = {list: "array", str: "string"}.get(type(default), ["null", "string", "array"])
+    kinds: dict[type, str | list[str]] = {list: "array", str: "string"}
+    types = kinds.get(type(default), ["null", "string", "array"])
     return Param(default, type=types, **forms.form_choices(kind))
 
 
@@ -125,7 +126,8 @@ def test_the_form_suggests_listed_names(variable: Any) -> None:
     try:
         assert forms.form_choices("bucket")["examples"] == ["s3://one", "ais://two"]
         assert forms.form_choices("s3 bucket")["examples"] == ["one"]
-        assert "examples" not in forms.form_choices("chart")
+        for kind in ("chart", "backend"):
+            assert "examples" not in forms.form_choices(kind)
         with pytest.raises(OperatorInputError, match="choose from bucket"):
             forms.form_choices("table")
     finally:

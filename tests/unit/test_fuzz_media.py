@@ -8,6 +8,7 @@ import pytest
 
 from storeside.transformers.audio import probe
 from tests.fuzz import media, recordings
+from tests.fuzz.engines import MEMORY_LIMIT
 
 
 @pytest.fixture(scope="module")
@@ -33,4 +34,4 @@ def test_workers_survive_hostile_recordings() -> None:
     assert following == 400
     assert sum(found.outcomes.values()) == 400
     assert min(found.outcomes["transformed"], found.outcomes["refused"]) > 50
-    assert found.peak < 2 * media.MEMORY_LIMIT
+    assert found.peak < 2 * MEMORY_LIMIT

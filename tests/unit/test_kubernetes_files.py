@@ -15,6 +15,7 @@ from kubernetes import client
 from storeside.doctor.aistore import FEATURES
 from storeside.doctor.connections import Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
+from storeside.stack.clickhouse_users import GRANTS, LEDGER, LOADER, PAGES, READERS, REVOKED
 from storeside.stack.settings import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "kubernetes"
@@ -82,7 +83,7 @@ def test_airflow_gets_the_secrets_that_there_are() -> None:
     for entry in values["secret"]:
         conn_id = entry["envName"].removeprefix("AIRFLOW_CONN_").lower()
         connection = Connection.parse(conn_id, secrets[entry["secretName"]][entry["secretKey"]])
-        assert connection.extra_dejson or conn_id == "clickhouse_default"
+        assert connection.extra_dejson or conn_id in ("clickhouse_ledger", "clickhouse_pages")
     for key, name in (
         ("fernet-key", values["fernetKeySecretName"]),
         ("api-secret-key", values["apiSecretKeySecretName"]),
@@ -113,13 +114,22 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
     secrets = {d["metadata"]["name"]: d["stringData"] for d in documents("secrets.yaml")}
     aws = json.loads(secrets["storeside-connections"]["aws"])
     assert aws["extra"]["clickhouse_collection"] in collection
-    grants = configuration["users"]["storeside/grants/query"]
-    assert f"GRANT NAMED COLLECTION ON {collection[0]}" in grants
     users = ElementTree.parse(CHECKOUT / "include" / "storeside" / "stack" / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
-    assert [query.text for query in users.findall("users/storeside/grants/query")] == grants
     page = (CHECKOUT / "docs" / "configuration.md").read_text()
-    for grant in grants:
-        assert f"{grant} TO storeside;" in page
+    for name in (LOADER, LEDGER, PAGES):
+        grants = configuration["users"][f"{name}/grants/query"]
+        assert grants == grants_of(name, collection)
+        assert [query.text for query in users.findall(f"users/{name}/grants/query")] == grants
+        for grant in grants:
+            assert f"{grant} {'FROM' if grant.startswith('REVOKE') else 'TO'} {name};" in page
+    assert "storeside" not in configuration["users"]
+
+
+def grants_of(name: str, collections: list[str]) -> list[str]:
+    """Return what the embedded server grants to a user."""
+    named = [f"NAMED COLLECTION ON {collection}" for collection in collections if name in READERS]
+    granted = [f"GRANT {right}" for right in (*GRANTS[name], *named)]
+    return [*granted, *(f"REVOKE {right}" for right in REVOKED.get(name, ()))]
 
 
 def test_nothing_runs_what_only_airflows_own_image_has() -> None:

@@ -74,6 +74,14 @@ def test_recordings_are_named_after_the_container(name: str) -> None:
     assert result == ("a.wav" if name not in ("a.Flac", "a.txt") else name)  # AIStore's mapping has no mixed case
 
 
+def test_recordings_that_differ_in_their_extensions_have_results_of_their_own_when_extensions_are_kept() -> None:
+    names = ["a.flac", "a.FLAC", "a.wav", "a.WAV", "a.mp3", "a.m4a", "a"]
+    naming = Naming(AudioFormat(keep_extension=True).extensions)
+    results = [naming.destination(name) for name in names]
+    assert results == ["a.flac.wav", "a.FLAC.wav", "a.wav", "a.WAV.wav", "a.mp3.wav", "a.m4a.wav", "a"]
+    assert len({Naming(AudioFormat().extensions).destination(name) for name in names}) == 2
+
+
 # --- facts
 
 ENDINGS = [*EXTENSIONS, *(e.upper() for e in EXTENSIONS), "Flac", "json", "wav.json", "txt", ""]
@@ -84,12 +92,13 @@ ENDINGS = [*EXTENSIONS, *(e.upper() for e in EXTENSIONS), "Flac", "json", "wav.j
     st.text(alphabet="a./é", max_size=6),
     st.sampled_from(ENDINGS),
     st.sampled_from(["", "run/"]),
+    st.booleans(),
 )
 def test_a_transcode_names_facts_as_the_probe_of_its_results_does(
-    container: str, stem: str, ending: str, prepend: str
+    container: str, stem: str, ending: str, prepend: str, keep_extension: bool
 ) -> None:
     name = f"{stem}.{ending}" if ending else stem
-    audio = AudioFormat(container, next(iter(CODECS[container])), 48_000)
+    audio = AudioFormat(container, next(iter(CODECS[container])), 48_000, keep_extension=keep_extension)
     result = Naming(audio.extensions, prepend).destination(name)
     assert run_prefix("run") + prepend + audio.facts_name(name) == facts_naming("run").destination(result)
 

@@ -256,6 +256,14 @@ def test_results_are_named_after_the_rendered_container(container: str) -> None:
     assert naming.destination("in/notes.txt") == "in/notes.txt"
 
 
+def test_extensions_are_kept_by_a_form() -> None:
+    operator = rendered(AISTranscodeAudioOperator, {"keep_extension": True}, "keep_extension")
+    assert operator.naming(CONTEXT).destination("a.flac") == "a.flac.wav"
+    assert operator.spec(CONTEXT).environment["AUDIO_KEEP_EXTENSION"] == "True"
+    operator = rendered(AISTranscodeAudioOperator, {"keep_extension": False}, "keep_extension")
+    assert operator.spec(CONTEXT).environment == AudioFormat().environment(), "no object is transcoded again"
+
+
 def test_what_a_transcode_is_given_besides_the_format_counts() -> None:
     operator = rendered(
         AISTranscodeAudioOperator,

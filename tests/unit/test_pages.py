@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,16 +16,19 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from storeside import sql
+from storeside.pages.tables import Tables as RealTables
 from storeside.pages.tables import UnavailableError
-from storeside.plugins.pages import access, connections, movement
+from storeside.plugins.pages import access, connections, movement, tasks
 from storeside.plugins.pages.app import app
 from storeside.plugins.pages.instances import Instance, instance
+from storeside.plugins.pages.render import number
 from storeside.plugins.storeside_plugin import StoresidePlugin
 from storeside.stack.settings import HOST
 
@@ -37,6 +41,7 @@ class Tables:
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
         self.loads: list[dict[str, Any]] = []
+        self.later: list[str] = []
         self.dags: frozenset[str] | None = None
         self.queue_dags: list[str] = []
 
@@ -47,6 +52,10 @@ class Tables:
         if statement == sql.query("pages_movements"):
             found = [dict(row) for row in self.runs if asked["state"] in ("", row["state"])]
             return [row for row in found if asked["run"] in ("", row["run_id"])][: asked["limit"]]
+        if statement == sql.query("pages_later_runs"):
+            return [{"run_id": run} for run in self.later]
+        if statement == sql.query("pages_dags"):
+            return [{"dag_id": row["run_id"].partition("/")[0]} for row in self.runs]
         if statement == sql.query("pages_loads_of"):
             return [dict(row) for row in self.loads]
         if statement == sql.query("pages_queue_dags"):
@@ -62,39 +71,39 @@ class Tables:
         self.runs.append(row | dict.fromkeys(("listed", "skipped", "done", "failed", "bytes_in", "bytes_out"), 0))
 
 
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
-    found = Tables()
-    monkeypatch.setitem(app.dependency_overrides, access.tables, lambda: found)
-    for let_in in (access.require_read, access.require_same_origin):
-        monkeypatch.setitem(app.dependency_overrides, let_in, lambda: None)
-    monkeypatch.setitem(app.dependency_overrides, get_user, lambda: SimpleNamespace(get_id=lambda: "ada"))
-    for module in ("movement", "queues"):
-        monkeypatch.setattr(f"storeside.plugins.pages.{module}.may_run", lambda *_: True)
-    monkeypatch.setattr(movement, "may_stop", lambda *_: True)
-    return found
-
-
-@pytest.fixture
-def pages(tables: Tables) -> TestClient:
-    return TestClient(app, root_path="/storeside", raise_server_exceptions=False, follow_redirects=False)
-
-
 class Airflow:
-    """Airflow's table of task instances."""
+    """Airflow's tables of runs and task instances."""
 
     def __init__(self) -> None:
         self.engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-        self._do("CREATE TABLE task_instance (dag_id TEXT, run_id TEXT, task_id TEXT, map_index INT, state TEXT)")
+        self._do(
+            "CREATE TABLE task_instance (dag_id TEXT, run_id TEXT, task_id TEXT, map_index INT, state TEXT,"
+            " try_number INT, start_date TEXT, end_date TEXT, operator TEXT)"
+        )
+        self._do("CREATE TABLE dag_run (dag_id TEXT, run_id TEXT, state TEXT, run_after TEXT, end_date TEXT)")
 
     @contextmanager
     def session(self) -> Iterator[Session]:
         with Session(self.engine) as session:
             yield session
 
-    def has(self, task: str, state: str | None = "running", map_index: int = -1) -> None:
-        values = {"task": task, "map_index": map_index, "state": state}
-        self._do("INSERT INTO task_instance VALUES ('d', 'r', :task, :map_index, :state)", values)
+    def runs(self, state: str, dag: str = "d", run: str = "r", days_ago: float = 0) -> None:
+        at = (datetime.now(UTC) - timedelta(days=days_ago)).strftime("%Y-%m-%d %H:%M:%S.%f")
+        values = {"dag": dag, "run": run, "state": state, "at": at}
+        self._do("INSERT INTO dag_run VALUES (:dag, :run, :state, :at, :at)", values)
+
+    def has(
+        self, task: str, state: str | None = "running", map_index: int = -1, dag: str = "d", run: str = "r",
+        operator: str = "AISCopyBucketOperator", began: str | None = None, ended: str | None = None,
+    ) -> None:  # fmt: skip
+        values = {
+            "dag": dag, "run": run, "task": task, "map_index": map_index, "state": state, "operator": operator,
+            "began": began, "ended": ended,
+        }  # fmt: skip
+        self._do(
+            "INSERT INTO task_instance VALUES (:dag, :run, :task, :map_index, :state, 2, :began, :ended, :operator)",
+            values,
+        )
 
     def _do(self, statement: str, values: dict[str, Any] | None = None) -> None:
         with self.engine.begin() as connection:
@@ -104,8 +113,27 @@ class Airflow:
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
     found = Airflow()
-    monkeypatch.setattr(movement, "create_session", found.session)
+    monkeypatch.setattr(tasks, "create_session", found.session)
     return found
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch, airflow: Airflow) -> Tables:
+    found = Tables()
+    monkeypatch.setitem(app.dependency_overrides, access.tables, lambda: found)
+    for let_in in (access.require_read, access.require_same_origin):
+        monkeypatch.setitem(app.dependency_overrides, let_in, lambda: None)
+    monkeypatch.setitem(app.dependency_overrides, get_user, lambda: SimpleNamespace(get_id=lambda: "ada"))
+    for module in ("movement", "queues"):
+        monkeypatch.setattr(f"storeside.plugins.pages.{module}.may_run", lambda *_: True)
+    for may in ("may_stop", "may_read_logs", "may_read_runs"):
+        monkeypatch.setattr(movement, may, lambda *_: True)
+    return found
+
+
+@pytest.fixture
+def pages(tables: Tables) -> TestClient:
+    return TestClient(app, root_path="/storeside", raise_server_exceptions=False, follow_redirects=False)
 
 
 @pytest.fixture
@@ -166,6 +194,160 @@ def test_what_was_cut_off_takes_no_room_of_what_moves(pages: TestClient, tables:
     page = pages.get("/live").text
     assert re.findall(r"<article.*?<b>(\S+)</b>", page, re.DOTALL) == ["long"]
     assert "The newest" not in page
+
+
+# runs as Airflow knows them
+
+
+def run_page(pages: TestClient) -> str:
+    answer = pages.get("/run", params={"dag": "d", "run": "r"})
+    assert answer.status_code == 200
+    return str(answer.text)
+
+
+def tasks_of(page: str) -> list[tuple[str, str]]:
+    """Return the tasks in the table of a run's page, with their states."""
+    table = page.partition("<h2>Tasks</h2>")[2].partition("</table>")[0]
+    return re.findall(r'data-top>([^<]*)</a>.*?<span class="state [^"]*">([^<]*)<', table, re.DOTALL)
+
+
+def test_a_run_that_failed_before_it_moved_data_looks_failed(pages: TestClient, airflow: Airflow) -> None:
+    airflow.runs("failed")
+    airflow.has("copy", "failed", began="2026-01-01 00:00:00", ended="2026-01-01 00:00:05")
+    airflow.has("transcode", "upstream_failed")
+    page = run_page(pages)
+    assert tasks_of(page) == [("copy", "failed"), ("transcode", "upstream_failed")]
+    head = page.partition("</h1>")[2][:600]
+    assert '<span class="state failed">failed</span>' in head
+    assert "everything was up to date" not in page
+    assert "<b>copy</b>" in page
+    assert "before it recorded a movement of data" in page
+    assert 'href="/dags/d/runs/r/tasks/copy?try_number=2"' in page
+    assert 'data-dag="d" data-run="r" data-task="copy" data-map-index="-1" data-attempt="2"' in page
+    assert "5.0 s" in page
+
+
+def test_a_failed_task_is_failed_whatever_it_recorded(pages: TestClient, tables: Tables, airflow: Airflow) -> None:
+    airflow.runs("failed")
+    tables.run("copy", "done")
+    tables.run("load", "partial", "load")
+    tables.run("gone", "done")
+    airflow.has("copy", "success", began="2026-01-01 00:00:00")
+    airflow.has("load", "failed", began="2026-01-01 00:00:01")
+    airflow.has("publish", None)
+    page = run_page(pages)
+    assert tasks_of(page) == [("copy", "done"), ("load", "failed"), ("publish", "none"), ("gone", "done")]
+    assert states(pages.get("/movement").text) == {"copy": "done", "load": "failed", "gone": "done"}
+    assert "everything was up to date" not in page
+    assert "the run failed" in page
+
+
+def test_a_run_that_moved_nothing_was_up_to_date_only_if_it_succeeded(
+    pages: TestClient, tables: Tables, airflow: Airflow
+) -> None:
+    tables.run("copy", "done")
+    airflow.has("copy", "success")
+    airflow.runs("success")
+    assert "everything was up to date" in run_page(pages)
+
+
+def test_an_unknown_run_is_not_an_empty_one(pages: TestClient, airflow: Airflow) -> None:
+    unknown = pages.get("/run", params={"dag": "d", "run": "r"})
+    assert unknown.status_code == 404
+    assert "Airflow has no run" in unknown.text
+    airflow.runs("running")
+    airflow.has("copy", "queued")
+    page = run_page(pages)
+    assert "No task of this run has recorded a movement of data yet" in page
+    assert tasks_of(page) == [("copy", "queued")]
+
+
+def test_a_run_that_airflow_has_deleted_is_shown_as_recorded(pages: TestClient, tables: Tables) -> None:
+    tables.run("copy", "done")
+    page = run_page(pages)
+    assert "Airflow no longer has this run" in page
+    assert tasks_of(page) == [("copy", "done")]
+
+
+def test_many_task_instances_do_not_hide_the_failed_ones(pages: TestClient, airflow: Airflow) -> None:
+    airflow.runs("failed")
+    for n in range(300):
+        airflow.has("load", "failed" if n > 295 else "success", n, began=f"2026-01-01 00:{n // 60:02}:{n % 60:02}")
+    page = run_page(pages)
+    shown = tasks_of(page)
+    assert len(shown) == tasks.MOST_TASKS
+    assert [name for name, state in shown if state == "failed"] == [f"load[{n}]" for n in range(296, 300)]
+    assert "200 of 300 task instances" in page
+    assert page.count("data-error") == 3
+    assert "1 more tasks failed" in page
+
+
+def test_logs_and_runs_are_for_users_who_may_read_them(
+    pages: TestClient, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.runs("failed")
+    airflow.has("copy", "failed")
+    monkeypatch.setattr(movement, "may_read_logs", lambda *_: False)
+    assert "data-error" not in run_page(pages)
+    assert "failed-runs" in pages.get("/movement").text
+    monkeypatch.setattr(movement, "may_read_runs", lambda *_: False)
+    assert pages.get("/run", params={"dag": "d", "run": "r"}).status_code == 403
+    assert "failed-runs" not in pages.get("/movement").text
+
+
+def test_failed_runs_are_listed_even_if_they_recorded_nothing(
+    pages: TestClient, tables: Tables, airflow: Airflow
+) -> None:
+    for dag, operator in (("d", "AISCopyBucketOperator"), ("e", "BashOperator"), ("known", "MyOperator")):
+        airflow.runs("failed", dag)
+        airflow.has("first", "failed", dag=dag, operator=operator)
+        airflow.has("second", "upstream_failed", dag=dag, operator=operator)
+    airflow.runs("failed", "d", "old", days_ago=8)
+    airflow.runs("success", "d", "good")
+    tables.run("copy", "done")
+    tables.runs[0]["run_id"] = "known/earlier"
+
+    def listed(**asked: str) -> list[str]:
+        page = pages.get("/movement", params=asked).text
+        part = page.partition('<ul class="failed-runs">')[2].partition("</ul>")[0]
+        return re.findall(r'href="/storeside/run\?dag=(\w+)&amp;run=r">.*?</bdi></span>: first</li>', part)
+
+    assert sorted(listed()) == ["d", "known"]
+    assert listed(dag="d") == ["d"]
+    assert listed(dag="e") == []
+    tables.dags = frozenset({"known"})
+    assert listed() == ["known"]
+
+
+def test_rejected_rows_that_the_pages_may_not_read_do_not_hide_the_run(
+    pages: TestClient, tables: Tables, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.runs("success")
+    tables.run("load", "done", "load", rejected=3)
+    tables.runs[0]["destination"] = "clickhouse://analytics.trips"
+    rows = tables.rows
+
+    def denied(statement: str, **asked: Any) -> list[dict[str, Any]]:
+        if "_rejected" in statement:
+            return RealTables(Hangs(DatabaseError("", code=497))).rows(statement)  # type: ignore[arg-type]
+        return rows(statement, **asked)
+
+    monkeypatch.setattr(tables, "rows", denied)
+    page = run_page(pages)
+    assert "may not read <code>analytics.trips_rejected</code>" in page
+    assert ("load", "done") in tasks_of(page)
+
+
+def test_outcomes_that_a_later_run_replaced_lead_to_it(pages: TestClient, tables: Tables, airflow: Airflow) -> None:
+    airflow.runs("success")
+    tables.run("copy", "partial")
+    tables.runs[0]["failed"] = 5
+    assert "replaced" not in run_page(pages)
+    tables.later = ["d/next", "d/last"]
+    page = run_page(pages)
+    assert "The outcomes of this task's objects were replaced by later runs" in page.replace("&#39;", "'")
+    found = re.findall(r'href="/storeside/run\?dag=d&amp;run=(\w+)"', page.partition("Later runs")[2])
+    assert found == ["next", "last"]
 
 
 # mapped tasks
@@ -349,10 +531,10 @@ def test_a_cluster_that_cannot_be_asked_is_said_beside_what_moves(
     extra = json.dumps({"client_cert": "/nowhere.pem"})
     known["no_file"] = Connection(conn_id="no_file", conn_type="generic", host=f"https://{HOST}:1", extra=extra)
     said = {
-        "aistore_default": "connection aistore_default does not lead to AIStore: The conn_id",
+        "aistore_default": "connection aistore_default does not lead to AIStore: Airflow has no connection of this",
         "no_host": "needs the host of an AIStore proxy",
         "down": "the cluster does not answer for now",
-        "no_file": "/nowhere.pem",
+        "no_file": "a file that the connection no_file names is missing",
     }
     for conn_id in said:
         tables.run(conn_id, aistore_conn_id=conn_id, job="x", objects=4)
@@ -407,6 +589,118 @@ def test_a_page_does_not_wait_for_clickhouse_as_long_as_a_load_does(
     with pytest.raises(UnavailableError, match="the connection clickhouse_default does not lead to ClickHouse"):
         connections.clickhouse()
     assert time.monotonic() - began < 5
+
+
+class Hangs:
+    """A ClickHouse client that gets no answer, or one with an error code."""
+
+    def __init__(self, error: Exception, seconds: float = 0) -> None:
+        self.error, self.seconds = error, seconds
+        self.asked = 0
+
+    def query(self, *_: Any, **__: Any) -> Any:
+        self.asked += 1
+        time.sleep(self.seconds)
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OperationalError("HTTPConnectionPool(host='10.0.0.7'): Read timed out."), "does not answer"),
+        (DatabaseError("Code: 159. DB::Exception: Timeout `x`", code=159), "within 10 seconds"),
+        (DatabaseError("Code: 497. DB::Exception: Not enough privileges", code=497), "Grant it SELECT"),
+        (DatabaseError("Code: 62. DB::Exception: Syntax error", code=62), "error 62"),
+    ],
+)
+@pytest.mark.parametrize(
+    "path", ["/movement", "/live", "/run?dag=d&run=r", "/objects", "/queues", "/quality", "/benchmarks"]
+)
+def test_an_error_of_clickhouse_is_a_page_that_says_what_to_do(
+    pages: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, error: Exception, said: str
+) -> None:
+    client = Hangs(error)
+    monkeypatch.setitem(app.dependency_overrides, access.tables, lambda: RealTables(client))  # type: ignore[arg-type]
+    answer = pages.get(path)
+    assert answer.status_code == 503
+    assert "<h1>Not now</h1>" in answer.text
+    assert said in answer.text
+    assert client.asked == 1
+    for part in ("DB::Exception", "HTTPConnectionPool", "10.0.0.7", "`"):
+        assert part not in answer.text
+
+
+def test_the_statements_of_a_page_have_a_time_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storeside.pages.tables.PAGE_SECONDS", 0.2)
+    client = Hangs(DatabaseError("", code=60), seconds=0.15)
+    found = RealTables(client)  # type: ignore[arg-type]
+    assert found.rows("SELECT 1") == []
+    assert found.rows("SELECT 2") == []
+    with pytest.raises(UnavailableError, match="did not finish"):
+        found.rows("SELECT 3")
+    assert client.asked == 2
+
+
+def test_a_hung_clickhouse_is_named_without_the_libraries_text(
+    known: dict[str, Connection], hung: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server((HOST, 0)) as server:
+        closed = server.getsockname()[1]
+    monkeypatch.setitem(connections.PATIENCE, "send_receive_timeout", 1)
+    for port, reason in ((hung, "did not answer in time"), (closed, "no server answers at its host and port")):
+        known["clickhouse_default"] = Connection(
+            conn_id="clickhouse_default", conn_type="clickhouse", host=HOST, port=port
+        )
+        with pytest.raises(UnavailableError) as failed:
+            connections.clickhouse()
+        assert str(failed.value).startswith("the connection clickhouse_default does not lead to ClickHouse: ")
+        assert reason in str(failed.value)
+        assert HOST not in str(failed.value)
+
+
+# what pages never show
+
+
+@pytest.mark.parametrize("path", ["/run", "/run?dag=d", "/object", "/dead-letters", "/audio?bucket=b", "/queues?x=y"])
+def test_an_incomplete_address_is_a_page_and_not_json(pages: TestClient, path: str) -> None:
+    answer = pages.get(path)
+    assert answer.headers["content-type"].startswith("text/html")
+    if path != "/queues?x=y":
+        assert answer.status_code == 400
+        assert "lacks a valid value for: " in answer.text
+    assert '{"detail"' not in answer.text
+
+
+def test_a_fault_of_a_page_is_a_page(pages: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("the `secret` of a library")
+
+    monkeypatch.setattr("storeside.plugins.pages.movement.movements.kinds", fails)
+    answer = pages.get("/movement")
+    assert answer.status_code == 500
+    assert "This page has a fault of its own" in answer.text
+    assert "library" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"), (5.88e-07, "< 0.001"), (-1e-9, "> -0.001"), (0.001, "0.001"), (0.00123, "0.00123"), (1.5, "1.5"),
+        (12.34, "12.3"), (1234.5, "1,234"), (12_345_678, "12,345,678"), (1e21, "1,000,000,000,000,000,000,000"),
+        (float("nan"), "unknown"), (float("inf"), "unknown"),
+    ],
+)  # fmt: skip
+def test_numbers_have_no_exponent(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+def test_pages_contain_no_backticks(pages: TestClient, airflow: Airflow) -> None:
+    airflow.runs("failed")
+    for path in ("/movement", "/run?dag=d&run=r", "/objects", "/quality", "/benchmarks"):
+        answer = pages.get(path)
+        assert answer.status_code == 200, path
+        assert "`" not in answer.text
 
 
 # loads by events

@@ -100,7 +100,8 @@ def everything(tables: Tables) -> list[Any]:
     load = stage(kind="load", source="s3://b/", destination="clickhouse://db.table", detail={"rejected": 1})
     found = objects.lineage(tables, Place("ais://a", "x"))
     return [
-        movement.movements(tables, Filter()).rows, movement.stages(tables, "d/r"), movement.throughput(tables),
+        movement.movements(tables, Filter()).rows, movement.dags(tables), movement.later_runs(tables, stage()),
+        movement.stages(tables, "d/r"), movement.throughput(tables),
         movement.outcomes(tables, stage()).rows, movement.outcomes(tables, load).rows,
         movement.rejected_rows(tables, load), movement.published(tables, "d/r"),
         objects.search(tables, Search()).rows, objects.search_loads(tables, Search()).rows,
@@ -120,7 +121,7 @@ def test_nothing_is_there_yet(empty: Client, request: pytest.FixtureRequest, the
 
 
 def test_what_is_wrong_is_not_taken_for_nothing(client: Client) -> None:
-    with pytest.raises(UnavailableError, match="Syntax error"):
+    with pytest.raises(UnavailableError, match=r"cannot answer this page's query \(error 62\)"):
         Tables(client).rows("SELECT (")
 
 
@@ -289,6 +290,24 @@ def test_outcomes_are_those_of_the_run_and_in_pages(client: Client) -> None:
     assert [row["object"] for row in movement.outcomes(tables, stage(), "failed").rows] == ["003"]
     with pytest.raises(ValueError, match="status"):
         movement.outcomes(tables, stage(), "no")
+
+
+def test_later_runs_of_the_same_buckets_are_found(client: Client) -> None:
+    pair = {"source": "ais://a", "destination": "ais://b", "done": 1}
+    for day, run, other in (
+        (1, "d/before", {}), (2, "d/r", {}), (3, "d/next", {}), (4, "d/else", {"destination": "ais://c"}),
+        (5, "d/nothing", {"done": 0}), (6, "secret/r", {}), (7, "d/last", {"failed": 2, "done": 0}),
+    ):  # fmt: skip
+        run_row(client, run, at=f"2026-01-0{day} 00:00:00", **{**pair, **other})
+    (mine,) = movement.stages(Tables(client), "d/r")
+    assert movement.later_runs(Tables(client, {"d"}), mine) == ["d/next", "d/last"]
+    assert movement.dags(Tables(client)) == ["d", "secret"]
+    assert movement.dags(Tables(client, {"d"})) == ["d"]
+    table = {"kind": "load", "destination": "clickhouse://db.t", "done": 1}
+    for day, run, source in ((1, "d/1", "s3://b/x"), (2, "d/2", "s3://b/y"), (3, "d/3", "s3://bb/x")):
+        run_row(client, run, at=f"2026-02-0{day} 00:00:00", source=source, **table)
+    (load,) = movement.stages(Tables(client), "d/1")
+    assert movement.later_runs(Tables(client), load) == ["d/2"]
 
 
 def test_a_status_is_looked_for_among_the_last_ones(client: Client) -> None:

@@ -52,6 +52,7 @@ def test_the_exports() -> None:
         "HSDSExportDatasetOperator",
         "HSDSHook",
         "HSDSImportDatasetOperator",
+        "LoadLimits",
         "ReadOptions",
         "S3EventsToClickHouseOperator",
         "S3EventsTrigger",

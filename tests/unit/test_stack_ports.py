@@ -16,6 +16,7 @@ from storeside.stack import aistore, cli
 from storeside.stack.ports import renew
 from storeside.stack.processes import MARK, mark
 from storeside.stack.settings import Stack, StackError
+from storeside.stack.supervisor import Supervisor
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_a_cluster_that_exists_keeps_the_ports_of_its_proxy(stack: Stack) -> Non
 
 def test_up_asks_for_it_before_anything_starts(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Stack] = []
-    monkeypatch.setattr(cli.Supervisor, "start", lambda supervisor, *_: started.append(supervisor.stack))
+    monkeypatch.setattr(Supervisor, "start", lambda supervisor, *_: started.append(supervisor.stack))
     with taken(stack, "s3"):
         found = cli.up(tmp_path, only=("s3",))
     assert started == [found]

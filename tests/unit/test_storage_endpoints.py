@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.response import StreamingBody
+from botocore.stub import Stubber
 
 from storeside.aistore.cluster import Cluster
 from storeside.copying.errors import (
@@ -356,7 +359,8 @@ def test_a_cluster_that_does_not_let_in_says_so(
 )
 def test_a_clusters_s3_api_is_entered_with_its_certificate(given: dict[str, str], certificate: object) -> None:
     store = AIStoreStore(Cluster("https://proxy:51080", **given), "b", 2)  # type: ignore[arg-type]
-    assert store.client.meta.config.client_cert == certificate
+    config: Any = store.client.meta.config
+    assert config.client_cert == certificate
 
 
 def test_virtual_host_style_where_only_path_style_works() -> None:
@@ -510,3 +514,13 @@ def test_a_stopped_measurement_leaves_nothing(oci: Any, double: Double, kind: st
         double.before = lambda request: None
     assert len({path for path in seen}) == 1
     assert double.buckets["a"] == double.begun == {}
+
+
+def test_a_range_of_another_version_releases_its_connection() -> None:
+    client = boto3.client("s3", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y")
+    content = io.BytesIO(b"ab")
+    with Stubber(client) as stub:
+        stub.add_response("get_object", {"ETag": '"new"', "Body": StreamingBody(content, 2)})
+        with pytest.raises(ChangedError, match="was overwritten"):
+            S3Store(client, "b").fetch_range("k", Head(2, "old", '"old"'), 0, 2)
+    assert content.closed

@@ -19,7 +19,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.transfer.content import Content, opened
+from storeside.transfer.content import CHUNK, Content, opened
 from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError
 from storeside.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
 from storeside.transfer.loads import Planned
@@ -304,3 +304,21 @@ def test_rows_that_may_have_arrived_are_not_sent_again_into_the_same_table() -> 
 def test_rows_before_the_header_are_no_records() -> None:
     form = Format("csv", Csv(skip_rows=2))
     assert list(_records(Body(b'one "\ntwo\na,b\n1,2'), form)) == [(0, b"a,b\n"), (1, b"1,2\n")]
+
+
+def test_a_reader_that_stops_early_releases_its_connection() -> None:
+    bodies: list[io.BytesIO] = []
+
+    class Kept(Stored):
+        def _body(self, Range: str) -> Any:
+            if Range:
+                return super()._body(Range)
+            bodies.append(io.BytesIO(self.content))
+            return StreamingBody(bodies[-1], len(self.content))
+
+    content = Content(Kept(b"abc" * CHUNK), "b", "k", 3 * CHUNK)
+    stream = content.stream()
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert content.plain().read(3) == b"abc"
+    assert [body.closed for body in bodies] == [True, True]

@@ -18,6 +18,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from storeside.events.errors import TriedOutError
 from storeside.operators.hooks.aistore import AIStoreHook
@@ -361,18 +362,18 @@ def test_idle_jobs_are_ended(cluster: Cluster) -> None:
 def test_idle_job_that_stays_is_transient(cluster: Cluster) -> None:
     cluster.targets = {"t1": [snap("etl-listrange", job="idle", is_idle=True)]}
     cluster.running = ["etl-listrange[idle]"]
-    with pytest.raises(jobs.AIStoreTransientError, match="idle job idle does not end"):
+    with pytest.raises(AIStoreTransientError, match="idle job idle does not end"):
         end_idle(impatient(cluster.url), *PAIR, seconds=0.3)
 
 
 def test_rebalance_is_waited_for(cluster: Cluster) -> None:
     cluster.running = ["rebalance[g1]"]
-    with pytest.raises(jobs.AIStoreTransientError, match="still rebalances after 0 s"):
+    with pytest.raises(AIStoreTransientError, match="still rebalances after 0 s"):
         jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
     cluster.running = ["etl-bck[x]"]
     jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
     cluster.failure = (502, "t1 is down")
-    with pytest.raises(jobs.AIStoreTransientError, match="does not answer as a whole"):
+    with pytest.raises(AIStoreTransientError, match="does not answer as a whole"):
         jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
 
 

@@ -121,6 +121,7 @@ class S3Store:
                 Bucket=self.bucket, Key=key, Range=f"bytes={start}-{start + size - 1}", IfMatch=head.tag
             )
             if answer["ETag"] != head.tag:
+                answer["Body"].close()
                 raise changed(f"{self.name}/{key}")
             body = answer["Body"].read()
         return self._whole(key, body, size)

@@ -42,10 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {e}", file=sys.stderr)
         return 2
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # the findings contain its errors
-    print(f"from {socket.gethostname()}:")
-    results = examine(systems)
-    for finding in results:
-        print(*finding.lines(), sep="\n")
+    print(f"from {socket.gethostname()}:", flush=True)
+    results = examine(systems, lambda finding: print(*finding.lines(), sep="\n", flush=True))
     failed = sum(finding.state == "failed" for finding in results)
     missing = [ids[system] for system in ids if system not in found]
     if missing:

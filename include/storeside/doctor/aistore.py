@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,12 @@ from storeside.aistore.cluster import Cluster
 from storeside.aistore.control_plane import unanswering
 from storeside.aistore.errors import AIStoreError, said
 from storeside.doctor.findings import Finding, System
+from storeside.doctor.remedies import answered, reach
+from storeside.doctor.report import Report
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
+    from aistore.sdk.errors import AISError
 
 # Bits of `features`; see AIStore's cmn/feat/feat.go.
 FEATURES = {"S3-API-via-Root": 1 << 3, "S3-Reverse-Proxy": 1 << 13}
@@ -26,6 +30,7 @@ _LOGIN_REMEDY = (
     "put a token that AIStore's AuthN has issued into the password of the AIStore connection, or set its extra"
     " authn_url, its login and its password"
 )
+_UNREACHABLE = re.compile(r"deadline exceeded|timed? ?out|i/o timeout|connection refused|no such host", re.IGNORECASE)
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _here = System("AIStore")
 
@@ -52,14 +57,20 @@ def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
         if not client.cluster().is_ready():
             return None, _here.failed("login", f"{cluster.endpoint} is not ready", "wait, or see its proxies' logs")
     except AISError as e:
-        remedy = _LOGIN_REMEDY if e.status_code in _REFUSED else "see its proxies' logs"
-        return None, _here.failed("login", said(e), remedy)
+        missing = e.status_code == HTTPStatus.NOT_FOUND
+        otherwise = "correct host and port: no AIStore proxy answers there" if missing else "see its proxies' logs"
+        return None, _here.failed("login", said(e), _remedy(e, _LOGIN_REMEDY, otherwise))
     except AIStoreError as e:  # AuthN refuses the login
         return None, _here.failed("login", e, _LOGIN_REMEDY)
     except (RequestException, OSError, ValueError) as e:
-        remedy = "correct the AIStore connection: host, port and schema of a proxy, and for TLS its extras"
-        return None, _here.failed("login", e, remedy)
+        ways = "correct the AIStore connection: host, port and schema of a proxy, and for TLS its extras"
+        return None, _here.failed("login", e, reach(e, ways, tls="its schema and ca_cert"))
     return client, _here.ok("login", f"{cluster.endpoint}, {len(nodes.tmap)} targets")
+
+
+def _remedy(error: AISError, allow: str, otherwise: str = "see its proxies' logs") -> str:
+    """Return the remedy for an answer of AIStore: `allow` for a denial, `otherwise` for a fault that stays."""
+    return allow if error.status_code in _REFUSED else answered(error.status_code, otherwise)
 
 
 def _reach(url: str) -> None:
@@ -76,7 +87,7 @@ def control_plane(client: Client) -> Finding:
     try:
         found = unanswering(client)
     except (RequestException, ValueError, KeyError) as e:
-        return _here.failed("control calls", e, "see its proxies' logs")
+        return _here.failed("control calls", e, reach(e, "see its proxies' logs"))
     if found:
         what = "; ".join(f"target {target.id}: {target.call}" for target in found)
         return _here.failed("control calls", what, "; ".join(target.remedy for target in found))
@@ -98,7 +109,7 @@ def examine(client: Client) -> Iterator[Finding]:
             yield _here.ok("ETL", "it can run ETLs")
         else:
             remedy = "deploy AIStore on Kubernetes (its operator does), with a node built with the tag etl"
-            yield _here.failed("ETL", said(e), remedy)
+            yield _here.failed("ETL", said(e), _LOGIN_REMEDY if e.status_code in _REFUSED else remedy)
     configuration = requests.request("get", path="cluster", params={"what": "cluster_config"}).json()
     bits = int(configuration.get("features") or 0)
     missing = [name for name, bit in FEATURES.items() if not bits & bit]
@@ -117,31 +128,53 @@ def backend(client: Client, bucket: Bucket) -> Finding:
     try:
         bucket.handle(client).list_objects(page_size=1)
     except AISError as e:
-        return _here.failed(
-            check, said(e), f"give AIStore's targets credentials for {bucket}, and S3_ENDPOINT unless it is AWS"
-        )
+        text = said(e)
+        keys = f"give AIStore's targets credentials for {bucket}, and S3_ENDPOINT unless it is AWS"
+        if _UNREACHABLE.search(text):
+            return _here.failed(check, text, f"let AIStore's targets reach the S3 server of {bucket}")
+        if e.status_code == HTTPStatus.NOT_FOUND:
+            keys = f"see that {bucket} exists; if it does, {keys}"
+        return _here.failed(check, text, keys)
     return _here.ok(check, f"{bucket} through its own backend")
 
 
 @contextmanager
-def probe(client: Client, findings: list[Finding]) -> Iterator[Probe | None]:
+def probe(client: Client, report: Report) -> Iterator[Probe | None]:
     """Create a bucket with one object, and remove it at the end; yield None when that is not allowed."""
-    from aistore.sdk.errors import AISError
-
     name, content = f"storeside-doctor-{uuid.uuid4().hex[:12]}", uuid.uuid4().hex.encode()
     handle = client.bucket(name)
-    try:
-        handle.create()
-    except AISError as e:
-        findings.append(_here.failed("buckets", said(e), "allow the AIStore connection's user to create buckets"))
+    if not report.check(_here, "buckets", lambda: _fill(handle, content)):
         yield None
         return
     try:
-        handle.object("probe").get_writer().put_content(content)
-        findings.append(_here.ok("buckets", "a bucket can be made, filled and removed"))
         yield Probe(f"{name}/probe", content)
-    except AISError as e:
-        findings.append(_here.failed("buckets", said(e), "allow the AIStore connection's user to put objects"))
-        yield None
     finally:
+        report.check(_here, "cleaning up", lambda: _remove(handle))
+
+
+def _fill(handle: Any, content: bytes) -> Finding:
+    """Create the bucket and put the object; without the object, remove the bucket."""
+    from aistore.sdk.errors import AISError
+
+    doing = "create buckets"
+    try:
+        handle.create()
+        doing = "put objects"
+        handle.object("probe").get_writer().put_content(content)
+    except AISError as e:
+        with suppress(AISError):
+            handle.delete(missing_ok=True)
+        return _here.failed("buckets", said(e), _remedy(e, f"allow the AIStore connection's user to {doing}"))
+    return _here.ok("buckets", f"{handle.name} can be made and filled")
+
+
+def _remove(handle: Any) -> Finding:
+    """Remove the bucket."""
+    from aistore.sdk.errors import AISError
+
+    try:
         handle.delete(missing_ok=True)
+    except AISError as e:
+        remedy = _remedy(e, "allow the AIStore connection's user to delete buckets")
+        return _here.failed("cleaning up", f"{handle.name}: {said(e)}", f"{remedy}; then delete the bucket")
+    return _here.ok("cleaning up", "the bucket is removed")

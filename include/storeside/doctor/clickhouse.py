@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from storeside.doctor.findings import Finding, System
+from storeside.doctor.remedies import TIME_OUT, reach
 from storeside.sql.answers import first_row
-from storeside.transfer.errors import ACCESS_DENIED, code_of, plain
+from storeside.transfer.errors import ACCESS_DENIED, code_of, is_transient, plain
 from storeside.transfer.source import Source, identifier, literal
 from storeside.transfer.staging import STAGING
 
@@ -22,11 +24,18 @@ LEDGER = "storeside"
 # Settings in our statements that older servers lack.
 SETTINGS = ("s3_validate_etag_on_read", "insert_allow_materialized_columns", "input_format_parquet_preserve_order")
 
-_UNKNOWN_DATABASE, _AUTHENTICATION, _NO_COLLECTION = 81, 516, 669
+_UNKNOWN_DATABASE, _READ_ONLY, _AUTHENTICATION, _NO_COLLECTION = 81, 164, 516, 669
+_NO_ROOM = (241, 243)
+# How ClickHouse words S3's answers, and the failures on the way to it; it has one error code for all of them.
+_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
+_NO_WAY = re.compile(r"Connection refused|Timeout|timed out|DNS error|Host not found|No route to host", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"HTTP response code: 40[13]|AccessDenied|Access Denied|InvalidAccessKeyId|SignatureDoesNotMatch"
+)
 _here = System(NAME)
 
 
-def connect(make: Callable[[], Any]) -> tuple[Any, Finding]:
+def connect(make: Callable[[], Any], check: str = "login") -> tuple[Any, Finding]:
     """Log in; return the client, or None, and the finding."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -34,22 +43,27 @@ def connect(make: Callable[[], Any]) -> tuple[Any, Finding]:
         client = make()
         version, user = first_row(client.query("SELECT version(), currentUser()"))
     except (ClickHouseError, OSError, ValueError) as e:
-        return None, _here.failed("login", plain(e), _login_remedy(code_of(e)))
-    return client, _here.ok("login", f"{version} as {user}; tested with {TESTED}")
+        return None, _here.failed(check, plain(e), _login_remedy(e))
+    return client, _here.ok(check, f"{version} as {user}; tested with {TESTED}")
 
 
-def _login_remedy(code: int) -> str:
+def _login_remedy(error: BaseException) -> str:
+    code = code_of(error)
     if code == _AUTHENTICATION:
         return "correct login and password of the ClickHouse connection"
     if code == _UNKNOWN_DATABASE:
         return "leave the schema of the ClickHouse connection empty, or create that database"
-    return (
+    ways = (
         'correct host and port (HTTP: 8123, or 8443 with the extra "secure": true), and let this machine reach them'
     )
+    return reach(error, ways, tls='the extra "secure", and verify')
 
 
-def examine(client: Client) -> Iterator[Finding]:
-    """Yield the features of the server and the user's rights in our two databases."""
+def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
+    """Yield the features of the server and the users' rights in our databases.
+
+    With `ledger`, the client of the user that writes Storeside's tables, `client` needs none in their database.
+    """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     rows = client.query(
@@ -61,29 +75,38 @@ def examine(client: Client) -> Iterator[Finding]:
         yield _here.failed("settings", f"it has no {', '.join(missing)}", f"use ClickHouse {TESTED} or newer")
     else:
         yield _here.ok("settings", "it knows those of our statements")
-    try:
-        _use_databases(client)
-    except ClickHouseError as e:
-        yield _here.failed("databases", plain(e), _grants(client))
-    else:
-        yield _here.ok("databases", f"tables can be made, filled, attached and dropped in {LEDGER} and {STAGING}")
+    for user, check, database in (
+        ((client, "databases", LEDGER),)
+        if ledger is None
+        else ((ledger, "databases", LEDGER), (client, "databases of loads", STAGING))
+    ):
+        names = " and ".join(sorted({database, STAGING}))
+        try:
+            _use_databases(user, database)
+        except ClickHouseError as e:
+            yield _here.failed(check, plain(e), _rights_remedy(user, database, e))
+        else:
+            yield _here.ok(check, f"tables can be made, filled, attached and dropped in {names}")
 
 
-def _use_databases(client: Client) -> None:
-    """Run a load's statements in both databases, with tables that are removed afterwards."""
+def _use_databases(client: Client, database: str) -> None:
+    """Run the statements of a load into a database, with tables that are removed afterwards."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
-    name = f"doctor_{uuid.uuid4().hex[:12]}"
-    drops = [f"DROP VIEW IF EXISTS {LEDGER}.{name}_view"]
-    drops += [f"DROP TABLE IF EXISTS {database}.{name} SYNC" for database in (LEDGER, STAGING)]
+    name = f"{database}.doctor_{uuid.uuid4().hex[:12]}"
+    staged = f"{STAGING}.doctor_{uuid.uuid4().hex[:12]}"
+    drops = [f"DROP TABLE IF EXISTS {table} SYNC" for table in (name, staged)]
+    if database == LEDGER:
+        drops.insert(0, f"DROP VIEW IF EXISTS {name}_view")
     try:
-        for database in (LEDGER, STAGING):
-            client.command(f"CREATE DATABASE IF NOT EXISTS {database}")
-            client.command(f"CREATE TABLE {database}.{name} (n UInt8) ENGINE = MergeTree PARTITION BY n ORDER BY n")
-        client.command(f"INSERT INTO {STAGING}.{name} SELECT 1 SETTINGS async_insert = 0")
-        client.command(f"ALTER TABLE {LEDGER}.{name} ATTACH PARTITION ALL FROM {STAGING}.{name}")
-        client.command(f"ALTER TABLE {LEDGER}.{name} DROP PARTITION 1")
-        client.command(f"CREATE VIEW {LEDGER}.{name}_view AS SELECT n FROM {LEDGER}.{name}")
+        for table in (name, staged):
+            client.command(f"CREATE DATABASE IF NOT EXISTS {table.partition('.')[0]}")
+            client.command(f"CREATE TABLE {table} (n UInt8) ENGINE = MergeTree PARTITION BY n ORDER BY n")
+        client.command(f"INSERT INTO {staged} SELECT 1 SETTINGS async_insert = 0")
+        client.command(f"ALTER TABLE {name} ATTACH PARTITION ALL FROM {staged}")
+        client.command(f"ALTER TABLE {name} DROP PARTITION 1")
+        if database == LEDGER:
+            client.command(f"CREATE VIEW {name}_view AS SELECT n FROM {name}")
         for statement in drops:
             client.command(statement)
     except ClickHouseError:
@@ -93,11 +116,22 @@ def _use_databases(client: Client) -> None:
         raise
 
 
-def _grants(client: Client) -> str:
+def _rights_remedy(client: Client, database: str, error: BaseException) -> str:
+    """Return the grants after a refusal. Another error has nothing to do with rights: its text says what it is."""
+    if code_of(error) in (ACCESS_DENIED, _READ_ONLY):
+        return _grants(client, database)
+    if code_of(error) in _NO_ROOM:
+        return "free disk space or memory of the ClickHouse server"
+    if is_transient(error):
+        return f"the server is busy or out of order: see its logs; {TIME_OUT}"
+    return "see the error's text, and the server's log"
+
+
+def _grants(client: Client, database: str) -> str:
     user = first_row(client.query("SELECT currentUser()"))[0]
     what = "SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE"
     return (
-        f"GRANT {what} ON {LEDGER}.* TO {user}; the same on {STAGING}.* and on the tables that are loaded;"
+        f"GRANT {what} ON {database}.* TO {user}; the same on {STAGING}.* and on the tables that are loaded;"
         f" GRANT TABLE ENGINE ON * TO {user}"
     )
 
@@ -160,7 +194,12 @@ def reads_aistore(client: Client, url: str, content: bytes, collection: str = ""
     )
 
 
-_QUICK = {"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0}
+_QUICK = {
+    "s3_retry_attempts": 1,
+    "s3_connect_timeout_ms": 2000,
+    "s3_request_timeout_ms": 5000,
+    "use_hive_partitioning": 0,
+}
 
 
 def _read(client: Client, function: str, content: bytes) -> BaseException | None:
@@ -189,7 +228,14 @@ def _s3_remedy(source: Source, error: BaseException) -> str:
         return (
             f"CREATE NAMED COLLECTION {source.collection} AS url = '…', access_key_id = '…', secret_access_key = '…'"
         )
-    return (
+    way = (
         f"let the ClickHouse server reach {source.endpoint} (extra clickhouse_endpoint of the AWS connection, if its "
-        "address differs there) and give it keys: extra clickhouse_collection, or its own environment or role"
+        "address differs there)"
     )
+    keys = "give it keys: extra clickhouse_collection, or its own environment or role"
+    text = str(error)
+    if _NO_BUCKET.search(text):
+        return f"create the bucket {source.bucket}, or name another one"
+    if _NO_WAY.search(text):
+        return way
+    return keys if _REFUSED.search(text) else f"{way} and {keys}"

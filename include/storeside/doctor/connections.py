@@ -13,6 +13,7 @@ from storeside.aistore.pods import PodWatch
 from storeside.doctor.errors import DoctorInputError
 from storeside.doctor.examination import Systems
 from storeside.doctor.hsds import Service
+from storeside.sql import roles
 from storeside.transfer.source import source_of
 
 PREFIX = "AIRFLOW_CONN_"
@@ -72,7 +73,21 @@ class Connection:
 def found(environment: Mapping[str, str], ids: Mapping[str, str]) -> dict[str, Connection]:
     """Return the connections that are set, by system. Raises DoctorInputError for an unreadable one."""
     given = {system: (conn_id, environment.get(f"{PREFIX}{conn_id.upper()}")) for system, conn_id in ids.items()}
-    return {system: Connection.parse(conn_id, text) for system, (conn_id, text) in given.items() if text}
+    known = {system: Connection.parse(conn_id, text) for system, (conn_id, text) in given.items() if text}
+    if house := known.get("clickhouse"):
+        for role, conn_id in roles_of(house.extra_dejson).items():
+            if not (text := environment.get(f"{PREFIX}{conn_id.upper()}")):
+                raise DoctorInputError(
+                    f"{house.conn_id} names the connection {conn_id}: set {PREFIX}{conn_id.upper()}"
+                )
+            known[role] = Connection.parse(conn_id, text)
+    return known
+
+
+def roles_of(extra: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ids of the connections that the extras of the ClickHouse connection name, by role."""
+    given = {"ledger": extra.get(roles.LEDGER), "pages": extra.get(roles.PAGES)}
+    return {role: str(conn_id) for role, conn_id in given.items() if conn_id}
 
 
 def systems(
@@ -82,11 +97,14 @@ def systems(
 
     Raises TransferInputError for an impossible name of a bucket or of a named collection.
     """
-    aws, house = connections.get("aws"), connections.get("clickhouse")
+    aws = connections.get("aws")
     store, hsds = connections.get("aistore"), connections.get("hsds")
     extra = store.extra_dejson if store else {}
     ways = {
-        "clickhouse": (lambda: _clickhouse(house)) if house else None,
+        **{
+            name: (lambda connection=connections[name]: _clickhouse(connection)) if name in connections else None
+            for name in ("clickhouse", "ledger", "pages")
+        },
         "s3": (lambda: _aws(aws, "s3")) if aws else None,
         "sqs": (lambda: _aws(aws, "sqs")) if aws else None,
         "aistore": (lambda: cluster_of(store)) if store else None,

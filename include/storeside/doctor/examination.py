@@ -10,25 +10,31 @@ from typing import TYPE_CHECKING, Any
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.pods import PodWatch
-from storeside.doctor import aistore, clickhouse, hsds, kubernetes, s3
+from storeside.doctor import aistore, clickhouse, hsds, kubernetes, roles, s3
 from storeside.doctor.findings import Finding, System, without_secrets
+from storeside.doctor.report import Report
 from storeside.transfer.source import Source
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
+
+_clickhouse, _aistore = System(clickhouse.NAME), System("AIStore")
 
 
 @dataclass(frozen=True)
 class Systems:
     """The systems to examine; None for a system without a connection.
 
-    `clickhouse`, `s3`, `sqs` and `aistore` connect when they are called. `source` is the bucket from ClickHouse's
-    point of view; `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs, and `aistore_collection`
-    ClickHouse's collection with a token for it. Without `write` no object is put anywhere. An S3 event may take
-    `event_seconds` to arrive. `secrets` are removed from all findings.
+    `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` connect when they are called; `ledger` and `pages` are
+    other users of ClickHouse, if there are any. `source` is the bucket from ClickHouse's point of view;
+    `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs, and `aistore_collection` ClickHouse's
+    collection with a token for it. Without `write` no object is put anywhere. A check may take `check_seconds`, and an
+    S3 event `event_seconds` to arrive. `secrets` are removed from all findings.
     """
 
     clickhouse: Callable[[], Any] | None = None
+    ledger: Callable[[], Any] | None = None
+    pages: Callable[[], Any] | None = None
     s3: Callable[[], Any] | None = None
     sqs: Callable[[], Any] | None = None
     aistore: Callable[[], Cluster] | None = None
@@ -39,24 +45,34 @@ class Systems:
     pods: PodWatch | None = None
     hsds: hsds.Service | None = None
     write: bool = True
+    check_seconds: float = 15
     event_seconds: float = 20
     secrets: Sequence[str] = field(default=(), repr=False)
 
 
-def examine(systems: Systems) -> list[Finding]:
-    """Run all checks and return the findings without secrets."""
-    return list(without_secrets(_Examination(systems).findings(), systems.secrets))
+def examine(systems: Systems, tell: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
+    """Run all checks and return the findings without secrets; `tell` receives each one as soon as it exists."""
+    found: list[Finding] = []
+
+    def add(finding: Finding) -> None:
+        (shown,) = without_secrets([finding], systems.secrets)
+        found.append(shown)
+        tell(shown)
+
+    _Examination(systems, Report(systems.check_seconds, add)).run()
+    return found
 
 
 class _Examination:
     """One examination; later checks use the connections of earlier ones."""
 
-    def __init__(self, systems: Systems) -> None:
+    def __init__(self, systems: Systems, report: Report) -> None:
         self.systems = systems
+        self.report = report
         self.clickhouse: Client | None = None
-        self.found: list[Finding] = []
+        self.ledger: Client | None = None
 
-    def findings(self) -> list[Finding]:
+    def run(self) -> None:
         """Run the checks in the order in which a pipeline needs the systems."""
         for name, part in (
             ("ClickHouse", self._clickhouse),
@@ -69,75 +85,98 @@ class _Examination:
                 part()
             except Exception as e:  # an unforeseen error must not hide the findings of the other parts
                 remedy = "this is not foreseen: please report it"
-                self.found.append(System(name).failed("all", f"{type(e).__name__}: {e}", remedy))
-        return self.found
+                self.report.add(System(name).failed("all", f"{type(e).__name__}: {e}", remedy))
 
     def _clickhouse(self) -> None:
-        if self.systems.clickhouse is None:
+        make = self.systems.clickhouse
+        if make is None:
             return
-        self.clickhouse, finding = clickhouse.connect(self.systems.clickhouse)
-        self.found.append(finding)
-        if self.clickhouse is not None:
-            self.found += clickhouse.examine(self.clickhouse)
+        self.clickhouse = self.report.connect(_clickhouse, "login", lambda: clickhouse.connect(make))
+        if self.clickhouse is None:
+            return
+        clients = {"loads": self.clickhouse}
+        for role, other in (("ledger", self.systems.ledger), ("pages", self.systems.pages)):
+            if other is not None and (client := self._login(role, other)) is not None:
+                clients[role] = client
+        self.ledger = clients.get("ledger", self.clickhouse)
+        self.report.each(_clickhouse, clickhouse.examine(self.clickhouse, clients.get("ledger")))
+        self.report.each(_clickhouse, roles.examine(clients))
+
+    def _login(self, role: str, make: Callable[[], Any]) -> Client | None:
+        check = f"login of {role}"
+        return self.report.connect(_clickhouse, check, lambda: clickhouse.connect(make, check))
 
     def _kubernetes(self) -> None:
         if self.systems.pods is not None:
-            self.found += kubernetes.examine(self.systems.pods)
+            self.report.each(System("Kubernetes"), kubernetes.examine(self.systems.pods))
 
     def _hsds(self) -> None:
         if self.systems.hsds is not None:
-            self.found += hsds.examine(self.systems.hsds)
+            self.report.each(System("HSDS"), hsds.examine(self.systems.hsds))
 
     def _s3(self) -> None:
-        queue = None
-        if self.systems.sqs is not None and self.systems.queue:
-            queue = s3.queue(self.systems.sqs, self.systems.queue, self.found)
-        source = self.systems.source
-        if self.systems.s3 is None or source is None:
+        queue, source, make = self._queue(), self.systems.source, self.systems.s3
+        if make is None or source is None:
             return
-        client, finding = s3.connect(self.systems.s3, source.bucket)
-        self.found.append(finding)
+        client = self.report.connect(System("S3"), "list", lambda: s3.connect(make, source.bucket))
         if client is None:
             return
         crowded = queue is not None and queue.waiting > s3.MOST_WAITING
         if queue is not None and crowded:
-            self.found.append(s3.not_received(queue))
+            self.report.add(s3.not_received(queue))
         probe = None
         with ExitStack() as stack:
             if self.systems.write and not crowded:
-                probe = stack.enter_context(s3.probe(client, source.bucket, self.found))
-            if self.clickhouse is not None:
-                self.found.append(
-                    clickhouse.reads_object(self.clickhouse, source, probe.key, probe.content)
-                    if probe
-                    else clickhouse.reaches_bucket(self.clickhouse, source)
-                )
+                probe = stack.enter_context(s3.probe(client, source.bucket, self.report))
+            self._clickhouse_reads(source, probe)
         # By now the object is deleted, so that no run finds it.
         if queue is not None and probe is not None:
-            self.found.append(s3.receive(queue, probe, self.systems.event_seconds, self._recorded))
+            self._event(queue, probe)
 
-    def _recorded(self, probe: s3.Probe) -> bool:
-        return self.clickhouse is not None and clickhouse.has_event(self.clickhouse, probe.bucket, probe.key)
+    def _queue(self) -> s3.Queue | None:
+        make, name = self.systems.sqs, self.systems.queue
+        return s3.queue(make, name, self.report) if make is not None and name else None
 
-    def _aistore(self) -> None:
-        if self.systems.aistore is None:
-            return
-        client, finding = aistore.connect(self.systems.aistore)
-        self.found.append(finding)
+    def _clickhouse_reads(self, source: Source, probe: s3.Probe | None) -> None:
+        client = self.clickhouse
         if client is None:
             return
-        self.found.append(aistore.control_plane(client))
-        if self.found[-1].state == "failed":
+        if probe is None:
+            self.report.check(_clickhouse, "reads S3", lambda: clickhouse.reaches_bucket(client, source))
+            return
+        key, content = probe.key, probe.content
+        self.report.check(_clickhouse, "reads S3", lambda: clickhouse.reads_object(client, source, key, content))
+
+    def _event(self, queue: s3.Queue, probe: s3.Probe) -> None:
+        seconds = self.systems.event_seconds
+        self.report.check(
+            System("SQS"), s3.EVENT, lambda: s3.receive(queue, probe, seconds, self._recorded), seconds=seconds
+        )
+
+    def _recorded(self, probe: s3.Probe) -> bool:
+        return self.ledger is not None and clickhouse.has_event(self.ledger, probe.bucket, probe.key)
+
+    def _aistore(self) -> None:
+        make, report = self.systems.aistore, self.report
+        if make is None:
+            return
+        client = report.connect(_aistore, "login", lambda: aistore.connect(make))
+        if client is None or not report.check(_aistore, "control calls", lambda: aistore.control_plane(client)):
             return  # the other checks would wait for the same targets
-        self.found += aistore.examine(client)
+        report.each(_aistore, aistore.examine(client))
         if self.systems.source is not None:
-            self.found.append(aistore.backend(client, Bucket("s3", self.systems.source.bucket)))
+            bucket = Bucket("s3", self.systems.source.bucket)
+            report.check(_aistore, "reads S3", lambda: aistore.backend(client, bucket))
         if not self.systems.write:
             return
-        with aistore.probe(client, self.found) as probe:
-            if probe is not None and self.clickhouse is not None:
-                endpoint = self.systems.aistore_endpoint or self.systems.aistore().endpoint
-                url = f"{endpoint.rstrip('/')}/{probe.path}"
-                self.found.append(
-                    clickhouse.reads_aistore(self.clickhouse, url, probe.content, self.systems.aistore_collection)
+        with aistore.probe(client, report) as probe:
+            house = self.ledger
+            if probe is not None and house is not None:
+                endpoint = self.systems.aistore_endpoint or make().endpoint
+                url, content = f"{endpoint.rstrip('/')}/{probe.path}", probe.content
+                collection = self.systems.aistore_collection
+                report.check(
+                    _clickhouse,
+                    "reads AIStore",
+                    lambda: clickhouse.reads_aistore(house, url, content, collection),
                 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from storeside.doctor.findings import Finding, System
+from storeside.doctor.remedies import answered, reach
 
 _SECONDS = 10
 _here = System("HSDS")
@@ -36,7 +37,8 @@ def examine(service: Service) -> Iterator[Finding]:
         state = about.json().get("state") if about.ok else f"status {about.status_code}"
         domains = session.get(f"{service.endpoint}/domains", params={"domain": "/"}, timeout=_SECONDS)
     except (requests.RequestException, ValueError) as e:
-        yield _here.failed("ready", e, "correct host and port of the HSDS connection, and let this machine reach it")
+        ways = "correct host and port of the HSDS connection, and let this machine reach it"
+        yield _here.failed("ready", e, reach(e, ways, tls="its endpoint's schema"))
         return
     if state == "READY":
         yield _here.ok("ready", service.endpoint)
@@ -46,5 +48,8 @@ def examine(service: Service) -> Iterator[Finding]:
         yield _here.failed(
             "login", f"status {domains.status_code}", "correct login and password of the HSDS connection"
         )
+    elif not domains.ok:
+        remedy = answered(domains.status_code, "see the logs of its service node")
+        yield _here.failed("login", f"status {domains.status_code}", remedy)
     else:
         yield _here.ok("login", f"as {service.user or 'nobody'}")

@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 from storeside.aistore.pods import PodWatch
 from storeside.doctor.findings import Finding, System
+from storeside.doctor.remedies import answered, reach
 
 _FEW = 20
 _here = System("Kubernetes")
@@ -24,10 +25,11 @@ def examine(pods: PodWatch) -> Iterator[Finding]:
         yield _here.failed("pods", e, "correct kube_config in the extras of the AIStore connection")
         return
     except ApiException as e:
-        yield _here.failed("pods", f"{e.status} {e.reason}", _role(pods.namespace))
+        yield _here.failed("pods", f"{e.status} {e.reason}", _remedy(e.status, pods.namespace))
         return
     except (HTTPError, OSError) as e:
-        yield _here.failed("pods", e, "let this machine reach the API server of the kube_config")
+        ways = "let this machine reach the API server of the kube_config"
+        yield _here.failed("pods", e, reach(e, ways, tls="certificate-authority in its kube_config"))
         return
     yield _here.ok("pods", f"{len(found)} in namespace {pods.namespace}")
     for pod in found:
@@ -35,7 +37,7 @@ def examine(pods: PodWatch) -> Iterator[Finding]:
             pods.api.read_namespaced_pod_log(pod.metadata.name, pods.namespace, tail_lines=1, _request_timeout=10)
         except ApiException as e:
             if e.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-                yield _here.failed("logs", f"{e.status} {e.reason}", _role(pods.namespace))
+                yield _here.failed("logs", f"{e.status} {e.reason}", _remedy(e.status, pods.namespace))
                 return
         else:
             yield _here.ok("logs", f"that of {pod.metadata.name} can be read")
@@ -43,8 +45,11 @@ def examine(pods: PodWatch) -> Iterator[Finding]:
     yield _here.skipped("logs", "no pod there has a log yet")
 
 
-def _role(namespace: str) -> str:
-    return (
+def _remedy(status: int, namespace: str) -> str:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return "renew the token or the certificate of the user in the kube_config of the AIStore connection"
+    role = (
         f"allow get and list of pods, and get of pods/log, in the namespace {namespace} (docs/kubernetes/rbac.yaml),"
         " and see that kube_namespace is the one that AIStore starts ETLs in"
     )
+    return answered(status, role)

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.names import PROBES
 from storeside.doctor.findings import Finding, System
+from storeside.doctor.remedies import answered, reach
+from storeside.doctor.report import Report
 from storeside.events.errors import NotificationError
 from storeside.events.notifications import parse
 
@@ -23,7 +26,23 @@ if TYPE_CHECKING:
 # Maximum number of waiting messages before a probe's event; each check counts as a receive of those messages.
 MOST_WAITING = 20
 
+EVENT = "event of the probe"
+
 _s3, _sqs = System("S3"), System("SQS")
+_KEYS = "correct login (access key) and password (secret key) of the AWS connection"
+# What the answer's code asks for. A code that is not here and not a denial is the server's own fault.
+_BY_CODE = {
+    "AuthorizationHeaderMalformed": "correct region_name in the extras of the AWS connection",
+    "PermanentRedirect": "correct region_name and endpoint_url in the extras of the AWS connection",
+    "301": "correct region_name and endpoint_url in the extras of the AWS connection",
+    "RequestTimeTooSkewed": "set this machine's clock",
+    "ExpiredToken": "renew aws_session_token in the extras of the AWS connection, and its keys",
+    "InvalidToken": "renew aws_session_token in the extras of the AWS connection, and its keys",
+} | dict.fromkeys(
+    ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidClientTokenId", "UnrecognizedClientException",
+     "IncompleteSignature", "InvalidSignatureException"),
+    _KEYS,
+)  # fmt: skip
 
 
 @dataclass
@@ -48,47 +67,56 @@ def connect(make: Callable[[], Any], bucket: str) -> tuple[Any, Finding]:
 
 
 @contextmanager
-def probe(client: S3Client, bucket: str, findings: list[Finding]) -> Iterator[Probe | None]:
+def probe(client: S3Client, bucket: str, report: Report) -> Iterator[Probe | None]:
     """Put an object, read it back, and delete it at the end; yield None when it cannot be put."""
     name = uuid.uuid4().hex
     made = Probe(bucket, f"{PROBES}{name}", name.encode())
-    if not _tried(
-        "put", bucket, findings, partial(client.put_object, Bucket=bucket, Key=made.key, Body=made.content)
-    ):
+    if not _tried("put", bucket, report, partial(client.put_object, Bucket=bucket, Key=made.key, Body=made.content)):
         yield None
         return
     try:
-        _tried("get", bucket, findings, partial(client.get_object, Bucket=bucket, Key=made.key))
+        _tried("get", bucket, report, partial(client.get_object, Bucket=bucket, Key=made.key))
         yield made
     finally:
-        _tried("delete", bucket, findings, partial(client.delete_object, Bucket=bucket, Key=made.key))
+        _tried("delete", bucket, report, partial(client.delete_object, Bucket=bucket, Key=made.key))
 
 
-def _tried(check: str, bucket: str, findings: list[Finding], do: Callable[[], Any]) -> bool:
+def _tried(check: str, bucket: str, report: Report, do: Callable[[], Any]) -> bool:
     """Run an action with the probe and tell whether it worked."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    try:
-        do()
-    except (BotoCoreError, ClientError) as e:
-        findings.append(_s3.failed(check, e, _remedy(e, f"s3:{check.capitalize()}Object", bucket)))
-        return False
-    findings.append(_s3.ok(check, "the probe"))
-    return True
+    def run() -> Finding:
+        try:
+            do()
+        except (BotoCoreError, ClientError) as e:
+            return _s3.failed(check, e, _remedy(e, f"s3:{check.capitalize()}Object", bucket))
+        return _s3.ok(check, "the probe")
+
+    return report.check(_s3, check, run)
 
 
 def _remedy(error: Exception, action: str, bucket: str) -> str:
-    code = str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
-    if code in ("NoSuchBucket", "404"):
+    if getattr(error, "response", {}).get("Error", {}).get("Code") in ("NoSuchBucket", "404"):
         return "create the bucket, or name another one"
-    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidClientTokenId", "ExpiredToken"):
-        return "correct login (access key) and password (secret key) of the AWS connection"
-    if code:
-        on = f"arn:aws:s3:::{bucket}" + ("" if action == "s3:ListBucket" else "/*")
-        return f"allow {action} on {on} to the AWS connection's keys or role"
-    if type(error).__name__ == "NoCredentialsError":
-        return "give the AWS connection login and password, or this machine a role"
-    return "correct endpoint_url and region_name in the extras of the AWS connection, and let this machine reach them"
+    on = f"arn:aws:s3:::{bucket}" + ("" if action == "s3:ListBucket" else "/*")
+    return _by_kind(error, f"allow {action} on {on} to the AWS connection's keys or role")
+
+
+def _by_kind(error: Exception, allow: str) -> str:
+    """Return the remedy for an error of S3 or SQS; `allow` is the one for a denial."""
+    answer = getattr(error, "response", None)
+    if answer is None:
+        if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
+            return "give the AWS connection login and password, or this machine a role"
+        ways = "correct endpoint_url and region_name in the extras of the AWS connection"
+        return reach(error, f"{ways}, and let this machine reach them", tls="the schema of endpoint_url, and verify")
+    code = str(answer.get("Error", {}).get("Code", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    if "AccessDenied" in code or status == HTTPStatus.FORBIDDEN:
+        return allow
+    return answered(status, "see the error's text, and the logs of the server at endpoint_url")
 
 
 @dataclass(frozen=True)
@@ -100,8 +128,23 @@ class Queue:
     waiting: int
 
 
-def queue(make: Callable[[], Any], name: str, findings: list[Finding]) -> Queue | None:
+def queue(make: Callable[[], Any], name: str, report: Report) -> Queue | None:
     """Check a queue's depth and its policy for messages that always fail; None when the queue does not answer."""
+    answer = report.connect(_sqs, "attributes", lambda: _attributes(make, name))
+    if answer is None:
+        return None
+    found, redrive = answer
+    if target := redrive.get("deadLetterTargetArn", "").rpartition(":")[2]:
+        report.add(_sqs.ok("redrive policy", f"to {target} after {redrive.get('maxReceiveCount')} receives"))
+        report.check(_sqs, "dead letters", lambda: _dead_letters(found.client, target))
+    else:
+        remedy = "set a RedrivePolicy to a dead-letter queue: a message that cannot be read comes back for ever"
+        report.add(_sqs.failed("redrive policy", f"{name} has none", remedy))
+    return found
+
+
+def _attributes(make: Callable[[], Any], name: str) -> tuple[tuple[Queue, dict[str, Any]] | None, Finding]:
+    """Return the queue and its redrive policy, or None, and the finding."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -109,19 +152,10 @@ def queue(make: Callable[[], Any], name: str, findings: list[Finding]) -> Queue 
         url = client.get_queue_url(QueueName=name)["QueueUrl"]
         attributes = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     except (BotoCoreError, ClientError, ValueError) as e:
-        findings.append(_sqs.failed("attributes", e, _queue_remedy(e, name)))
-        return None
-    waiting = int(attributes["ApproximateNumberOfMessages"])
-    findings.append(_sqs.ok("attributes", f"{name}: {waiting} messages"))
+        return None, _sqs.failed("attributes", e, _queue_remedy(e, name))
+    found = Queue(client, url, int(attributes["ApproximateNumberOfMessages"]))
     redrive = json.loads(attributes.get("RedrivePolicy") or "{}")
-    if redrive.get("deadLetterTargetArn"):
-        target = redrive["deadLetterTargetArn"].rpartition(":")[2]
-        findings.append(_sqs.ok("redrive policy", f"to {target} after {redrive.get('maxReceiveCount')} receives"))
-        findings.append(_dead_letters(client, target))
-    else:
-        remedy = "set a RedrivePolicy to a dead-letter queue: a message that cannot be read comes back for ever"
-        findings.append(_sqs.failed("redrive policy", f"{name} has none", remedy))
-    return Queue(client, url, waiting)
+    return (found, redrive), _sqs.ok("attributes", f"{name}: {found.waiting} messages")
 
 
 def _dead_letters(client: SQSClient, name: str) -> Finding:
@@ -140,10 +174,10 @@ def _queue_remedy(error: Exception, name: str) -> str:
     code = str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
     if "NonExistentQueue" in code or "QueueDoesNotExist" in code:
         return f"create the queue {name}, or name another one"
-    if code:
-        actions = "sqs:GetQueueUrl, sqs:GetQueueAttributes, sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage"
-        return f"allow {actions} and sqs:ChangeMessageVisibility on it to the AWS connection's keys or role"
-    return "correct endpoint_url and region_name in the extras of the AWS connection, and let this machine reach them"
+    actions = "sqs:GetQueueUrl, sqs:GetQueueAttributes, sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage"
+    return _by_kind(
+        error, f"allow {actions} and sqs:ChangeMessageVisibility on it to the AWS connection's keys or role"
+    )
 
 
 def receive(found: Queue, sent: Probe, seconds: float, recorded: Callable[[Probe], bool]) -> Finding:
@@ -153,7 +187,6 @@ def receive(found: Queue, sent: Probe, seconds: float, recorded: Callable[[Probe
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
-    check = "event of the probe"
     deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
@@ -161,13 +194,13 @@ def receive(found: Queue, sent: Probe, seconds: float, recorded: Callable[[Probe
                 QueueUrl=found.url, MaxNumberOfMessages=10, VisibilityTimeout=30, WaitTimeSeconds=1
             )
             if _take(found, sent, answer.get("Messages", [])):
-                return _sqs.ok(check, "it arrived, and its message is deleted")
+                return _sqs.ok(EVENT, "it arrived, and its message is deleted")
             if recorded(sent):
-                return _sqs.ok(check, "it arrived, and whoever watches the queue has taken it")
+                return _sqs.ok(EVENT, "it arrived, and a consumer of the queue has taken it")
     except (BotoCoreError, ClientError) as e:
-        return _sqs.failed(check, e, _queue_remedy(e, found.url.rpartition("/")[2]))
+        return _sqs.failed(EVENT, e, _queue_remedy(e, found.url.rpartition("/")[2]))
     return _sqs.failed(
-        check,
+        EVENT,
         f"none within {seconds:g} s",
         f"send the s3:ObjectCreated:* events of {sent.bucket} to the queue, and let s3.amazonaws.com send to it",
     )
@@ -196,4 +229,4 @@ def _is_of(body: str, sent: Probe) -> bool:
 
 def not_received(found: Queue) -> Finding:
     """Return why nothing was put: the probe's event would wait behind other events."""
-    return _sqs.skipped("event of the probe", f"{found.waiting} messages wait, so nothing was put to send another")
+    return _sqs.skipped(EVENT, f"{found.waiting} messages wait, so nothing was put to send another")

@@ -111,6 +111,23 @@ def kinds(tables: Tables) -> list[str]:
     return [row["kind"] for row in tables.rows("SELECT DISTINCT kind FROM storeside.runs ORDER BY kind LIMIT 50")]
 
 
+def dags(tables: Tables) -> list[str]:
+    """Return the DAGs of the existing movements that the visitor may read."""
+    return [row["dag_id"] for row in tables.rows(sql.query("pages_dags"))]
+
+
+def later_runs(tables: Tables, stage: Movement) -> list[str]:
+    """Return the ids of later runs of the same source and destination, the next one first.
+
+    The ledgers have one row per object, or per object version that is loaded: a later run replaces the rows of those
+    that it processed.
+    """
+    source = f"s3://{stage.bucket}/" if stage.is_load else stage.source
+    asked = {"source": source, "is_load": stage.is_load, "destination": stage.destination, "run": stage.run_id}
+    rows = tables.rows(sql.query("pages_later_runs"), after_ms=round(stage.recorded * 1000), **asked)
+    return [row["run_id"] for row in rows]
+
+
 def stages(tables: Tables, run_id: str) -> list[Movement]:
     """Return the movements of one run in the order in which they began."""
     found = movements(tables, Filter(), limit=200, run=run_id).rows
@@ -148,7 +165,10 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", after: str = "")
 
 
 def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict[str, Any]]:
-    """Return the first rejected rows that a load kept aside, with the reasons and their content."""
+    """Return the first rejected rows that a load kept aside, with the reasons and their content.
+
+    Raises DeniedError if the pages' ClickHouse user may not read the table that holds them, which is the user's own.
+    """
     from storeside.transfer.source import identifier
 
     database, _, table = stage.table.partition(".")

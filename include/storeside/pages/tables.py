@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from storeside.errors import BadInput, StoresideError, Transient
-from storeside.transfer.errors import plain
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 # Codes of ClickHouse errors that mean that nothing has been written yet.
 _MISSING = frozenset({60, 81})  # UNKNOWN_TABLE, UNKNOWN_DATABASE
-_SETTINGS = {"readonly": 2, "max_execution_time": 10}
+_DENIED = 497  # ACCESS_DENIED
+# Seconds of one statement, and of all statements of a page.
+STATEMENT_SECONDS, PAGE_SECONDS = 10, 20
+_SLOW = (
+    f"ClickHouse did not finish this page's query within {STATEMENT_SECONDS} seconds. Narrow the filter, or try again"
+    " when ClickHouse has less to do."
+)
+_REFUSED = "ClickHouse refuses the pages' user to read Storeside's tables. Grant it SELECT on the database storeside."
+# What a page says about an error of ClickHouse, by its code; the API server's log has ClickHouse's own text.
+_REASONS = {
+    159: _SLOW, 160: _SLOW,  # TIMEOUT_EXCEEDED, TOO_SLOW
+    202: "ClickHouse has too many queries at the moment. Try again in a minute.",  # TOO_MANY_SIMULTANEOUS_QUERIES
+    241: "ClickHouse has no memory left for this page's query. Narrow the filter, or try again in a minute.",
+    _DENIED: _REFUSED, 516: "ClickHouse refuses the password of the pages' user. Correct its connection in Airflow.",
+}  # fmt: skip
+log = logging.getLogger(__name__)
 PAGE = 50
 _HALVES = re.compile("[\ud800-\udfff]")  # halves of surrogate pairs, which UTF-8 text never contains
 
@@ -32,7 +48,11 @@ class PageInputError(PageError, BadInput):
 
 
 class UnavailableError(PageError, Transient):
-    """ClickHouse does not answer, or not in time; the message quotes its error."""
+    """A server does not answer, or not in time; the message says what a user can do."""
+
+
+class DeniedError(UnavailableError):
+    """The pages' ClickHouse user may not read a table."""
 
 
 class Tables:
@@ -47,25 +67,43 @@ class Tables:
         self.client = client
         self.dags = None if dags is None else frozenset(dags)
         self._visible = {"all_dags": dags is None, "dags": sorted(dags or ())}
+        self._deadline = time.monotonic() + PAGE_SECONDS
 
     def rows(self, statement: str, **parameters: Any) -> list[dict[str, Any]]:
         """Return the rows of a statement by column name; `parameters` are bound.
 
-        Raises UnavailableError when there is no answer within ten seconds, or none at all.
+        Raises UnavailableError when there is no answer within ten seconds, none at all, or when the statements of
+        the page together have taken twenty seconds; DeniedError when the user may not read a table.
         """
-        from clickhouse_connect.driver.exceptions import DatabaseError
+        from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
+        if (left := self._deadline - time.monotonic()) <= 0:
+            raise UnavailableError(_SLOW)
+        settings = {"readonly": 2, "max_execution_time": max(1, min(STATEMENT_SECONDS, round(left)))}
         try:
-            found = self.client.query(statement, parameters={**self._visible, **parameters}, settings=_SETTINGS)
-        except DatabaseError as e:
-            if e.code in _MISSING:
+            found = self.client.query(statement, parameters={**self._visible, **parameters}, settings=settings)
+            return list(found.named_results())
+        except ClickHouseError as e:
+            code = e.code if isinstance(e, DatabaseError) else None
+            if code in _MISSING:
                 return []
-            raise UnavailableError(f"ClickHouse did not answer the page's question: {plain(e)}") from e
-        return list(found.named_results())
+            log.warning("ClickHouse did not answer a page: %s", e)
+            raise (DeniedError if code == _DENIED else UnavailableError)(_reason(code)) from e
 
     def may_read(self, dag: str) -> bool:
         """Tell whether the visitor may read a DAG."""
         return self.dags is None or dag in self.dags
+
+
+def _reason(code: int | None) -> str:
+    """Return what a page says about ClickHouse's error code; None if ClickHouse gave none."""
+    if code in _REASONS:
+        return _REASONS[code]
+    if not code:
+        return "ClickHouse does not answer, or its answer was cut off. Try again in a minute, or run the doctor."
+    return (
+        f"ClickHouse cannot answer this page's query (error {code}). The log of Airflow's API server has the reason."
+    )
 
 
 @dataclass(frozen=True)

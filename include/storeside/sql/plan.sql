@@ -26,7 +26,10 @@ SELECT
     s.object, s.destination_object, s.size, s.version,
     multiIf(
         s.reason != '', s.reason,
-        s.object != s.winner, concat('its result would be named ', s.destination_object, ', like that of ', s.winner),
+        s.object != s.winner, concat(
+            'its result would be named ', s.destination_object, ', like that of ', s.winner,
+            ': rename one, or give results different names (keep_extension of a transcode, extensions of a transform)'
+        ),
         ''
     )
 FROM

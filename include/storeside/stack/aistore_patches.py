@@ -59,6 +59,12 @@ PATCHES = (
                 "\tif h.pubAddrAny(config) {\n",
                 '\tif h.pubAddrAny(config) && h.si.PubNet.Hostname != "127.0.0.1" {\n',
             ),
+            # a target that rejoined a moment before the proxy was restarted waited in vain for the proxy's health
+            (
+                "\tif !cmn.Rom.SignVerifyEnabled() {\n\t\treturn 0, nil\n\t}\n\tdebug.Assert(len(h.si.VerifyingKey)",
+                "\tif !cmn.Rom.SignVerifyEnabled() || _isPlainHealth(r) {\n"
+                "\t\treturn 0, nil\n\t}\n\tdebug.Assert(len(h.si.VerifyingKey)",
+            ),
             # until then unsigned requests were accepted for half a minute after each start
             (
                 "\t\tif h.ClusterStarted() {\n"

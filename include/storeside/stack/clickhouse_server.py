@@ -218,7 +218,10 @@ def _write_configuration(config: Config, folder: Path) -> None:
         user=USER,
         password=escape(config.password),
     )
-    users = users_xml({USER: config.password, **config.users}, tuple(config.collections))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    users = users_xml(
+        {USER: config.password, **config.users}, tuple(config.collections), int(memory * config.memory_ratio)
+    )
     for path, content in ((folder / ".clickhouse-local" / "config.xml", text), (folder / "users.xml", users)):
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)

@@ -21,14 +21,10 @@ ENGINES = (
     *("Buffer", "Dictionary", "GenerateRandom", "Join", "Log", "MaterializedView", "Memory", "Merge", "Null"),
     *("S3", "Set", "StripeLog", "TinyLog", "View", "WindowView"),
 )
-# No engine that writes to other tables later, as Buffer does without asking for a right.
-_LOADS = (
-    "SHOW, SELECT, INSERT, ALTER TABLE, CREATE DATABASE, CREATE TABLE, CREATE TEMPORARY TABLE, DROP TABLE, "
-    "OPTIMIZE, SYSTEM FLUSH LOGS ON *.*",
-    "READ ON S3",
-    *(f"TABLE ENGINE ON {engine}" for engine in ("MergeTree", "ReplacingMergeTree", "Null")),
+_TABLES = (
+    "SHOW, SELECT, INSERT, ALTER TABLE, ALTER VIEW, CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP, TRUNCATE, "
+    "OPTIMIZE"
 )
-_TABLES = "SHOW, SELECT, INSERT, ALTER TABLE, ALTER VIEW, CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP, TRUNCATE"
 GRANTS: Mapping[str, tuple[str, ...]] = {
     USER: (
         "SHOW, SELECT, INSERT, ALTER TABLE, ALTER VIEW, ALTER DATABASE, CREATE DATABASE, CREATE TABLE, CREATE VIEW, "
@@ -38,17 +34,24 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
         "READ, WRITE ON S3",
         *(f"TABLE ENGINE ON {engine}" for engine in ENGINES),
     ),
-    LOADER: _LOADS,
+    LOADER: (
+        "SHOW, SELECT, INSERT, ALTER TABLE, CREATE DATABASE, CREATE TABLE, DROP TABLE, OPTIMIZE ON *.*",
+        "CREATE TEMPORARY TABLE, SYSTEM FLUSH LOGS ON *.*",
+        # No engine that writes to another table later, as Buffer does without asking for a right.
+        "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON Null",
+        "READ ON S3",
+    ),
     LEDGER: (
-        *(f"{_TABLES}, OPTIMIZE, SYSTEM MERGES ON {database}.*" for database in OURS),
+        *(f"{_TABLES} ON {database}.*" for database in OURS),
         "SELECT ON system.*",
         "CREATE TEMPORARY TABLE, SYSTEM FLUSH LOGS ON *.*",
+        "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON View",
         "READ ON S3",
-        *(f"TABLE ENGINE ON {engine}" for engine in ("MergeTree", "ReplacingMergeTree", "Null", "View")),
     ),
     PAGES: (
-        *(f"SHOW, SELECT ON {database}.*" for database in (DATABASE, "speech")),
-        *(f"SELECT ON system.{table}" for table in ("tables", "columns", "settings", "databases")),
+        "SHOW, SELECT ON storeside.*",
+        "SHOW, SELECT ON speech.*",
+        "SELECT ON system.tables, SELECT ON system.columns, SELECT ON system.settings",
     ),
 }
 # Rights in `*.*` that do not hold in the databases of the ledger.
@@ -64,12 +67,20 @@ BOOT_GRANTS = (
     f"CREATE DATABASE ON {DATABASE}.*",
 )
 
+_PROFILES = {LOADER: "loader", PAGES: "reader"}
+_LOADS_SHARE = 0.8
+
 _XML = """\
 <clickhouse>
   <profiles>
     <default/>
     <boot><max_sessions_for_user>1</max_sessions_for_user></boot>
-    <reader><readonly>2</readonly></reader>
+    <loader><max_memory_usage_for_user>{loader_memory}</max_memory_usage_for_user></loader>
+    <reader>
+      <readonly>2</readonly>
+      <max_memory_usage>{reader_memory}</max_memory_usage>
+      <max_execution_time>30</max_execution_time>
+    </reader>
   </profiles>
   <quotas><default/></quotas>
   <users>
@@ -93,21 +104,29 @@ _USER = """\
     </{name}>"""
 
 
-def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...]) -> str:
-    """Return users.xml for these users, with hashes of their passwords; readers of S3 may use the `collections`."""
+def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory: int) -> str:
+    """Return users.xml for these users, with hashes of their passwords; readers of S3 may use the `collections`.
+
+    `memory` is the server's limit in bytes: all loads together leave some of it to the ledger and to the pages.
+    """
     named = tuple(f"NAMED COLLECTION ON {name}" for name in collections)
     users = [
         _USER.format(
             name=name,
             digest=hashlib.sha256(password.encode()).hexdigest(),
-            profile="reader" if name == PAGES else "default",
+            profile=_PROFILES.get(name, "default"),
             database="default" if name == LOADER else DATABASE,
             grants=_queries("GRANT", GRANTS[name] + (named if name in READERS else ()))
             + _queries("REVOKE", REVOKED.get(name, ())),
         )
         for name, password in passwords.items()
     ]
-    return _XML.format(boot=_queries("GRANT", BOOT_GRANTS), users="\n".join(users))
+    return _XML.format(
+        boot=_queries("GRANT", BOOT_GRANTS),
+        users="\n".join(users),
+        loader_memory=int(memory * _LOADS_SHARE),
+        reader_memory=memory // 4,
+    )
 
 
 def _queries(verb: str, rights: tuple[str, ...]) -> str:

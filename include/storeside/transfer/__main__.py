@@ -135,11 +135,13 @@ def request(given: argparse.Namespace) -> Request:
 
 def ledger() -> Any:
     """Return a client for Storeside's own tables; None if the environment names no user for them."""
-    return clickhouse("CLICKHOUSE_LEDGER") if os.environ.get("CLICKHOUSE_LEDGER_USER") else None
+    if not os.environ.get("CLICKHOUSE_LEDGER_USER"):
+        return None
+    return clickhouse("CLICKHOUSE_LEDGER_USER", "CLICKHOUSE_LEDGER_PASSWORD")
 
 
-def clickhouse(login: str = "CLICKHOUSE") -> Any:
-    """Return a client of the ClickHouse that the environment names; `login` begins the names of user and password.
+def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWORD") -> Any:  # noqa: S107 - names of variables
+    """Return a client of the ClickHouse that the environment names, with the login in these two variables.
 
     Raises TransferInputError when ClickHouse does not answer.
     """
@@ -156,14 +158,14 @@ def clickhouse(login: str = "CLICKHOUSE") -> Any:
             clickhouse_connect.get_client(
                 host=host,
                 port=int(port),
-                username=os.environ.get(f"{login}_USER", "default"),
-                password=os.environ.get(f"{login}_PASSWORD", ""),
+                username=os.environ.get(user, "default"),
+                password=os.environ.get(password, ""),
                 secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
                 autogenerate_session_id=False,  # threads share the client
             )
         )
     except ClickHouseError as e:
-        settings = f"CLICKHOUSE_HOST, CLICKHOUSE_PORT, {login}_USER and {login}_PASSWORD"
+        settings = f"CLICKHOUSE_HOST, CLICKHOUSE_PORT, {user} and {password}"
         why = getattr(root_of(e), "strerror", None) or plain(e)
         raise TransferInputError(f"ClickHouse at {host}, port {port}: {why}: correct {settings}") from e
 

@@ -16,6 +16,7 @@ from storeside.transfer.errors import (
     OBJECT_CHANGED,
     BusyObjectError,
     DriftError,
+    LimitError,
     LoadObjectError,
     StaleError,
     TransferCancelled,
@@ -43,6 +44,7 @@ from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING
 from storeside.transfer.statement import text_reading
 from storeside.transfer.table import LOAD_ID, Destination, existing, publish
+from storeside.transfer.watch import excess
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +237,8 @@ class BatchLoad:
         )
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
+            if reason := excess(there, 0, rows=self.request.limits.rows, size=0):  # it was too quick to be watched
+                raise about(LimitError(reason), o.planned.key)
             if o.rows >= 0 and there != o.rows:
                 raise about(LoadObjectError(f"it has {o.rows} rows, but {there} arrived"), o.planned.key)
             for name, count in o.nulls if there else ():
@@ -247,8 +251,9 @@ class BatchLoad:
 
     def _mend(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Load an object that failed alone, by the request's options; record it as failed if none helps."""
+        remedies = (self._by_its_compression, self._by_tidying, self._by_drift, self._by_salvage)
         try:
-            for remedy in (self._by_its_compression, self._by_tidying, self._by_drift, self._by_salvage):
+            for remedy in () if isinstance(error, LimitError) else remedies:
                 if (staged := remedy(o, error)) is not None:
                     return staged
         except (LoadObjectError, DatabaseError) as e:
@@ -301,11 +306,17 @@ class BatchLoad:
                         wanted.append(Column(c.name, wide))
             if not wanted:
                 return None
+            self._check_columns(len(missing))
             with self.work.alters:
                 self.destination = self._destination().widen(wanted)
         except TransferInputError as e:  # the table's types cannot be widened for this object; the others continue
             raise LoadObjectError(str(e)) from e
         return self._with_retries([o])
+
+    def _check_columns(self, added: int) -> None:
+        most = self.request.limits.columns
+        if added and len(self.destination.columns) + added > most:
+            raise LimitError(f"with its {added} new columns the table has more than {most}: see `limits`")
 
     def _by_salvage(self, o: Planned, error: LoadObjectError) -> Staged | None:
         if self.request.on_bad_rows == "fail" or not (self.work.form.is_text and self.work.form.is_native):

@@ -13,6 +13,7 @@ from storeside.copying.errors import passes
 from storeside.transfer.errors import (
     DELETED,
     DENIED,
+    LimitError,
     LoadObjectError,
     NoAccessError,
     TransferError,
@@ -20,6 +21,8 @@ from storeside.transfer.errors import (
     TransferTransientError,
 )
 from storeside.transfer.formats import compression_of, is_hadoop_snappy
+from storeside.transfer.snappy import Snappy
+from storeside.transfer.watch import excess
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -60,10 +63,12 @@ class Content(io.RawIOBase):
     """An object as a seekable file; every read is one request for exactly these bytes.
 
     With `etag` it is that version of the object; if the object has another version, a read raises LoadObjectError.
+    `most` is the number of bytes that it may have when it is decompressed; 0 is no limit.
     """
 
-    def __init__(self, client: S3Client, bucket: str, key: str, size: int, etag: str = "") -> None:
+    def __init__(self, client: S3Client, bucket: str, key: str, size: int, etag: str = "", most: int = 0) -> None:
         self.client, self.bucket, self.key, self.size, self.etag = client, bucket, key, size, etag
+        self.most = most
         self._position = 0
 
     def readable(self) -> bool:
@@ -133,11 +138,17 @@ class Content(io.RawIOBase):
             yield from body.iter_chunks(CHUNK)
         except BotoCoreError as e:
             raise s3_error(e, self.bucket, self.key) from e
+        finally:
+            body.close()
 
     def plain(self) -> Any:
-        """Return the decompressed content as a file that can be read once."""
+        """Return the decompressed content as a file that can be read once.
+
+        A read raises LimitError when the content is longer than it may be.
+        """
         kind = self.compression
-        return opened(_Body(self._get(), self), kind)
+        file = opened(_Body(self._get(), self), kind)
+        return _Limited(file, self.most) if kind and self.most else file
 
     def sample(self, most: int) -> bytes:
         """Return the first bytes, decompressed; a text that is longer ends with its last whole line."""
@@ -180,7 +191,7 @@ def opened(file: Any, kind: str) -> Any:
     if kind == "bz2":  # pyarrow fails if the second member is empty
         return _Decompressed(bz2.open(file))
     if kind in ("snappy", "hadoop-snappy"):
-        return _Snappy(file, kind)
+        return Snappy(file, kind)
     return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
 
 
@@ -208,6 +219,9 @@ class _Body:
     def close(self) -> None:
         """Release the connection."""
         self._body.close()
+
+    def __del__(self) -> None:
+        self._body.close()  # most readers stop at the first row that is wrong
 
 
 class _Decompressed:
@@ -238,27 +252,20 @@ class _Decompressed:
         self._file.close()
 
 
-class _Snappy:
-    """A snappy stream, in the framing format or in Hadoop's format; pyarrow has no reader for either.
+class _Limited:
+    """A file that may have a number of bytes, and no more."""
 
-    https://github.com/google/snappy/blob/main/framing_format.txt; Hadoop writes blocks with their decompressed length
-    and, in them, pieces with their compressed length, both big-endian.
-    """
+    closed = False  # pyarrow asks
 
-    closed = False
-    _MOST = 64 << 20
-
-    def __init__(self, file: Any, kind: str) -> None:
-        self._file = file
-        self._blocks = self._framed() if kind == "snappy" else self._hadoop()
-        self._block = io.BytesIO()
+    def __init__(self, file: Any, most: int) -> None:
+        self._file, self._most, self._read = file, most, 0
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes; none at the end."""
-        while not (content := self._block.read(size)):
-            if (block := next(self._blocks, None)) is None:
-                return b""
-            self._block = io.BytesIO(block)
+        """Return up to `size` bytes; none at the end. Raises LimitError."""
+        content = bytes(self._file.read(size))
+        self._read += len(content)
+        if reason := excess(0, self._read, rows=0, size=self._most):
+            raise LimitError(reason)
         return content
 
     def readable(self) -> bool:
@@ -268,45 +275,3 @@ class _Snappy:
     def close(self) -> None:
         """Let go of what it reads from."""
         self._file.close()
-
-    def _framed(self) -> Iterator[bytes]:
-        while head := self._file.read(4):
-            body = self._exactly(int.from_bytes(head[1:], "little"))
-            if head[0] == 0:
-                yield _unsnapped(body[4:])
-            elif head[0] == 1:
-                yield body[4:]
-            elif head[0] < 0x80:
-                raise OSError(f"snappy stream has an unknown chunk {head[0]:#x}")
-
-    def _hadoop(self) -> Iterator[bytes]:
-        while head := self._file.read(4):
-            left = int.from_bytes(head, "big")
-            while left > 0:
-                piece = _unsnapped(self._exactly(int.from_bytes(self._exactly(4), "big")))
-                left -= len(piece)
-                yield piece
-
-    def _exactly(self, size: int) -> bytes:
-        content = self._file.read(size) if size <= self._MOST else b""
-        if len(content) < size:
-            raise OSError("snappy stream is cut off, or none")
-        return bytes(content)
-
-
-def _unsnapped(block: bytes) -> bytes:
-    """Return the content of a raw snappy block, which begins with its length."""
-    import pyarrow as pa
-
-    length = shift = 0
-    for byte in block[:5]:
-        length |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    if length > _Snappy._MOST:
-        raise OSError("snappy stream has a block that is too long")
-    try:
-        return bytes(pa.decompress(block, decompressed_size=length, codec="snappy", asbytes=True))
-    except pa.ArrowException as e:
-        raise OSError(str(e)) from e

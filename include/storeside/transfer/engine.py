@@ -249,7 +249,7 @@ class Transfer:
     def _create(self, columns: list[Column]) -> Destination:
         options = self.request.table_options
         columns = [Column(c.name, settled(c.type)) for c in with_overrides(columns, options.columns)]
-        return create(self.client, self.request.table, columns, options)
+        return create(self.client, self.request.table, columns, options, self.request.limits.columns)
 
     def _complete(self, destination: Destination) -> None:
         """Add the columns that the request asks for in addition to the data's."""
@@ -295,7 +295,9 @@ class Transfer:
 
     def _load(self, work: Work, prepared: Prepared) -> None:
         """Load the batches in threads that do not keep a process alive that was told to end."""
-        batches, _ = queries.at_once(self.loads.batches, lambda: queries.bound_memory(self.client))
+        batches, _ = queries.at_once(
+            self.loads.batches, lambda: queries.bound(self.client, self.request.limits.seconds)
+        )
         waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
         for batch in batches:
             waiting.put(batch)

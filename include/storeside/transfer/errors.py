@@ -6,6 +6,7 @@ TransferError
 ├── TransferInputError       the request cannot be carried out; no retry helps
 ├── LoadObjectError          one object cannot be loaded; the others are
 │   ├── DriftError           its columns are not the table's
+│   ├── LimitError           it exceeds a limit of the load
 │   ├── NoAccessError        S3 denies it; the next run tries it again
 │   └── BusyObjectError      it cannot be read at the moment; the next run tries it again
 └── TransferTransientError   another try may succeed
@@ -63,6 +64,10 @@ class LoadObjectError(TransferError, Partial):
     """An object cannot be loaded; `kind` is its kind in the ledger."""
 
     kind = FailureKind.OBJECT
+
+
+class LimitError(LoadObjectError):
+    """An object is larger than the limits of the load allow, once it is decompressed."""
 
 
 class DriftError(LoadObjectError):
@@ -147,6 +152,7 @@ _REMEDIES = {
     "VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
     "CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN": "make the column Nullable",
     "MEMORY_LIMIT_EXCEEDED": "divide its rows or row groups, or set `max_memory_usage` in the user's profile",
+    "TIMEOUT_EXCEEDED": "divide it, or raise the seconds of `limits`",
     "UNKNOWN_DATABASE": "create the database, or correct the table's name",
     "ZLIB_INFLATE_FAILED": "upload it again",
     "LZMA_STREAM_DECODER_FAILED": "upload it again",

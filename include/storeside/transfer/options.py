@@ -24,6 +24,8 @@ SYSTEM_COLUMNS = {
 }
 # The other engines change rows when they merge parts, and lose track of a row's load.
 _ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
+# Up to this number of bytes an object may become any number of times as large.
+_ANY_RATIO = 1 << 30
 # Arguments of a replicated engine, and the version column: quoted text and words.
 _ENGINE_ARGUMENTS = re.compile(r"\(\s*(?:(?:'[^'\\]*'|\w+)\s*(?:,\s*(?:'[^'\\]*'|\w+)\s*)*)?\)")
 # A type's name and its arguments, after the quoted text in these was removed.
@@ -150,6 +152,36 @@ def _is_type(text: str) -> bool:
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
     closed = [n for n, depth in enumerate(depths) if not depth and bare[n] == ")"]
     return _TYPE.fullmatch(bare) is not None and (closed == [len(bare) - 1] if "(" in bare else True)
+
+
+@dataclass(frozen=True)
+class LoadLimits:
+    """What one object may cost: an object that exceeds a limit fails alone, and the others are loaded.
+
+    A statement takes at most half of the server's memory, unless the user's profile has another limit.
+
+    :param bytes: bytes of an object's rows in ClickHouse, uncompressed
+    :param ratio: those bytes by the bytes of the object; below 1 GiB any ratio is allowed
+    :param rows: rows of an object
+    :param columns: columns of a table that is created or extended
+    :param seconds: time of one statement, which may read several small objects
+    """
+
+    bytes: int = 1 << 40
+    ratio: int = 1000
+    rows: int = 10**10
+    columns: int = 10_000
+    seconds: int = 6 * 3600
+
+    def check(self) -> None:
+        """Raise TransferInputError for numbers below 1."""
+        require_positive(
+            limit_bytes=self.bytes, ratio=self.ratio, rows=self.rows, columns=self.columns, seconds=self.seconds
+        )
+
+    def bytes_of(self, size: int) -> int:
+        """Return the most bytes that objects of `size` bytes may become."""
+        return min(self.bytes, max(self.ratio * size, _ANY_RATIO))
 
 
 @dataclass(frozen=True)

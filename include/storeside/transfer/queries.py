@@ -91,6 +91,15 @@ def follow(client: Client, query: str, stop: threading.Event) -> None:
         raise TransferTransientError(f"query {query} was lost{f': {rows[0][1]}' if rows else ''}")
 
 
+def bound(client: Client, seconds: int) -> None:
+    """Limit memory and time of each statement of a client, unless the user's profile has limits of its own."""
+    bound_memory(client)
+    name = "max_execution_time"
+    limit = client.server_settings.get(name)
+    if limit is None or (limit.value == "0" and not limit.readonly and client.get_client_setting(name) is None):
+        client.set_client_setting(name, str(seconds))
+
+
 def bound_memory(client: Client) -> None:
     """Limit each statement of a client to half of the server's memory, unless the user's profile allows more.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from storeside.transfer.statement import (
 )
 from storeside.transfer.strict_json import checked
 from storeside.transfer.table import Destination
+from storeside.transfer.watch import watched
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -193,7 +195,8 @@ class Reader:
 
     def content(self, o: Planned) -> Content:
         """Return the content of an object."""
-        return Content(self.work.s3, self.source.bucket, o.key, o.size, o.version)
+        most = self.request.limits.bytes_of(o.size)
+        return Content(self.work.s3, self.source.bucket, o.key, o.size, o.version, most)
 
     def query_id(self, table: str) -> str:
         """Return a new id for a statement that fills a staging table."""
@@ -268,7 +271,7 @@ class Reader:
             if self.is_strict:
                 self._execute_and_check(table, statement, options, few, how.compression)
             else:
-                self._execute(table, statement, options)
+                self._execute(table, statement, options, few)
         return list(group.objects)
 
     def _execute_and_check(
@@ -279,7 +282,7 @@ class Reader:
 
         def load() -> None:
             try:
-                self._execute(table, statement, options)
+                self._execute(table, statement, options, objects)
             except BaseException:
                 queries.abandon(self.client, check)
                 raise
@@ -287,15 +290,22 @@ class Reader:
         _, broken = queries.at_once(load, lambda: self._broken(check, objects, compression))
         self._check_broken(broken)
 
-    def _execute(self, table: str, statement: str, options: dict[str, Any]) -> None:
-        """Run an INSERT that may take longer than a connection lasts."""
+    def _execute(self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned]) -> None:
+        """Run an INSERT of objects that may take longer than a connection lasts. Raises LimitError."""
         query_id = self.query_id(table)
-        try:
-            self.client.command(statement, settings={**options, "query_id": query_id})
-        except OperationalError as e:
-            if code_of(e):
-                raise
-            queries.follow(self.client, query_id, self.work.stop)
+        with self._watched(query_id, objects):
+            try:
+                self.client.command(statement, settings={**options, "query_id": query_id})
+            except OperationalError as e:
+                if code_of(e):
+                    raise
+                queries.follow(self.client, query_id, self.work.stop)
+
+    def _watched(self, query_id: str, objects: Sequence[Planned]) -> AbstractContextManager[None]:
+        """Watch the limits of objects while one statement reads them."""
+        limits = self.request.limits
+        size = sum(limits.bytes_of(o.size) for o in objects)
+        return watched(self.client, query_id, rows=limits.rows * len(objects), size=size)
 
     def check_json(self, table: str, objects: Sequence[Planned]) -> None:
         """Check that JSON Lines objects are JSON, if the request asks for it; see `strict_json`.
@@ -365,12 +375,13 @@ class Reader:
             if self.work.stop.is_set():
                 raise TransferCancelled("the transfer was stopped")
             planned = o.planned
+            query_id = self.query_id(table)
             try:
-                read = push(
-                    self.client, self.content(planned), group.reading, planned, table,
-                    self.request.table_options.system_columns, self.query_id(table), strict=self.is_strict,
-                    tidy=how.tidy,
-                )  # fmt: skip
+                with self._watched(query_id, [planned]):
+                    read = push(
+                        self.client, self.content(planned), group.reading, planned, table,
+                        self.request.table_options.system_columns, query_id, strict=self.is_strict, tidy=how.tidy,
+                    )  # fmt: skip
             except DatabaseError as e:
                 raise about(classify(e), planned.key) from e
             except LoadObjectError as e:

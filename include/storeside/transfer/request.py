@@ -10,7 +10,7 @@ from typing import Any
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import FORMATS, Csv
 from storeside.transfer.keys import Expression
-from storeside.transfer.options import Batches, ReadOptions, TableOptions, require_choice
+from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions, require_choice
 from storeside.transfer.source import Source
 
 CHOICES = {
@@ -58,11 +58,12 @@ class Request:
     all_or_nothing: bool = False
     overlap_seconds: float | None = None
     batches: Batches = field(default_factory=Batches)
+    limits: LoadLimits = field(default_factory=LoadLimits)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             require_choice(name, getattr(self, name), choices)
-        for options in (self.read, self.table_options, self.batches):
+        for options in (self.read, self.table_options, self.batches, self.limits):
             options.check()
         if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
             raise TransferInputError(f"table {self.table!r}: write database.table")
@@ -88,4 +89,5 @@ class Request:
                 options[name] = Expression(**options[name])
         given["table_options"] = TableOptions(**options)
         given["batches"] = Batches(**given["batches"])
+        given["limits"] = LoadLimits(**given.get("limits", {}))
         return cls(**given)

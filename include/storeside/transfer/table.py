@@ -224,8 +224,18 @@ def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
     return "\n".join(clauses)
 
 
-def create(client: Client, name: str, columns: Sequence[Column], options: TableOptions) -> Destination:
-    """Create a destination, and its database if that is missing, and return it. Raises ClickHouse's errors."""
+def create(
+    client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int
+) -> Destination:
+    """Create a destination, and its database if that is missing, and return it.
+
+    Raises TransferInputError for too many columns, and ClickHouse's errors.
+    """
+    if len(columns) > most_columns:
+        raise TransferInputError(
+            f"{name} would have {len(columns)} columns, and `limits` allows {most_columns}: raise it, or leave out"
+            " the objects that have them"
+        )
     statement = ddl(name, columns, options)
     log.info("creating the table:\n%s", statement)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -75,6 +75,9 @@ class AudioFormat:
     result stays quieter where its true peak would exceed -1 dBTP, and unchanged where there is nothing to measure, as
     in silence and below 0.4 seconds. With either of these two the recording is decoded twice.
 
+    With `keep_extension`, a result's name keeps the extension of its recording before its own: ``a.flac`` becomes
+    ``a.flac.wav``, so that ``a.wav`` and ``a.mp3`` do not get the same name.
+
     Raises ValueError for a combination that does not exist.
     """
 
@@ -87,6 +90,7 @@ class AudioFormat:
     duration_seconds: float | None = None
     trim_silence_dbfs: float | None = None
     loudness_lufs: float | None = None
+    keep_extension: bool = False
 
     def __post_init__(self) -> None:
         if self.container not in CODECS:
@@ -147,7 +151,8 @@ class AudioFormat:
                 try:
                     given[field] = _VARIABLES[field][1](value)
                 except ValueError as e:
-                    raise ValueError(f"{name}={value!r} is not a number") from e
+                    kind = "neither true nor false" if _VARIABLES[field][1] is _flag else "not a number"
+                    raise ValueError(f"{name}={value!r} is {kind}") from e
         return cls(**given)
 
     def environment(self) -> dict[str, str]:
@@ -187,7 +192,8 @@ class AudioFormat:
     @property
     def extensions(self) -> dict[str, str]:
         """Extensions of recordings and of their results: AIStore's mapping, which is case-sensitive."""
-        return {e: self.container for known in EXTENSIONS for e in (known, known.upper()) if e != self.container}
+        names = [e for known in EXTENSIONS for e in (known, known.upper()) if e != self.container]
+        return {e: f"{e}.{self.container}" if self.keep_extension else self.container for e in names}
 
     def facts_name(self, name: str) -> str:
         """Return the name of the facts about the result of the object `name`: the result's name with ``.json``.
@@ -196,12 +202,20 @@ class AudioFormat:
         which names the facts of a probe, has nothing to replace then.
         """
         stem, dot, extension = name.rpartition(".")
-        known = dot and (extension == self.container or extension in self.extensions)
-        return f"{stem}.{self.container}.json" if known else name
+        if not dot or extension not in {self.container: "", **self.extensions}:
+            return name
+        return f"{stem}.{self.extensions.get(extension, extension)}.json"
+
+
+def _flag(value: object) -> bool:
+    text = str(value).lower()
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
 
 
 # field -> environment variable, and how it is read
-_VARIABLES: dict[str, tuple[str, type]] = {
+_VARIABLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "container": ("AUDIO_CONTAINER", str),
     "codec": ("AUDIO_CODEC", str),
     "sample_rate": ("AUDIO_SAMPLE_RATE", int),
@@ -211,4 +225,5 @@ _VARIABLES: dict[str, tuple[str, type]] = {
     "duration_seconds": ("AUDIO_DURATION_SECONDS", float),
     "trim_silence_dbfs": ("AUDIO_TRIM_SILENCE_DBFS", float),
     "loudness_lufs": ("AUDIO_LOUDNESS_LUFS", float),
+    "keep_extension": ("AUDIO_KEEP_EXTENSION", _flag),
 }

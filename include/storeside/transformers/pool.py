@@ -69,7 +69,7 @@ class Pool:
             for place in places:
                 place.cancel()
             for worker in self._workers.values():
-                worker.kill()
+                worker.close()
 
     async def ready(self) -> None:
         """Wait for the first worker."""

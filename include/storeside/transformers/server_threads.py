@@ -1,4 +1,8 @@
-"""Push and pull on the SDK's Flask and multithreaded HTTP servers: a thread per request, the same worker pool."""
+"""Push and pull on the SDK's Flask and multithreaded HTTP servers: a thread per request, the same worker pool.
+
+They exist to compare the SDK's three servers under one transform: see ``make bench-matrix`` and docs/benchmarks.md.
+Without ``--server`` transforms run on `server_asgi`, the only server with WebSocket.
+"""
 
 from __future__ import annotations
 

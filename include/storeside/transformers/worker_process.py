@@ -93,6 +93,14 @@ class WorkerProcess:
             self.alive = False
             self._kill()
 
+    def close(self) -> None:
+        """End the process when the event loop ends, which then does not report the process's exit."""
+        self.kill()
+        if self._channel.socket.fileno() >= 0:
+            self._loop.remove_reader(self._process.sentinel)
+            self._loop.remove_reader(self._channel.socket)
+            self._channel.socket.close()
+
     def _kill(self) -> None:
         for kill in (os.killpg, os.kill):  # it may not have its own group yet
             with suppress(ProcessLookupError):

@@ -83,6 +83,66 @@ if (live) {
   setInterval(() => { if (!document.hidden) refresh(live).catch(() => {}); }, LIVE_MS);
 }
 
+// Errors of failed tasks: the end of their logs, from Airflow's REST API under its permissions.
+
+const runPath = ({ dag, run }) => `dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`;
+const MOST_LOG_BYTES = 8e6;
+const MOST_ERROR_LINES = 12;
+const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+async function* linesOf(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let count = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    count += value.length;
+    if (count > MOST_LOG_BYTES) {
+      await reader.cancel();
+      throw new Error("long");
+    }
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    yield* lines;
+  }
+  yield rest;
+}
+
+function errorOf(line) {
+  let entry;
+  try {
+    entry = JSON.parse(line);
+  } catch {
+    return null;
+  }
+  if (!["error", "critical"].includes(entry.level)) return null;
+  const raised = Array.isArray(entry.error_detail) ? entry.error_detail[0] : null;
+  return raised ? `${raised.exc_type}: ${raised.exc_value}` : String(entry.event);
+}
+
+async function showError(place) {
+  const { dag, run, task, mapIndex, attempt } = place.dataset;
+  const path = `${runPath({ dag, run })}/taskInstances/${encodeURIComponent(task)}/logs/${encodeURIComponent(attempt)}`;
+  const answer = await fetch(`${airflow}/api/v2/${path}?map_index=${mapIndex}&full_content=true`, {
+    headers: { Accept: "application/x-ndjson" },
+  });
+  if (!answer.ok) {
+    place.textContent = `Airflow does not show its log here (status ${answer.status}): open it.`;
+    return;
+  }
+  let last = "";
+  for await (const line of linesOf(answer)) last = errorOf(line) ?? last;
+  const lines = last.replace(INVISIBLE, "�").split("\n").slice(-MOST_ERROR_LINES);
+  place.textContent = last ? lines.join("\n") : "Its log has no error: it was stopped from outside, or set to failed.";
+}
+
+document.querySelectorAll("pre[data-error]").forEach((place) => {
+  showError(place).catch((error) => {
+    place.textContent = error.message === "long" ? "Its log is too long to show its end here: open it." : "Its log cannot be read: open it.";
+  });
+});
+
 // Actions: Airflow's own REST API does them, so its permissions apply and its audit log records them.
 
 async function ask(method, path, body) {
@@ -98,7 +158,6 @@ async function ask(method, path, body) {
   return found;
 }
 
-const runPath = ({ dag, run }) => `dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`;
 
 // Airflow's key of a task instance in its run: for a mapped task, that instance and not its siblings.
 const instance = ({ task, mapIndex }) => (mapIndex === undefined ? [task] : [task, Number(mapIndex)]);

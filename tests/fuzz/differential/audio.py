@@ -178,5 +178,5 @@ def _missing(one: Tried) -> str:
         return ""
     whole = audio.transcode(corpus.encoded(recording.base), one.target, _LIMITS)
     made = next(samples for samples in one.ours.values() if isinstance(samples, bytes))
-    left = len(whole) - whole.tobytes().index(b"data") - 8 - len(made)
+    left = len(whole) - bytes(whole).index(b"data") - 8 - len(made)
     return f"{left} bytes of samples are missing from a complete recording" if left > 0 else ""

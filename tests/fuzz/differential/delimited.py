@@ -74,7 +74,7 @@ def _group(dialect: Csv, columns: dict[str, str], contents: dict[str, bytes], no
 def _file(rng: random.Random, dialect: Csv, kinds: list[str]) -> bytes:
     sink = io.StringIO()
     end = rng.choice(("\n", "\n", "\r\n"))
-    quoting = rng.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC))
+    quoting: Any = rng.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC))
     writer = csv.writer(
         sink, delimiter=dialect.delimiter, quotechar=dialect.quote, lineterminator=end, quoting=quoting
     )

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from storeside.sql.answers import first_row
 from storeside.transfer.batch import BatchLoad, Staged
 from storeside.transfer.content import Content
 from storeside.transfer.engine import Transfer
@@ -133,7 +134,7 @@ class Load(BatchLoad):
             staged = Staged(self._free, fill(self._free))
             self._check(staged)
         finally:  # what is refused has left nothing, mostly
-            count = self.client.query(f"SELECT count() FROM {STAGING}.{identifier(self._free)}").first_row[0]
+            count = first_row(self.client.query(f"SELECT count() FROM {STAGING}.{identifier(self._free)}"))[0]
             self._is_empty = not count
         return staged
 

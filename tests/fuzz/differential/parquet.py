@@ -23,8 +23,7 @@ import pyarrow.types as of
 
 from storeside.stack.settings import Stack
 from storeside.transfer.errors import LoadObjectError, TransferError
-from storeside.transfer.parquet import UNNAMED
-from storeside.transfer.schema import arguments, bare
+from storeside.transfer.schema import UNNAMED, arguments, bare
 from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID
@@ -151,7 +150,8 @@ def _read(loading: Loading, names: Sequence[str], readable: Collection[str], loa
     """Return what a loader makes of each file: its rows, or the reason why it refuses it."""
     load = loading.load(loader)
     found: dict[str, Any] = {name: "the object is empty" for name in names if name not in loading.planned}
-    together, alone = [], []
+    together: list[Any] = []
+    alone: list[Any] = []
     for o in (loading.planned[name] for name in names if name in loading.planned):
         try:
             load.reader.groups([o], load.destination)

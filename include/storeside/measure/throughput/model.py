@@ -1,4 +1,8 @@
-"""The maximum throughput of a cluster of N nodes: the lowest limit of its networks, disks, processors and clients."""
+"""The maximum throughput of a cluster of N nodes: the lowest limit of its networks, disks, processors and clients.
+
+The measuring operator reports how close a cluster comes to these limits, and docs/throughput.md explains a published
+measurement with them.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 client-go sends pods and services as protobuf only, though it takes answers in JSON. The tables below hold the
 fields that a pod runner needs, with the numbers of ``k8s.io/api/core/v1/generated.proto``; every other
-field is skipped.
+field is skipped. This is our own code because the `kubernetes` package has no protobuf messages.
 """
 
 from __future__ import annotations

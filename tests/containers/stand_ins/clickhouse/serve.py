@@ -9,9 +9,11 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from chdb import _chdb
 
+ENGINE: Any = _chdb
 DATA = Path("/var/lib/clickhouse")
 STOP_SECONDS = 30
 
@@ -33,8 +35,8 @@ def main() -> int:
 
     def serve() -> None:
         try:
-            _chdb.set_signal_handlers_enabled(False)
-            _chdb.query(
+            ENGINE.set_signal_handlers_enabled(False)
+            ENGINE.query(
                 "SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
                 f"SELECT * FROM file('{pipe}', 'LineAsString', 'l String')"
                 " SETTINGS storage_file_read_method = 'read';",

@@ -1,0 +1,83 @@
+"""Runs checks one by one: each has a time limit, and its finding is told at once."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+from collections.abc import Callable, Iterator
+from threading import Thread
+from typing import TypeVar
+
+from storeside.doctor.findings import Finding, System
+from storeside.doctor.remedies import TIME_OUT
+
+_Connected = TypeVar("_Connected")
+_Result = TypeVar("_Result")
+
+
+class Report:
+    """The findings so far; `tell` receives each one as soon as it exists. A check may take `seconds`."""
+
+    def __init__(self, seconds: float, tell: Callable[[Finding], None]) -> None:
+        self.seconds = seconds
+        self._tell = tell
+
+    def add(self, finding: Finding) -> bool:
+        """Report a finding and tell whether the check passed."""
+        self._tell(finding)
+        return finding.state == "ok"
+
+    def check(self, system: System, name: str, do: Callable[[], Finding], seconds: float = 0) -> bool:
+        """Run a check and tell whether it passed; one that waits on purpose gets `seconds` more."""
+        limit = self.seconds + seconds
+        try:
+            return self.add(_limited(do, limit))
+        except queue.Empty:
+            return self.add(_unanswered(system, name, limit))
+
+    def connect(
+        self, system: System, name: str, do: Callable[[], tuple[_Connected | None, Finding]]
+    ) -> _Connected | None:
+        """Run a check that also returns what later checks use; return that, or None when the check did not pass."""
+        made: list[_Connected | None] = [None]
+
+        def keep() -> Finding:
+            made[0], finding = do()
+            return finding
+
+        return made[0] if self.check(system, name, keep) else None
+
+    def each(self, system: System, checks: Iterator[Finding]) -> None:
+        """Run the checks of an iterator. The first one that takes too long ends it."""
+        last = "the start"
+        try:
+            while finding := _limited(lambda: next(checks, None), self.seconds):
+                self.add(finding)
+                last = finding.check
+        except queue.Empty:
+            self.add(_unanswered(system, f"after {last}", self.seconds))
+
+
+def _unanswered(system: System, name: str, seconds: float) -> Finding:
+    return system.failed(name, f"no answer within {seconds:g} s", TIME_OUT)
+
+
+def _limited(do: Callable[[], _Result], seconds: float) -> _Result:
+    """Return the result of a call in a thread. After `seconds` the thread is left to its own time-outs.
+
+    Raises queue.Empty when it took longer, or the error of the call.
+    """
+    results: queue.Queue[tuple[_Result | None, BaseException | None]] = queue.Queue()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            results.put((context.run(do), None))
+        except BaseException as e:
+            results.put((None, e))
+
+    Thread(target=run, name="doctor-check", daemon=True).start()
+    result, error = results.get(timeout=seconds)
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]

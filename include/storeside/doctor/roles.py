@@ -1,0 +1,92 @@
+"""Checks what each ClickHouse user must not be able to do, so that a fault in one part gives no rights of another.
+
+``CHECK GRANT`` answers without an effect on any table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from storeside.doctor.findings import Finding, System
+from storeside.sql import roles
+from storeside.sql.answers import first_row
+from storeside.transfer.errors import plain
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+_here = System("ClickHouse")
+# Tables that decide what counts as loaded, which messages are done and what the pages show.
+TABLES = (
+    *("storeside.loads", "storeside.objects", "storeside.events", "storeside.queue_depths", "storeside.migrations"),
+    "speech.manifest",
+)
+# A database that does not exist: rights in it are rights in any user's database.
+_USERS = "storeside_doctor_users"
+_WRITES = ("INSERT", "ALTER UPDATE", "ALTER DELETE", "DROP TABLE", "TRUNCATE")
+# What the user of a role must not be allowed to do, as (right, where).
+FORBIDDEN: Mapping[str, Sequence[tuple[str, str]]] = {
+    "loads": [(right, table) for table in TABLES for right in ("SELECT", *_WRITES)],
+    "ledger": [(right, f"{_USERS}.*") for right in ("SELECT", "CREATE TABLE", *_WRITES)],
+    "pages": [
+        *((right, f"{_USERS}.*") for right in ("SELECT", "CREATE TABLE", "INSERT")),
+        *((right, table) for table in TABLES for right in _WRITES),
+    ],
+}
+_REMEDIES = {
+    "loads": "REVOKE ALL ON storeside.* FROM {user}; REVOKE ALL ON speech.manifest FROM {user}",
+    "ledger": "grant {user} rights on storeside.*, storeside_staging.*, speech.* and system.* instead of *.*",
+    "pages": "grant {user} only SELECT and SHOW on storeside.* and speech.*, and SELECT on tables of system",
+}
+
+
+def examine(clients: Mapping[str, Client]) -> Iterator[Finding]:
+    """Yield what each user must not be able to do; `clients` are those of the roles loads, ledger and pages.
+
+    Roles without a client are missing: the user of loads has them.
+    """
+    missing = [extra for role, extra in (("ledger", roles.LEDGER), ("pages", roles.PAGES)) if role not in clients]
+    if missing:
+        yield _here.skipped(
+            "separate users",
+            f"the user of loads also does the work of others: name their connections in its extras"
+            f" {' and '.join(missing)}, see docs/configuration.md",
+        )
+    for role, client in clients.items():
+        if role != "loads" or "ledger" in clients:
+            yield _restricted(role, client)
+
+
+def _restricted(role: str, client: Client) -> Finding:
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    check = f"limits of {role}"
+    try:
+        user = first_row(client.query("SELECT currentUser()"))[0]
+        allowed = _grouped([(right, where) for right, where in FORBIDDEN[role] if _may(client, right, where)])
+        if role == "pages" and first_row(client.query("SELECT getSetting('readonly')"))[0] == 0:
+            allowed.append("change settings beyond its profile, which is not read-only")
+    except ClickHouseError as e:
+        return _here.failed(check, plain(e), "use ClickHouse 26.9 or newer")
+    if not allowed:
+        return _here.ok(check, f"{user} may do nothing that is not its work")
+    remedy = _REMEDIES[role].format(user=user)
+    if role == "pages":
+        remedy += "; give it a profile with readonly = 2"
+    return _here.failed(check, f"{user} may {'; '.join(allowed)}", remedy)
+
+
+def _grouped(allowed: Sequence[tuple[str, str]]) -> list[str]:
+    """Return rights as text, those of several tables together."""
+    rights: dict[str, list[str]] = {}
+    for right, where in allowed:
+        rights.setdefault(where, []).append(right)
+    places: dict[str, list[str]] = {}
+    for where, what in rights.items():
+        places.setdefault(", ".join(what), []).append(where.replace(_USERS, "any database"))
+    return [f"{what} on {', '.join(where)}" for what, where in places.items()]
+
+
+def _may(client: Client, right: str, where: str) -> bool:
+    return bool(first_row(client.query(f"CHECK GRANT {right} ON {where}"))[0])

@@ -1,0 +1,6 @@
+-- The DAGs with movements.
+SELECT DISTINCT dag_id
+FROM storeside.runs
+WHERE dag_id != '' AND ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
+ORDER BY dag_id
+LIMIT 500

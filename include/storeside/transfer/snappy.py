@@ -1,0 +1,84 @@
+"""Reads snappy streams, in the framing format or in Hadoop's format.
+
+This is our own code because pyarrow decompresses only single blocks, and because the memory for a block of a hostile
+object must have a limit. The framing format: https://github.com/google/snappy/blob/main/framing_format.txt. Hadoop
+writes blocks with their decompressed length and, in them, pieces with their compressed length, both big-endian.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+# Maximum bytes of a block, compressed and decompressed.
+_MOST = 64 << 20
+
+
+class Snappy:
+    """A snappy stream as a file that can be read once; `kind` is ``snappy`` or ``hadoop-snappy``."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, file: Any, kind: str) -> None:
+        self._file = file
+        self._blocks = self._framed() if kind == "snappy" else self._hadoop()
+        self._block = io.BytesIO()
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        while not (content := self._block.read(size)):
+            if (block := next(self._blocks, None)) is None:
+                return b""
+            self._block = io.BytesIO(block)
+        return content
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def close(self) -> None:
+        """Let go of what it reads from."""
+        self._file.close()
+
+    def _framed(self) -> Iterator[bytes]:
+        while head := self._file.read(4):
+            body = self._exactly(int.from_bytes(head[1:], "little"))
+            if head[0] == 0:
+                yield _unsnapped(body[4:])
+            elif head[0] == 1:
+                yield body[4:]
+            elif head[0] < 0x80:
+                raise OSError(f"snappy stream has an unknown chunk {head[0]:#x}")
+
+    def _hadoop(self) -> Iterator[bytes]:
+        while head := self._file.read(4):
+            left = int.from_bytes(head, "big")
+            while left > 0:
+                piece = _unsnapped(self._exactly(int.from_bytes(self._exactly(4), "big")))
+                left -= len(piece)
+                yield piece
+
+    def _exactly(self, size: int) -> bytes:
+        content = self._file.read(size) if size <= _MOST else b""
+        if len(content) < size:
+            raise OSError("snappy stream is cut off, or none")
+        return bytes(content)
+
+
+def _unsnapped(block: bytes) -> bytes:
+    """Return the content of a raw snappy block, which begins with its length."""
+    import pyarrow as pa
+
+    length = shift = 0
+    for byte in block[:5]:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if length > _MOST:
+        raise OSError("snappy stream has a block that is too long")
+    try:
+        return bytes(pa.decompress(block, decompressed_size=length, codec="snappy", asbytes=True))
+    except pa.ArrowException as e:
+        raise OSError(str(e)) from e

@@ -1,0 +1,71 @@
+"""Ends a statement that writes more than the limits of its objects allow: ClickHouse has no such limit for `s3()`."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from storeside.transfer import queries
+from storeside.transfer.errors import LimitError
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+# How often a running statement is checked. What it writes until then stays in its staging table, which is dropped.
+_SECONDS = 1.0
+
+
+@contextmanager
+def watched(client: Client, query_id: str, *, rows: int, size: int) -> Iterator[None]:
+    """Kill a statement that writes more than `rows` rows or `size` bytes, uncompressed, while the block runs.
+
+    Raises LimitError with the reason in place of the statement's own error.
+    """
+    ended = threading.Event()
+    reasons: list[str] = []
+
+    def look() -> None:
+        while not ended.wait(_SECONDS) and not reasons:
+            try:
+                found = client.query(
+                    "SELECT written_rows, written_bytes FROM system.processes WHERE query_id = {id:String}",
+                    parameters={"id": query_id},
+                ).result_rows
+            except (DatabaseError, OperationalError) as e:  # the next look may succeed
+                log.debug("statement %s is not seen: %s", query_id, e)
+                continue
+            for written, taken in found:
+                if reason := excess(written, taken, rows=rows, size=size):
+                    reasons.append(reason)
+                    queries.abandon(client, query_id)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(look,), daemon=True)
+    thread.start()
+    try:
+        yield
+    except (DatabaseError, OperationalError) as e:
+        if reasons:
+            raise LimitError(reasons[0]) from e
+        raise
+    finally:
+        ended.set()
+        thread.join()
+    if reasons:
+        raise LimitError(reasons[0])
+
+
+def excess(written: int, taken: int, *, rows: int, size: int) -> str:
+    """Return the reason why a number of rows or bytes exceeds a limit; empty if it does not."""
+    if written > rows:
+        return f"it has more than {rows} rows: divide it, or raise the rows of `limits`"
+    if taken > size:
+        return f"its content has more than {size} bytes: divide it, or raise the bytes and ratio of `limits`"
+    return ""
