@@ -53,8 +53,13 @@ def _aistore() -> dict[str, Any]:
         "hook-class-name": "storeside.operators.hooks.aistore.AIStoreHook",
         "hook-name": "AIStore",
         "ui-field-behaviour": {
-            "hidden-fields": ["login"],
-            "relabeling": {"host": "Proxy", "schema": "Scheme", "password": "AuthN token"},
+            "hidden-fields": [],
+            "relabeling": {
+                "host": "Proxy",
+                "schema": "Scheme",
+                "login": "AuthN user",
+                "password": "AuthN token or password",
+            },
             "placeholders": {"host": "ais-proxy.ais", "port": "51080", "schema": "http"},
         },
         "conn-fields": {
@@ -62,6 +67,10 @@ def _aistore() -> dict[str, Any]:
             "client_cert": _field("Client certificate", "path of a PEM file"),
             "client_key": _field("Client key", "path of a PEM file"),
             "verify": _field("Verify the certificate", "on by default", _FLAG),
+            "authn_url": _field("AuthN", "URL of AIStore's AuthN, where tasks log in with user and password"),
+            "clickhouse_collection": _field(
+                "Collection for ClickHouse", "ClickHouse's named collection with a token for AIStore"
+            ),
             "clickhouse_endpoint": _field(
                 "Endpoint for ClickHouse", "URL of the cluster's S3 API as ClickHouse reaches it, where that differs"
             ),

@@ -91,6 +91,7 @@ class _ManifestOperator(FormOperator):
             Bucket.parse(self.facts),
             AIStoreHook(self.aistore_conn_id).clickhouse_endpoint,
             run_key(context),
+            AIStoreHook(self.aistore_conn_id).clickhouse_collection,
         )
 
 

@@ -71,6 +71,17 @@ def stack() -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
+def secure_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack of its own, without Airflow, whose AIStore asks for tokens."""
+    folder = tmp_path_factory.mktemp("secure")
+    (folder / "cache").symlink_to((default_folder() / "cache").resolve(), target_is_directory=True)
+    allow(folder)
+    found = cli.up(folder, targets=2, only=("s3", "clickhouse", "podrunner", "aistore"), secure=True)
+    yield found
+    Supervisor(found).stop()
+
+
+@pytest.fixture(scope="session")
 def airflow(stack: Stack) -> Stack:
     """The same stack with Airflow's processes. Its forms may name what tests make: names with a hyphen."""
     found = cli.up(FOLDER)

@@ -20,6 +20,10 @@ class AIStoreHook(BaseHook):
     The connection's host and port are those of the cluster's proxy, its schema is ``http`` (default) or ``https``,
     and its password is a token of AIStore's AuthN. Extras, all optional:
 
+    ``authn_url``: address of AIStore's AuthN. Login and password are then those of a user of AuthN, and tasks request
+    tokens there, again before they expire.
+    ``clickhouse_collection``: ClickHouse's named collection with a ``session_token``, by which it reads AIStore.
+
     ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS; with ``verify`` off any certificate is
     accepted.
     ``clickhouse_endpoint``: the cluster's S3 endpoint for ClickHouse, if it differs.
@@ -56,6 +60,11 @@ class AIStoreHook(BaseHook):
     def clickhouse_endpoint(self) -> str:
         """The URL at which ClickHouse reaches the cluster's S3 API."""
         return str(self._connection.extra_dejson.get("clickhouse_endpoint") or self.endpoint)
+
+    @property
+    def clickhouse_collection(self) -> str:
+        """ClickHouse's named collection with a token for AIStore; empty if AIStore asks ClickHouse for none."""
+        return str(self._connection.extra_dejson.get("clickhouse_collection") or "")
 
     @property
     def transformer_endpoint(self) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from storeside.stack import aistore_build
-from storeside.stack.aistore_patches import PATCHES, Patch
+from storeside.stack.aistore_patch import Patch
+from storeside.stack.aistore_patches import PATCHES
 from storeside.stack.go import version_of
 from storeside.stack.settings import StackError
 

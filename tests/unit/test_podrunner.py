@@ -153,7 +153,7 @@ def test_command_in_a_shell_is_moved_to_its_port() -> None:
 @pytest.mark.parametrize("name", ["a/b", "a/b:1", "a/b:latest", "a/b@sha256:00", "docker.io/a/b:1"])
 def test_image_is_found_whatever_its_tag(tmp_path: Path, name: str) -> None:
     image = Image(("true",))
-    settings = Settings(1, "ais", "t", "", "", tmp_path, sys.executable, {"a/b": image}, tmp_path)
+    settings = Settings(1, "ais", "t", "", "", tmp_path, sys.executable, {"a/b": image}, tmp_path, tmp_path)
     assert settings.image(name) is image
     assert settings.image(f"x{name}") is None
 
@@ -367,7 +367,7 @@ def test_pod_becomes_ready_at_its_service_with_a_clean_environment(runner: Runne
     text = runner.session.get(f"http://127.0.0.1:{runner.port(name)}/").text
     variables = dict(line.split("=", 1) for line in text.splitlines())
     assert variables["GIVEN"] == "yes"
-    assert set(variables) - {"LC_CTYPE"} <= {"PATH", "HOME", "LANG", "HOSTNAME", "GIVEN"}
+    assert set(variables) - {"LC_CTYPE"} <= {"PATH", "HOME", "LANG", "HOSTNAME", "AIS_MOUNTS", "GIVEN"}
 
 
 def test_probe_that_fails_later_makes_the_pod_unready_and_back(runner: Runner) -> None:

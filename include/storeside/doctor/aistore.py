@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.control_plane import unanswering
-from storeside.aistore.errors import said
+from storeside.aistore.errors import AIStoreError, said
 from storeside.doctor.findings import Finding, System
 from storeside.doctor.remedies import answered, reach
 from storeside.doctor.report import Report
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 # Bits of `features`; see AIStore's cmn/feat/feat.go.
 FEATURES = {"S3-API-via-Root": 1 << 3, "S3-Reverse-Proxy": 1 << 13}
-_LOGIN_REMEDY = "put a token that AIStore's AuthN has issued into the password of the AIStore connection"
+_LOGIN_REMEDY = (
+    "put a token that AIStore's AuthN has issued into the password of the AIStore connection, or set its extra"
+    " authn_url, its login and its password"
+)
 _UNREACHABLE = re.compile(r"deadline exceeded|timed? ?out|i/o timeout|connection refused|no such host", re.IGNORECASE)
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _here = System("AIStore")
@@ -57,6 +60,8 @@ def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
         missing = e.status_code == HTTPStatus.NOT_FOUND
         otherwise = "correct host and port: no AIStore proxy answers there" if missing else "see its proxies' logs"
         return None, _here.failed("login", said(e), _remedy(e, _LOGIN_REMEDY, otherwise))
+    except AIStoreError as e:  # AuthN refuses the login
+        return None, _here.failed("login", e, _LOGIN_REMEDY)
     except (RequestException, OSError, ValueError) as e:
         ways = "correct the AIStore connection: host, port and schema of a proxy, and for TLS its extras"
         return None, _here.failed("login", e, reach(e, ways, tls="its schema and ca_cert"))

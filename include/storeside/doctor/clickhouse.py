@@ -12,7 +12,7 @@ from storeside.doctor.findings import Finding, System
 from storeside.doctor.remedies import TIME_OUT, reach
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import ACCESS_DENIED, code_of, is_transient, plain
-from storeside.transfer.source import Source, literal
+from storeside.transfer.source import Source, identifier, literal
 from storeside.transfer.staging import STAGING
 
 if TYPE_CHECKING:
@@ -174,9 +174,15 @@ def has_event(client: Client, bucket: str, key: str) -> bool:
     return bool(count)
 
 
-def reads_aistore(client: Client, url: str, content: bytes) -> Finding:
-    """Tell whether ClickHouse itself reads an object through AIStore's S3 API, as the manifest's load does."""
+def reads_aistore(client: Client, url: str, content: bytes, collection: str = "") -> Finding:
+    """Tell whether ClickHouse itself reads an object through AIStore's S3 API, as the manifest's load does.
+
+    `collection` is the named collection with a token for AIStore, if it has one.
+    """
     function = f"s3({literal(url)}, NOSIGN, 'RawBLOB', 'content String')"
+    if collection:
+        how = "format = 'RawBLOB', structure = 'content String'"
+        function = f"s3({identifier(collection)}, url = {literal(url)}, {how})"
     found = _read(client, function, content)
     if found is None:
         return _here.ok("reads AIStore", f"{url.split('/', 3)[2]}")

@@ -114,6 +114,7 @@ def systems(
         source=source_of(aws.extra_dejson, bucket) if aws else None,
         queue=queue,
         aistore_endpoint=str(extra.get("clickhouse_endpoint") or ""),
+        aistore_collection=str(extra.get("clickhouse_collection") or ""),
         pods=PodWatch(extra["kube_config"], extra.get("kube_namespace", "ais")) if extra.get("kube_config") else None,
         hsds=Service(_url(hsds), hsds.login, hsds.password) if hsds else None,
         write=write,

@@ -26,10 +26,10 @@ class Systems:
     """The systems to examine; None for a system without a connection.
 
     `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` connect when they are called; `ledger` and `pages` are
-    other users of ClickHouse, if there are any. `source` is the bucket from ClickHouse's
-    point of view; `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs. Without `write` no object is
-    put anywhere. A check may take `check_seconds`, and an S3 event `event_seconds` to arrive. `secrets` are removed
-    from all findings.
+    other users of ClickHouse, if there are any. `source` is the bucket from ClickHouse's point of view;
+    `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs, and `aistore_collection` ClickHouse's
+    collection with a token for it. Without `write` no object is put anywhere. A check may take `check_seconds`, and an
+    S3 event `event_seconds` to arrive. `secrets` are removed from all findings.
     """
 
     clickhouse: Callable[[], Any] | None = None
@@ -41,6 +41,7 @@ class Systems:
     source: Source | None = None
     queue: str = ""
     aistore_endpoint: str = ""
+    aistore_collection: str = ""
     pods: PodWatch | None = None
     hsds: hsds.Service | None = None
     write: bool = True
@@ -173,4 +174,9 @@ class _Examination:
             if probe is not None and house is not None:
                 endpoint = self.systems.aistore_endpoint or make().endpoint
                 url, content = f"{endpoint.rstrip('/')}/{probe.path}", probe.content
-                report.check(_clickhouse, "reads AIStore", lambda: clickhouse.reads_aistore(house, url, content))
+                collection = self.systems.aistore_collection
+                report.check(
+                    _clickhouse,
+                    "reads AIStore",
+                    lambda: clickhouse.reads_aistore(house, url, content, collection),
+                )

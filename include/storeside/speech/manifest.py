@@ -101,14 +101,17 @@ class SpeechManifest:
     """The manifest of the audio in `bucket` for one run.
 
     `facts` is the AIStore bucket that transcode and probe wrote to, `endpoint` the URL of AIStore's S3 API for
-    ClickHouse.
+    ClickHouse. `collection` is ClickHouse's named collection with a token for AIStore, where AIStore asks for one.
     """
 
-    def __init__(self, clickhouse: HttpClient, bucket: Bucket, facts: Bucket, endpoint: str, run_id: str) -> None:
+    def __init__(
+        self, clickhouse: HttpClient, bucket: Bucket, facts: Bucket, endpoint: str, run_id: str, collection: str = ""
+    ) -> None:
         self.clickhouse = clickhouse
         self.bucket = bucket
         self.facts = facts
         self.endpoint = endpoint.rstrip("/")
+        self.collection = collection
         self.run_id = run_id
         self.prefix = run_prefix(run_id)
         key = self.prefix.rstrip("/")
@@ -128,8 +131,9 @@ class SpeechManifest:
         self._create()
         path = f"{self.facts.name}/{self.prefix}"
         self.clickhouse.command(
-            sql.query("pull_facts"),
+            sql.query("pull_facts_as" if self.collection else "pull_facts"),
             parameters={
+                "collection": self.collection,
                 "facts": self.facts_table,
                 "url": f"{self.endpoint}/{path}**",
                 "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from storeside.stack.aistore_build import VERSION
-from storeside.stack.aistore_patches import MODULE
+from storeside.stack.aistore_patch import MODULE
 from storeside.stack.go import Go, built_once
 from storeside.stack.settings import StackError, default_folder
 

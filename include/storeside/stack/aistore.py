@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storeside.stack.aistore_patches import LOOPBACK_VARIABLE, SERVICE_ACCOUNT_VARIABLE
+from storeside.stack.aistore_patch import LOOPBACK_VARIABLE, SEED_VARIABLE, SERVICE_ACCOUNT_VARIABLE
 from storeside.stack.component import Component
 from storeside.stack.podrunner.component import NAMESPACE, node_name, pod_name, service_account
 from storeside.stack.probes import answers
@@ -98,6 +99,7 @@ def _environment(stack: Stack, node: str, kube_node: str, pod: str, backend: Map
         "HOSTNAME": pod,
         SERVICE_ACCOUNT_VARIABLE: str(service_account(stack)),
         LOOPBACK_VARIABLE: "1",
+        SEED_VARIABLE: hashlib.sha256(f"{node} {stack.secrets['ais_join']}".encode()).hexdigest(),
         # the requested backend, and nothing of the user's own AWS configuration
         **backend,
         "AWS_SESSION_TOKEN": "",

@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from storeside.stack.aistore_patches import CLIENT_GO, MODULE, PATCHES
+from storeside.stack.aistore_patch import CLIENT_GO, MODULE
+from storeside.stack.aistore_patches import PATCHES
 from storeside.stack.go import Go, built_once
 
 VERSION = "v1.5.0"

@@ -8,48 +8,14 @@ AIStore sent it. The others repair faults of ETLs that end early; docs/aistore-b
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from pathlib import Path
-
-from storeside.stack.settings import StackError
-
-MODULE = "github.com/NVIDIA/aistore"
-CLIENT_GO = "k8s.io/client-go"
-SERVICE_ACCOUNT_VARIABLE = "STORESIDE_SERVICEACCOUNT"
-LOOPBACK_VARIABLE = "STORESIDE_LOOPBACK"
-AUTHN_HOST_VARIABLE = "STORESIDE_AUTHN_HOST"
-
-
-@dataclass(frozen=True)
-class Patch:
-    """Exact replacements in one file of a module, valid only for one content of that file."""
-
-    module: str
-    file: str
-    sha256: str
-    replacements: tuple[tuple[str, str], ...]
-
-    def apply(self, tree: Path) -> None:
-        """Change the file below `tree`; raises StackError if the file differs from the one that the change is for."""
-        path = tree / self.file
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise StackError(f"cannot patch {self.module}: {error}") from error
-        found = hashlib.sha256(content).hexdigest()
-        if found != self.sha256:
-            raise StackError(
-                f"{self.module}/{self.file} has SHA-256 {found} instead of {self.sha256}: not built; "
-                "clear the Go module cache ('go clean -modcache') and try again"
-            )
-        text = content.decode()
-        for old, new in self.replacements:
-            if text.count(old) != 1:
-                raise StackError(f"{self.module}/{self.file} does not hold the text to be replaced exactly once")
-            text = text.replace(old, new)
-        path.write_text(text)
-
+from storeside.stack.aistore_patch import (
+    CLIENT_GO,
+    LOOPBACK_VARIABLE,
+    MODULE,
+    SERVICE_ACCOUNT_VARIABLE,
+    Patch,
+)
+from storeside.stack.aistore_secure_patches import SECURE_PATCHES
 
 _PROOF_HEADER = 'http.Header{"Ais-Etl-Proof": {etlProof(%s.secret, etlRequest)}}'
 
@@ -92,6 +58,12 @@ PATCHES = (
             (
                 "\tif h.pubAddrAny(config) {\n",
                 '\tif h.pubAddrAny(config) && h.si.PubNet.Hostname != "127.0.0.1" {\n',
+            ),
+            # a target that rejoined a moment before the proxy was restarted waited in vain for the proxy's health
+            (
+                "\tif !cmn.Rom.SignVerifyEnabled() {\n\t\treturn 0, nil\n\t}\n\tdebug.Assert(len(h.si.VerifyingKey)",
+                "\tif !cmn.Rom.SignVerifyEnabled() || _isPlainHealth(r) {\n"
+                "\t\treturn 0, nil\n\t}\n\tdebug.Assert(len(h.si.VerifyingKey)",
             ),
             # until then unsigned requests were accepted for half a minute after each start
             (
@@ -351,77 +323,5 @@ PATCHES = (
             ),
         ),
     ),
-    # The code that signs requests between nodes and checks the proof of a joining node is complete in 5.0, but off,
-    # so that clusters of 4.x can be upgraded node by node. Without it, everyone who reaches a node's intra-cluster
-    # port is taken for a node. Our clusters never have nodes of 4.x.
-    Patch(
-        module=MODULE,
-        file="cmn/config.go",
-        sha256="8410f048192bd325923fbfb4a4554036a5bdd1e7c4afe0336adcea6b86789522",
-        replacements=(
-            (
-                'func IsV50Bridge() bool { return strings.HasPrefix(VersionAIStore, "5.0") }\n',
-                "func IsV50Bridge() bool { return false }\n",
-            ),
-        ),
-    ),
-    # For some seconds after each start, unsigned requests were accepted, and nodes did not sign.
-    Patch(
-        module=MODULE,
-        file="ais/signverify.go",
-        sha256="e6b75da3725cc98640c0efdc40c22dd62ab0ac484f4404409509c86e64d25ff7",
-        replacements=(
-            (
-                "\treturn (on && cur.on == on) || !svs.graceExpired(cur.last)\n",
-                "\treturn on || !svs.graceExpired(cur.last)\n",
-            ),
-            (
-                "\tcur := svs.cur.Load()\n"
-                "\n"
-                "\tif !on || cur.on != on {\n"
-                "\t\treturn false\n"
-                "\t}\n"
-                "\treturn svs.graceExpired(cur.last)\n",
-                "\treturn on\n",
-            ),
-        ),
-    ),
-    # The proxy's intra-control port accepted calls from everyone, among them those that change the configuration and
-    # with it turn off AuthN. A joining node, whose key nobody has yet, posts, and proves itself otherwise.
-    *(
-        Patch(
-            module=MODULE,
-            file=file,
-            sha256=sha256,
-            replacements=(
-                (
-                    f"\tp.{handler}(w, r, false /*isPub*/)\n",
-                    f"\tif {exempt}cmn.Rom.SignVerifyEnabled() && !p.ensureIntraControl(w, r, false) {{\n"
-                    "\t\treturn\n"
-                    "\t}\n"
-                    f"\tp.{handler}(w, r, false /*isPub*/)\n",
-                ),
-            ),
-        )
-        for file, sha256, handler, exempt in (
-            (
-                "ais/prxclu.go",
-                "72c4f269b9372f41070446977ca41969146d33029520bd9cb1c4e0c2e030c960",
-                "_clu",
-                "r.Method != http.MethodPost && ",
-            ),
-            ("ais/proxy.go", "44c81bc96d0cb86b3a29279bcb2838341956d8b5ea9307722675a211f3a6c19b", "_dae", ""),
-            ("ais/prxrev.go", "19540bc4dae301b39048349bc0836ffd810949eb1372039efdfc16ad728514c4", "_reverse", ""),
-        )
-    ),
-    # AuthN listens on all interfaces.
-    Patch(
-        module=MODULE,
-        file="cmd/authn/hserv.go",
-        sha256="90773e852ca8f0867b68df18d2e86bb0f331544694223bef2310c648eef6a2e1",
-        replacements=(
-            ('\t"net/http"\n', '\t"net/http"\n\t"os"\n'),
-            ('\treturn ":" + port\n', f'\treturn os.Getenv("{AUTHN_HOST_VARIABLE}") + ":" + port\n'),
-        ),
-    ),
+    *SECURE_PATCHES,
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storeside.stack.aistore_build import AUTHN
-from storeside.stack.aistore_patches import AUTHN_HOST_VARIABLE
+from storeside.stack.aistore_patch import AUTHN_HOST_VARIABLE
 from storeside.stack.component import Component
 from storeside.stack.probes import listens
 from storeside.stack.settings import HOST, Stack, StackError

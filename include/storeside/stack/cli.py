@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +239,12 @@ def _components(stack: Stack, part: str) -> list[Component]:
         return podrunner.components(stack, IMAGES)
     if part in ("authn", "aistore"):
         return _of_aistore(stack, part)
-    return {"s3": s3, "clickhouse": clickhouse, "airflow": airflow}[part].components(stack)
+    simple: Mapping[str, Callable[[Stack], list[Component]]] = {
+        "s3": s3.components,
+        "clickhouse": clickhouse.components,
+        "airflow": airflow.components,
+    }
+    return simple[part](stack)
 
 
 def _of_aistore(stack: Stack, part: str) -> list[Component]:
