@@ -53,7 +53,8 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
         return await in_thread(self._engine_of, aws, clickhouse)
 
     def _engine_of(self, aws: Connection, clickhouse: Connection) -> Any:
-        from storeside.events.load import EventLoad, Limits
+        from storeside.events.intake import Limits
+        from storeside.events.load import EventLoad
         from storeside.events.queue import Queue
         from storeside.transfer.request import Request
 

@@ -110,14 +110,18 @@ class Transfer:
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.loads = Loads(self.client, self.id, request.table, source, run_id)
         self.started = time.time()
+        self._neighbours = 0
 
     # planning
 
-    def prepare(self, objects: Sequence[Listed] | None = None) -> Prepared:
+    def prepare(self, objects: Sequence[Listed] | None = None, neighbours: int = 0) -> Prepared:
         """List, plan, and create a missing table; `objects` replaces the listing.
 
-        Raises TransferInputError when the request cannot be carried out.
+        `neighbours` is the number of objects in the bucket below the common prefix of `objects`, or 0 if unknown. The
+        load decides from it between a listing and a request for each object. Raises TransferInputError when the
+        request cannot be carried out.
         """
+        self._neighbours = neighbours
         try:
             return self._prepare(objects)
         except DatabaseError as e:
@@ -273,7 +277,7 @@ class Transfer:
         if form is not None:
             work = Work(
                 self.request, form, self.id, uuid.uuid4().hex[:8], self.run_id, self.client, self.s3,
-                prepared.push, self.stop,
+                prepared.push, self.stop, neighbours=self._neighbours,
             )  # fmt: skip
             try:
                 self._load(work, prepared)

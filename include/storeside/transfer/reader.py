@@ -62,7 +62,7 @@ _FACTS = (
 
 @dataclass
 class Work:
-    """State that all batches of a run share."""
+    """State that all batches of a run share; for `neighbours` see `Transfer.prepare`."""
 
     request: Request
     form: Format
@@ -76,6 +76,7 @@ class Work:
     shapes: dict[str, Shape] = field(default_factory=dict)
     alters: threading.Lock = field(default_factory=threading.Lock)
     relists: bool = True
+    neighbours: int = 0
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ class Reader:
             and not self.source.cluster
             and not wild(prefix)
             # a listing that was dropped or is not complete has too few
-            and len(keys) <= self.loads.listed_below(prefix) <= _LISTED * len(keys)
+            and len(keys) <= (self.work.neighbours or self.loads.listed_below(prefix)) <= _LISTED * len(keys)
         ):
             return self.source.among(keys, form, columns, compression), self.source.only(keys)
         return self.source.objects(keys, form, columns, compression), ""
