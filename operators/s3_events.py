@@ -77,7 +77,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         max_bytes: int | str = 0,
         max_seconds: float | str = 600,
         idle_seconds: float | str = 0,
-        batch_messages: int | str = 1000,
+        batch_messages: int | str = 2500,
         lease_seconds: int = 120,
         **kwargs: Any,
     ) -> None:
@@ -93,7 +93,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Defer while ClickHouse pulls, or push from here."""
-        from storeside.events.load import EventLoad, Limits
+        from storeside.events.intake import Limits
+        from storeside.events.load import EventLoad
         from storeside.events.queue import Queue
 
         aws = BaseHook.get_connection(self.aws_conn_id)

@@ -92,17 +92,21 @@ class Transfer:
         self.plan = Plan(self.loads)
         self._preparation = Preparation(request, client, s3, self.plan)
         self.started = time.time()
+        self._neighbours = 0
 
     @property
     def pulls(self) -> bool:
         """Whether ClickHouse reads the objects itself."""
         return self._preparation.pulls
 
-    def prepare(self, objects: Sequence[Listed] | None = None) -> Prepared:
+    def prepare(self, objects: Sequence[Listed] | None = None, neighbours: int = 0) -> Prepared:
         """List, plan, and create a missing table; `objects` replaces the listing.
 
-        Raises TransferInputError when the request cannot be carried out.
+        `neighbours` is the number of objects in the bucket below the common prefix of `objects`, or 0 if unknown. The
+        load decides from it between a listing and a request for each object. Raises TransferInputError when the
+        request cannot be carried out.
         """
+        self._neighbours = neighbours
         return self._preparation.prepare(objects)
 
     def run(self, prepared: Prepared) -> Report:
@@ -114,7 +118,8 @@ class Transfer:
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
         if form is not None:
             work = Work(
-                self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop
+                self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop,
+                neighbours=self._neighbours,
             )  # fmt: skip
             try:
                 self._load(work, prepared)

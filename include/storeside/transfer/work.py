@@ -35,6 +35,7 @@ class Work:
     """State that all batches of a run share.
 
     `client` is ClickHouse's, which threads share; its user loads, and need not have rights on the ledger.
+    For `neighbours` see `Transfer.prepare`.
     """
 
     request: Request
@@ -48,6 +49,7 @@ class Work:
     shapes: dict[str, Shape] = field(default_factory=dict)
     alters: threading.Lock = field(default_factory=threading.Lock)
     relists: bool = True
+    neighbours: int = 0
 
     @property
     def loads(self) -> Loads:
@@ -80,7 +82,7 @@ class Work:
             and not source.cluster
             and not wild(prefix)
             # a listing that was dropped or is not complete has too few
-            and len(keys) <= self.plan.listed_below(prefix) <= _LISTED * len(keys)
+            and len(keys) <= (self.neighbours or self.plan.listed_below(prefix)) <= _LISTED * len(keys)
         ):
             return source.among(keys, form, columns, compression), source.only(keys)
         return source.objects(keys, form, columns, compression), ""
