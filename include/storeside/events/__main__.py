@@ -15,6 +15,7 @@ from storeside.events.load import EventLoad, Limits
 from storeside.events.queue import Queue
 from storeside.transfer.__main__ import aws, clickhouse, quiet_logging, request, transfer_arguments
 from storeside.transfer.errors import plain
+from storeside.transfer.printing import report_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DatabaseError as e:
         print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
         return 2
-    print(drained)
+    print(report_text(drained, as_json=given.json))
     return 1 if drained.dead else 0
 
 

@@ -20,6 +20,7 @@ from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferError, TransferInputError, plain
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import SYSTEM_COLUMNS, Batches, ReadOptions, TableOptions
+from storeside.transfer.printing import report_text
 from storeside.transfer.request import CHOICES, Request
 from storeside.transfer.source import Source
 
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DatabaseError as e:
         print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
         return 2
-    print(report)
-    for key, reason in report.failures:
+    print(report_text(report, as_json=given.json))
+    for key, reason in () if given.json else report.failures:
         print(f"failed: {key!r}: {reason}", file=sys.stderr)
     return 1 if report.failed else 0
 
@@ -76,6 +77,7 @@ def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser
     parser.add_argument(
         "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
     )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
     return parser
 
