@@ -23,6 +23,7 @@ VENV_PYTHON = $(shell for p in $(BASE_PYTHON) python3; do \
 	$$p -c 'import ensurepip' 2>/dev/null && echo $$p && break; done)
 # Airflow starts twice as fast with compiled packages.
 unexport PYTHONDONTWRITEBYTECODE
+export QUERY
 export UV_NO_PROGRESS := 1
 
 .PHONY: help
@@ -70,7 +71,11 @@ down: $(STAMP) ## stop the stack
 
 .PHONY: status
 status: $(STAMP) ## show the stack's processes
-	@$(STACK) status
+	@$(STACK) status $(ARGS)
+
+.PHONY: sql
+sql: $(STAMP) ## ask the stack's ClickHouse at a prompt; QUERY="SELECT 1" one statement; ARGS=--json
+	@$(STACK) sql $(ARGS) $(if $(QUERY),"$$QUERY")
 
 .PHONY: restart
 restart: $(STAMP) ## restart one process of the stack; COMPONENT=name as in status

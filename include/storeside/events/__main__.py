@@ -14,6 +14,7 @@ from storeside.events.intake import Limits
 from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
 from storeside.transfer.__main__ import aws, clickhouse, exit_code, ledger, request, run_of, transfer_arguments
+from storeside.transfer.printing import report_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +36,7 @@ def _drain(given: argparse.Namespace) -> int:
     limits = Limits(**{name: getattr(given, name) for name in names})
     queue = Queue.find(aws("sqs"), given.queue)
     drained = EventLoad(queue, request(given), clickhouse(), aws("s3"), run_of(given), limits, ledger()).run()
-    print(drained)
+    print(report_text(drained, as_json=given.json))
     return 1 if drained.dead else 0
 
 
