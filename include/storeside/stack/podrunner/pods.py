@@ -158,8 +158,9 @@ class Pod:
         environment["PATH"] = os.pathsep.join([programs, environment.get("PATH", os.defpath)])
         environment.update((name, self._fill(value)) for name, value in image.environment.items())
         environment.update((entry["name"], entry.get("value", "")) for entry in self._container.get("env", ()))
-        mounts = [mount["mountPath"] for mount in self._container.get("volumeMounts", ())]
-        return environment | {"HOSTNAME": self.name, "AIS_MOUNTS": os.pathsep.join(mounts)}
+        if mounts := [mount["mountPath"] for mount in self._container.get("volumeMounts", ())]:
+            environment["AIS_MOUNTS"] = os.pathsep.join(mounts)
+        return environment | {"HOSTNAME": self.name}
 
     # ---- running
 
