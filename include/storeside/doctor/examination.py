@@ -28,8 +28,8 @@ class Systems:
     `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` connect when they are called; `ledger` and `pages` are
     other users of ClickHouse, if there are any. `source` is the bucket from ClickHouse's point of view;
     `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs, and `aistore_collection` ClickHouse's
-    collection with a token for it. Without `write` no object is put anywhere. A check may take `check_seconds`, and an
-    S3 event `event_seconds` to arrive. `secrets` are removed from all findings.
+    collection with a token for it. Without `write` no object is put anywhere. A check may take `check_seconds`, and
+    an S3 event `event_seconds` to arrive. `secrets` are removed from all findings.
     """
 
     clickhouse: Callable[[], Any] | None = None
