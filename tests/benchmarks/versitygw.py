@@ -72,11 +72,11 @@ def build(cache: Path) -> Path:
 
 
 def _build(go: Go, work: Path) -> Path:
-    new = work / "versitygw"
+    made = work / "made"
     source = Path(go.download(MODULE, VERSION, work)["Dir"])
-    arguments = ("-trimpath", "-ldflags=-w -s", f"-o={new}", "./cmd/versitygw")
+    arguments = ("-trimpath", "-ldflags=-w -s", f"-o={made / 'versitygw'}", "./cmd/versitygw")
     go.run(f"compiling versitygw {VERSION}", "build", *arguments, directory=source)
-    return new
+    return made
 
 
 def publish(path: Path) -> None:

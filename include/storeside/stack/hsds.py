@@ -27,7 +27,8 @@ from typing import Any
 
 from storeside.stack import s3
 from storeside.stack.component import Component
-from storeside.stack.settings import Stack, StackError, default_folder
+from storeside.stack.packages import uv
+from storeside.stack.settings import Stack, StackError
 
 PARTS = ("hsds", "hsds-s3")
 REQUIREMENTS = Path(__file__).with_name("hsds_requirements.txt")
@@ -141,10 +142,7 @@ def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> P
     python = folder / "bin" / "python"
     if folder.exists():
         return python
-    uv = default_folder() / "uv" / "bin" / "uv"
-    command = str(uv) if uv.exists() else shutil.which("uv")
-    if command is None:
-        raise StackError(f"uv is needed to install HSDS and is not at {uv}: run 'make install'")
+    command = uv("HSDS")
     tell("installing HSDS, once")
     cache.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix="hsds-", dir=cache))
