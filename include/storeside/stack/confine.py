@@ -54,7 +54,7 @@ def drop_capabilities() -> bool:
     alone does not prevent that.
     """
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
-    return ctypes.CDLL(None, use_errno=True).capset(header, bytes(24)) == 0
+    return int(ctypes.CDLL(None, use_errno=True).capset(header, bytes(24))) == 0
 
 
 def _allow(kernel: ctypes.CDLL, rules: int, path: Path, access: int) -> None:
