@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from storeside.stack.clickhouse_users import DATABASE, USER, users_xml
+from storeside.stack.clickhouse_users import DATA, DATABASE, USER, users_xml
 from storeside.stack.probes import answers
 from storeside.stack.processes import listener
 from storeside.stack.settings import HOST, SOURCES, StackError
@@ -191,7 +191,7 @@ class _Engine(threading.Thread):
 def _statements(pipe: Path) -> str:
     path = str(pipe).replace("\\", "\\\\").replace("'", "\\'")
     wait = f"file('{path}', 'LineAsString', 'l String') SETTINGS storage_file_read_method='read'"
-    start = f"CREATE DATABASE IF NOT EXISTS {DATABASE}; SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
+    start = f"CREATE DATABASE IF NOT EXISTS {DATABASE}; CREATE DATABASE IF NOT EXISTS {DATA}; SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
     return f"{start} SELECT * FROM {wait};"
 
 
