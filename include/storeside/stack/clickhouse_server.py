@@ -191,7 +191,8 @@ class _Engine(threading.Thread):
 def _statements(pipe: Path) -> str:
     path = str(pipe).replace("\\", "\\\\").replace("'", "\\'")
     wait = f"file('{path}', 'LineAsString', 'l String') SETTINGS storage_file_read_method='read'"
-    start = f"CREATE DATABASE IF NOT EXISTS {DATABASE}; CREATE DATABASE IF NOT EXISTS {DATA}; SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
+    databases = " ".join(f"CREATE DATABASE IF NOT EXISTS {name};" for name in (DATABASE, DATA))
+    start = f"{databases} SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
     return f"{start} SELECT * FROM {wait};"
 
 
