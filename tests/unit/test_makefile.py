@@ -23,6 +23,7 @@ esac
 """
 PIP = """\
 #!/bin/bash
+echo "$*" >> pip-asked
 ln -s "$(command -v uv)" "${0%/*}/uv"
 """
 UV = """\
@@ -126,6 +127,7 @@ def test_a_home_with_spaces_is_refused_before_anything_is_deleted(checkout: Path
 def test_uv_brings_a_python_where_none_fits(checkout: Path, version: str, wanted: str) -> None:
     done = make(checkout, "install", VERSION=version)
     assert done.returncode == 0, done.stderr
+    assert "--require-hashes" in (checkout / "pip-asked").read_text()
     first = (checkout / "asked").read_text().splitlines()[0]
     assert first == f"venv --quiet --python {wanted} .venv"
     assert os.path.exists(checkout / ".venv" / ".installed")

@@ -64,7 +64,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "CORE__PARALLELISM": PARALLELISM,
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
         "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
-        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": home / "passwords.json",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": passwords_file(stack),
         "CORE__EXECUTION_API_SERVER_URL": f"{stack.url('airflow_execution')}/execution/",
         "DATABASE__SQL_ALCHEMY_CONN": _database_url(home),
         "DATABASE__LOAD_DEFAULT_CONNECTIONS": False,
@@ -173,6 +173,11 @@ def _command(name: str, *more: str) -> tuple[str, ...]:
     return (sys.executable, *watch, "-m", "airflow", *PROCESSES[name], *more)
 
 
+def passwords_file(stack: Stack) -> Path:
+    """Return the file with the passwords of Airflow's users, which only its owner can read."""
+    return stack.state / "airflow" / "passwords.json"
+
+
 def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
     """Write the passwords, make folders and a migrated database for a new state; compile the packages once.
 
@@ -183,7 +188,7 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
     """
     home = stack.state / "airflow"
     home.mkdir(parents=True, exist_ok=True)
-    passwords = home / "passwords.json"
+    passwords = passwords_file(stack)
     new = passwords.with_suffix(".new")
     new.touch(mode=0o600)
     new.write_text(json.dumps({user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}))

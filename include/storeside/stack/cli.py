@@ -119,14 +119,15 @@ def _up(options: argparse.Namespace) -> int:
     code = _print_status(stack)
     print_table(
         [
-            ("Airflow", stack.url("airflow"), f"user admin, password {stack.secrets['airflow_admin']}"),
+            ("Airflow", stack.url("airflow"), "user admin"),
             ("ClickHouse", stack.url("clickhouse_http"), "user storeside; SQL: make sql, or /play in a browser"),
             ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
             ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
             *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
         ]
     )
-    print(f"passwords: {stack.state / 'stack.json'}; logs: {stack.state / 'logs'}")
+    # Terminals are recorded, shared and shown: passwords stay in files.
+    print(f"passwords: {airflow.passwords_file(stack)}, {stack.state / 'stack.json'}; logs: {stack.state / 'logs'}")
     return code
 
 
