@@ -12,7 +12,7 @@ import pytest
 
 from storeside.stack.clickhouse_server import CLUSTER
 from storeside.stack.settings import Stack
-from storeside.transfer import batch, engine, loads
+from storeside.transfer import batch, loads, preparation
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import StaleError, TransferInputError
 from storeside.transfer.source import Source
@@ -248,7 +248,7 @@ def test_many_loads_are_named_in_several_statements(loading: Loading, monkeypatc
         loading.put({f"{key}.csv": csv(n + key) for key in range(5)})
         loading.load(format="csv", on_overwrite="replace", all_or_nothing=True)
     assert loading.rows("n") == [(100 + key,) for key in range(5)]
-    monkeypatch.setattr(engine, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(preparation, "MOST_AT_ONCE", 4)
     loading.put({f"{key}.csv": csv(key) for key in range(5)})
     with pytest.raises(TransferInputError, match=r"5 objects at once.* at most 4"):
         loading.load(format="csv", all_or_nothing=True)

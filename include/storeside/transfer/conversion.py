@@ -20,7 +20,7 @@ from storeside.transfer.schema import (
     nullable,
     same,
 )
-from storeside.transfer.source import identifier, literal
+from storeside.transfer.source import literal
 
 _INTEGERS = re.compile(r"U?Int\d+")
 _TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
@@ -77,10 +77,10 @@ def _unpadded(value: str) -> str:
     return f"trimBoth({value}, ' \\t')"
 
 
-def whole(name: str, source: str, target: str, *, padded: bool = False) -> str:
-    """Return the condition that `conversion` loses no part of a value; empty if it never does, or fails instead."""
+def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
+    """Return the condition that `converted` loses no part of a value; empty if it never does, or fails instead."""
     a, b = bare(source), bare(target)
-    column = _unpadded(identifier(name)) if padded and a == "String" else identifier(name)
+    column = _unpadded(value) if padded and a == "String" else value
     kept = ""
     if a == "String" and b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
         day, date = f"substring({column}, -2)", f"CAST({column}, {literal(nullable(b))})"
@@ -91,7 +91,7 @@ def whole(name: str, source: str, target: str, *, padded: bool = False) -> str:
             f" OR length(trim(TRAILING '0' FROM {column})) - position({column}, '.') <= {scale}"
         )
     elif _is_cut(a, b):
-        kept = f"CAST({conversion(name, source, nullable(b))}, {literal(nullable(a))}) = {column}"
+        kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {column}"
     checks = [f"ifNull({kept}, 1)"] if kept else []
     if a == "String" and not _TAKES_TEXT.match(b) and not is_nested(b):
         valid = []
@@ -130,11 +130,6 @@ def _fraction(kind: str) -> int:
     """Return the number of a time type's digits after the second; -1 for a date."""
     found = _MOMENT.fullmatch(kind)
     return int(found.group(1) or 0) if found else -1
-
-
-def conversion(name: str, source: str, target: str, *, padded: bool = False) -> str:
-    """Return the expression that converts a column of type `source` to type `target`; see `converted`."""
-    return converted(identifier(name), source, target, padded=padded)
 
 
 def converted(value: str, source: str, target: str, *, padded: bool = False) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storeside.transfer.conversion import conversion, converted, fits, reading, whole
+from storeside.transfer.conversion import converted, fits, reading, whole
 from storeside.transfer.errors import DriftError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT, Planned
@@ -99,7 +99,7 @@ def text_reading(
             columns.append(Column(c.name, kind))
         made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
-        checks += _whole(c.name, kind, c.type, padded=is_padded)
+        checks += _whole(c.name, value, kind, c.type, padded=is_padded)
         if form.name == "jsonl":
             checks += _finite(c.name, c.type)
     checks += [_valid(c.name) for c in data if bare(c.type) == "String"]
@@ -112,9 +112,9 @@ def text_reading(
     return Reading(form, tuple(columns), tuple(expressions), tuple(checks))
 
 
-def _whole(name: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
+def _whole(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
     """Return the check for values that a column would truncate; none if it holds all."""
-    if not (kept := whole(name, source, target, padded=padded)):
+    if not (kept := whole(value, source, target, padded=padded)):
         return []
     return [Check(f"NOT ({kept})", f"column {name!r} has a value that {target} cannot hold whole")]
 
@@ -209,15 +209,29 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
     if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
         return _Way(Column(name, target), here, sent="as it is")
     kind = settled(column.type)
+    if clock := re.fullmatch(r"Time64\((\d)\)", bare(kind)):
+        return _time_of_day(name, kind, target, int(clock.group(1)))
     if holds(target) and any(len(nested.path) == 1 for nested in nulls):
         value = converted(f"tupleElement(assumeNotNull({here}), 'v')", kind, target)
         read = Column(name, f"Nullable(Tuple(v {kind}))")
         return _Way(read, f"if(isNull({here}), NULL, {value})", sent="wrapped")
-    if same(kind, target) and target.startswith("Nullable(Tuple("):  # which the reader does not make
-        return _Way(Column(name, bare(target)), f"CAST({here}, {literal(target)})")
     if same(kind, target) or (loose(kind) == loose(target) and is_nested(kind) and "Nullable(Tuple(" not in target):
+        if target.startswith("Nullable(Tuple("):  # which the reader does not make
+            target, here = bare(target), f"CAST({here}, {literal(target)})"
         return _Way(Column(name, target), here)  # the reader itself refuses a NULL
-    return _Way(Column(name, kind), conversion(name, kind, target), _whole(name, kind, target))
+    return _Way(Column(name, kind), converted(here, kind, target), _whole(name, here, kind, target))
+
+
+def _time_of_day(name: str, kind: str, target: str, digits: int) -> _Way:
+    """Return how to read times: ClickHouse's reader makes moments of 1970 of them, and as times these would wrap."""
+    moment = f"DateTime64({digits}, 'UTC')"
+    first, end = (f"toDateTime64('1970-01-{day} 00:00:00', {digits}, 'UTC')" for day in ("01", "02"))
+    here = identifier(name)
+    fault = f"{here} < {first} OR {here} >= {end}"
+    outside = Check(f"ifNull({fault}, 0)", f"column {name!r} has a time that is not within a day")
+    read = Column(name, nullable(moment) if is_nullable(kind) else moment)
+    time = f"CAST({here}, {literal(kind)})"
+    return _Way(read, converted(time, kind, target), [outside, *_whole(name, time, kind, target)])
 
 
 def _nothing(name: str, target: str, refuse_nulls: bool) -> _Way:
