@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from botocore.awsrequest import AWSResponse
 
+from storeside.events.errors import EventTransientError
 from storeside.stack import s3
 from storeside.transfer.engine import Transfer
 from storeside.transfer.source import list_objects
@@ -139,7 +140,23 @@ def test_a_batch_is_loaded_while_the_one_before_is_settled(mailbox: Mailbox, mon
     monkeypatch.setattr(Transfer, "run", loading)
     sqs = s3.client("sqs", mailbox.stack.url("s3"), *s3.keys(mailbox.stack))
     sqs.meta.events.register("before-call.sqs.DeleteMessageBatch", wait)
+    sqs.meta.events.register(
+        "before-call.sqs.ChangeMessageVisibilityBatch", lambda **_: pytest.fail("no message is to be released")
+    )
     found = mailbox.drain(sqs, {"batch_messages": 10})
     assert (found.messages, found.loaded, found.deleted) == (COUNT, COUNT, COUNT)
     assert mailbox.depth() == (0, 0)
     assert mailbox.rows() == [(n,) for n in range(COUNT)]
+
+
+def test_a_run_that_waits_for_messages_ends_when_it_cannot_settle(mailbox: Mailbox) -> None:
+    put(mailbox, keys_of(1))
+
+    def fail(**_: Any) -> None:
+        raise EventTransientError("throttled")
+
+    sqs = s3.client("sqs", mailbox.stack.url("s3"), *s3.keys(mailbox.stack))
+    sqs.meta.events.register("before-call.sqs.DeleteMessageBatch", fail)
+    with pytest.raises(EventTransientError, match="throttled"):
+        mailbox.drain(sqs, {"idle_seconds": 600})
+    assert mailbox.drain(limits={"idle_seconds": 1}).messages == 0  # leased until their time is over

@@ -74,6 +74,10 @@ class Intake:
                 deliveries = ahead.result() or self._receive(self.limits.idle_seconds)
         self.lease.release_all()
 
+    def close(self) -> None:
+        """Receive no more messages, from any thread; a request that waits for messages ends within seconds."""
+        self.end = 0.0
+
     def _receive(self, idle_seconds: float) -> list[Delivery]:
         """Receive one batch; wait `idle_seconds` for its first message."""
         limits = self.limits
@@ -101,7 +105,7 @@ class Intake:
             # Responses that are already on their way could exceed the run's limit of bytes.
             at_once = 1 if limits.bytes else AT_ONCE
             receive(self.queue, limits.lease_seconds, most, take, wants_more, wait, at_once)
-            if received or time.monotonic() >= deadline:
+            if received or time.monotonic() >= min(deadline, self.end):
                 break
         return received
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from contextvars import copy_context
@@ -79,6 +79,15 @@ class Drained:
         self.oldest_seconds = max(self.oldest_seconds, lag)
 
 
+@dataclass(frozen=True)
+class _Processed:
+    """Messages whose objects are loaded; those in `done_before` were settled by an earlier run but not deleted."""
+
+    messages: Sequence[Message]
+    deliveries: Sequence[Delivery]
+    done_before: Sequence[Message]
+
+
 class EventLoad:
     """One run that drains a queue into the table of a request.
 
@@ -139,11 +148,11 @@ class EventLoad:
                 for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
                     messages = handed_over.take(batch, self.run_id)
                     lease.hold(messages)
-                    self._process(lease, [Delivery.read(message) for message in messages])()
+                    processed = self._process([Delivery.read(message) for message in messages])
+                    lease.let_go(messages)
+                    self._settle(processed)
                     handed_over.settled(batch, self.run_id)
-                intake = Intake(self.queue, lease, self.limits, self.stop, started + self.limits.seconds)
-                with closing(intake.batches()) as received:
-                    self._process_all(lease, received)
+                self._process_all(Intake(self.queue, lease, self.limits, self.stop, started + self.limits.seconds))
             except TriedOutError:
                 lease.release_all(backoff)
                 raise
@@ -180,20 +189,22 @@ class EventLoad:
                 self.queue.name, dead_letters, receives, self.limits.most_failures,
             )  # fmt: skip
 
-    def _process_all(self, lease: Lease, batches: Iterable[Sequence[Delivery]]) -> None:
+    def _process_all(self, intake: Intake) -> None:
         """Process batch after batch; while one is loaded, the previous one is settled with the queue."""
         settled: Future[None] | None = None
-        with ThreadPoolExecutor(1, thread_name_prefix="settle") as thread:
+        with closing(intake.batches()) as batches, ThreadPoolExecutor(1, thread_name_prefix="settle") as thread:
             for deliveries in batches:
-                settle_it = self._process(lease, deliveries)
+                processed = self._process(deliveries)
                 if settled is not None:
                     settled.result()
-                settled = thread.submit(copy_context().run, settle_it)  # which assigns log lines to the task
+                intake.lease.let_go(processed.messages)
+                settled = thread.submit(copy_context().run, self._settle, processed)  # assigns log lines to the task
+                settled.add_done_callback(lambda done: intake.close() if done.exception() else None)
             if settled is not None:
                 settled.result()
 
-    def _process(self, lease: Lease, received: Sequence[Delivery]) -> Callable[[], None]:
-        """Load the objects of these messages; return the function that then settles with the queue."""
+    def _process(self, received: Sequence[Delivery]) -> _Processed:
+        """Load the objects of these messages."""
         newest = {delivery.message.id: delivery for delivery in received}
         messages = [delivery.message for delivery in newest.values()]
         self._newest = sorted(messages, key=lambda message: message.sent)[-1:] or self._newest
@@ -210,19 +221,19 @@ class EventLoad:
                 deliveries.append(delivery)
         keys = sort_out(deliveries, self.request.source.bucket, self.request.source.regex)
         conclude(deliveries, self._load_patiently(keys))
+        return _Processed(messages, deliveries, done_before)
 
-        def settle_it() -> None:
-            lease.let_go(messages)
-            settled = settle(self.queue, self.ledger, deliveries, self.limits.most_failures)
-            settled.deleted += len(done_before) - len(self.queue.delete(done_before))
-            lag = oldest(messages, time.time())
-            self.drained.add(len(messages), deliveries, settled, lag)
-            log.info(
-                "%d messages: %d deleted, %d given back, %d to the dead letters; the oldest had waited %.1f s",
-                len(messages), settled.deleted, settled.released, settled.dead, lag,
-            )  # fmt: skip
-
-        return settle_it
+    def _settle(self, processed: _Processed) -> None:
+        """Record outcomes, and delete, release or bury the messages."""
+        messages, done_before = processed.messages, processed.done_before
+        settled = settle(self.queue, self.ledger, processed.deliveries, self.limits.most_failures)
+        settled.deleted += len(done_before) - len(self.queue.delete(done_before))
+        lag = oldest(messages, time.time())
+        self.drained.add(len(messages), processed.deliveries, settled, lag)
+        log.info(
+            "%d messages: %d deleted, %d given back, %d to the dead letters; the oldest had waited %.1f s",
+            len(messages), settled.deleted, settled.released, settled.dead, lag,
+        )  # fmt: skip
 
     def _load_patiently(self, keys: Sequence[str]) -> dict[str, Outcome]:
         """Load, and retry while the messages are leased, because each further receive counts against them."""
