@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from storeside.aistore.buckets import Bucket, StoredObject, list_s3
-from storeside.aistore.etl import EtlSpec
+from storeside.aistore.etl import EtlSpec, check_communication
 from storeside.aistore.names import expand
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
@@ -96,6 +97,11 @@ class _BucketJobOperator(MovementOperator):
         self.poll_interval = poll_interval
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
+        check_literals(
+            self, source=Bucket.parse, destination=Bucket.parse, quarantine=Bucket.parse,
+            on_failed_objects=check_policy, retry_failed=flag("retry_failed"), latest=flag("latest"),
+            plan_only=flag("plan_only"),
+        )  # fmt: skip
 
     def spec(self, context: Context) -> EtlSpec | None:
         """Return the ETL to apply; None copies."""
@@ -304,6 +310,7 @@ class AISTransformBucketOperator(_BucketJobOperator):
         self.sync = sync
         self.keep_etl = keep_etl
         self.in_place = in_place
+        check_literals(self, communication=check_communication, sync=flag("sync"), in_place=flag("in_place"))
 
     def job(self, context: Context) -> BucketJob | InPlaceJob:
         """Build the engine's job: an `InPlaceJob` when objects are replaced."""
@@ -418,6 +425,10 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.loudness_lufs = loudness_lufs
         self.keep_extension = keep_extension
         self.facts = facts
+        check_literals(self, facts=Bucket.parse)
+        if all(is_literal(getattr(self, name)) for name in _AUDIO_OPTIONS):
+            with literal_errors(self):
+                self.audio()
 
     def audio(self) -> AudioFormat:
         """Return the format of results. Raises OperatorInputError for a format that does not exist."""

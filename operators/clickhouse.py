@@ -13,9 +13,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import clients, source
+from storeside.operators.literals import check_load
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, ledger, record_running, run_key
+from storeside.operators.shared import as_bool, ledger, plain, record_running, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.transfer.options import Batches, ReadOptions, TableOptions
 
@@ -101,6 +102,7 @@ class LoadOperator(MovementOperator):
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
         self._loader = "pull"
+        check_load(self)
 
     def request(self, aws: Connection, **more: Any) -> Request:
         """Return the engine's request for the rendered arguments; `more` are further fields of it.
@@ -258,4 +260,4 @@ class S3ToClickHouseOperator(LoadOperator):
                 " All of them: SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed' AND run_id ="
                 f" '{run_key(context)}'. {others} this task to try the failed ones again."
             )
-        return report
+        return dict(plain(report))

@@ -15,11 +15,12 @@ from storeside.aistore.buckets import Bucket
 from storeside.operators.charts import chart_at
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.hooks.storage import backend, connection_of, profile, store
+from storeside.operators.hooks.storage import backend, check_endpoint, connection_of, profile, store
 from storeside.operators.links import BenchmarksPageLink
+from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
-from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, ledger, run_key, task_key
+from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, ledger, plain, run_key, task_key
 from storeside.operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class StorageCopyBucketOperator(MovementOperator):
         self.destination_conn_id = destination_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._job: CopyJob | None = None
+        check_literals(
+            self, source=check_endpoint, destination=check_endpoint, on_failed_objects=check_policy,
+            retry_failed=flag("retry_failed"),
+        )  # fmt: skip
 
     def job(self, context: Context) -> CopyJob:
         """Build the engine's job from the rendered arguments. Raises BadInput for invalid arguments."""
@@ -180,6 +185,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         self.poll_interval = poll_interval
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
+        check_literals(self, bucket=Bucket.parse, on_failed_objects=check_policy, latest=flag("latest"))
 
     def prefetch(self) -> Prefetch:
         """Return the engine's prefetch. Raises BadInput for a bucket that is not remote."""
@@ -192,6 +198,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         """Look for missing objects, submit and defer; end at once when there is nothing to fetch."""
         with airflow_errors():
             prefetch = self.prefetch()
+            prefetch.check()
             missing = prefetch.missing()
             self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
             if not missing.objects and not as_bool(self.latest, "latest"):
@@ -279,7 +286,7 @@ class AISPrefetchBucketOperator(MovementOperator):
                 f"{left.objects} objects of {self.bucket} were not fetched, such as {left.examples[0][0]!r}:"
                 f" {left.examples[0][1]}. The others are in the cluster; clear this task to fetch the rest."
             )
-        return {**summary, "examples": left.examples}
+        return {**summary, "examples": plain(left.examples)}
 
 
 class StorageTuneOperator(BaseOperator):
@@ -336,7 +343,7 @@ class StorageTuneOperator(BaseOperator):
                     found += [(there, one) for one in measured]
         for there, one in found:
             self.log.info("%s: %s", there.endpoint, one)
-        return [{"endpoint": there.endpoint, **one.to_dict()} for there, one in found]
+        return [{"endpoint": there.endpoint, **plain(one.to_dict())} for there, one in found]
 
     def on_kill(self) -> None:
         """Stop; `execute` then deletes what it wrote."""
@@ -403,7 +410,7 @@ class StorageBenchmarkOperator(BaseOperator):
                 with tempfile.NamedTemporaryFile(suffix=".png") as file:
                     draw(file.name, results)
                     chart.write_bytes(file.read())
-        return [result.to_dict() for result in results]
+        return [plain(result.to_dict()) for result in results]
 
     def on_kill(self) -> None:
         """Stop; `execute` then deletes what it wrote."""

@@ -33,6 +33,7 @@ from storeside.aistore.buckets import (
 )
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.etl import EtlSpec
+from storeside.aistore.existence import require_bucket
 from storeside.aistore.pods import PodWatch
 from storeside.ledger.objects import Ledger, Pending, Plan, Scope
 from storeside.transform import copies, submit
@@ -112,6 +113,7 @@ class BucketJob:
     def _begin(self) -> State:
         jobs.wait_for_rebalance(self.client)
         self._require_apart()
+        require_bucket(self.client, self.source)
         self.ledger.create()
         self._require_destinations()
         running = jobs.running_between(self.client, self.source, self.destination)
@@ -126,6 +128,7 @@ class BucketJob:
         from aistore.sdk.errors import ErrBckNotFound
 
         self._require_apart()
+        require_bucket(self.client, self.source)
         self.ledger.create()
         self._listings.source()
         try:
@@ -350,7 +353,9 @@ class BucketJob:
 
     def _require_destinations(self) -> None:
         for bucket in (self.destination, self.options.sidecars):
-            if bucket and not bucket.is_remote:
+            if bucket and bucket.is_remote:
+                require_bucket(self.client, bucket)
+            elif bucket:
                 bucket.handle(self.client).create(exist_ok=True)
 
     def _ensure_etls(self, phase: Phase) -> list[str]:
