@@ -24,7 +24,7 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
-from storeside.operators.shared import as_bool, as_list, as_number, ledger, run_key
+from storeside.operators.shared import as_bool, as_list, as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 f"{report['dead']} messages went to the dead letters of {self.sqs_queue}; the reasons stand in"
                 " storeside.events and in the messages' attributes: redrive them when their cause is gone"
             )
-        return report
+        return dict(plain(report))
 
 
 def batches_of(context: Context, queue: Queue) -> list[str]:
