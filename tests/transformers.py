@@ -38,3 +38,6 @@ def deadly(source: Source, name: str, _arguments: str) -> bytes:
         mark.touch()
         os.kill(os.getpid(), signal.SIGSEGV)
     return content(source)
+
+
+deadly.needs = ("files",)  # type: ignore[attr-defined]

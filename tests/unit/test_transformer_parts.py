@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -156,6 +157,51 @@ def channels() -> Iterator[tuple[Channel, Channel]]:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with one, other:
         yield Channel(one), Channel(other)
+
+
+def test_a_channel_relays_the_memory_of_another(channels: tuple[Channel, Channel]) -> None:
+    """Results go from the decoder to its worker, and on to the server; the worker also sends data of its own."""
+    decoder, from_decoder = channels
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one, other:
+        to_server, server = Channel(one), Channel(other)
+        before = len(os.listdir("/proc/self/fd"))
+        sizes = (10, 70_000, 70_001, 3_000_000, 65_600, LARGEST_KEPT + 1, 80_000, LARGEST_KEPT + 2, LARGEST_KEPT, 7)
+        for size in (*sizes, *sizes):
+            data = os.urandom(size)
+            decoder.send({"size": size}, data)
+            head, received = from_decoder.receive(copy=False) or ({}, b"")
+            assert received == data
+            to_server.relay(head, from_decoder, memoryview(received))
+            assert server.receive() == ({"size": size}, data)
+            if size % 2:
+                to_server.send({}, data[::-1])
+                assert server.receive() == ({}, data[::-1])
+        del received
+        assert len(os.listdir("/proc/self/fd")) <= before + 8
+
+
+def test_memory_that_is_not_sealed_is_refused(channels: tuple[Channel, Channel]) -> None:
+    one, other = channels
+    descriptor = os.memfd_create("object", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 100_000)
+    before = len(os.listdir("/proc/self/fd"))
+    head = b"{}"
+    socket.send_fds(one.socket, [struct.pack("!IQ", len(head), 100_000) + head], [descriptor])
+    with pytest.raises(ValueError, match="not sealed"):
+        other.receive()
+    socket.send_fds(one.socket, [struct.pack("!IQ", len(head), 100_000) + head], [0])
+    with pytest.raises(ValueError, match=r"not memory|not sealed"):
+        other.receive()
+    one.send({}, bytes(100_000))
+    _, received = other.receive(copy=False) or ({}, memoryview(b""))
+    assert memoryview(received).readonly
+    for message in (struct.pack("!IQ", 1 << 30, 0), struct.pack("!IQ", 2, 0) + b"[]"):
+        one.socket.send(message)
+        with pytest.raises(ValueError, match=r"cut off|not an object"):
+            other.receive()
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    os.close(descriptor)
 
 
 def test_a_channel_carries_messages_of_any_size(channels: tuple[Channel, Channel]) -> None:

@@ -93,6 +93,13 @@ class DecoderProcess:
             self._end()
         return self._reply()
 
+    def pass_on(self, head: Head, data: Data, to: Channel) -> None:
+        """Send a reply; a result that the decoder made is not copied."""
+        if isinstance(data, memoryview):
+            to.relay(head, self._channel, data)
+        else:
+            to.send(head, data)
+
     def _reply(self) -> tuple[Head, Data]:
         try:
             message = self._channel.receive(copy=False)

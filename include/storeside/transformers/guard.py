@@ -33,7 +33,7 @@ class Guard:
             await PlainTextResponse(f"{reason}\n", HTTPStatus.FORBIDDEN, headers)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> str:
-        if scope["type"] == "http" and scope["path"] == "/health":
+        if scope["type"] not in ("http", "websocket") or (scope["type"], scope["path"]) == ("http", "/health"):
             return ""
         headers = Headers(scope=scope)
         address, _ = scope.get("client") or ("", 0)

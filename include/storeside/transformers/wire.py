@@ -44,6 +44,9 @@ class Channel:
         self._buffer = bytearray(LARGEST_MESSAGE)
         self._outbox: mmap.mmap | None = None
         self._inbox: mmap.mmap | None = None
+        # The descriptor of the inbox, for `relay`, and the memory of another channel that the other end has mapped.
+        self._kept: int | None = None
+        self._relayed: mmap.mmap | None = None
 
     def send(self, head: Head, data: Data = b"", descriptor: int | None = None) -> None:
         """Send one message, with data or with the descriptor of a file.
@@ -63,6 +66,20 @@ class Channel:
             else:
                 self._share(_LENGTHS.pack(len(encoded), len(view)) + encoded, view)
 
+    def relay(self, head: Head, other: Channel, data: memoryview) -> None:
+        """Send data that `other` received last and did not copy: the same memory, if they are in memory."""
+        encoded = json.dumps(head, separators=(",", ":")).encode()
+        if other._kept is None or data.obj is not other._inbox:
+            self.send(head, data)
+            return
+        message = _LENGTHS.pack(len(encoded), len(data)) + encoded
+        if self._relayed is other._inbox:
+            self.socket.sendmsg([message])
+            return
+        socket.send_fds(self.socket, [message], [other._kept])
+        # It replaces this channel's own memory at the other end, which does not keep a large one.
+        self._outbox, self._relayed = None, other._inbox if len(data) <= LARGEST_KEPT else None
+
     def receive(self, copy: bool = True) -> tuple[Head, bytes | memoryview] | None:
         """Return the next message, or None when the other end is closed.
 
@@ -78,7 +95,7 @@ class Channel:
         try:
             head, start, shared = self._head(size, flags)
             if shared and received:
-                self._inbox = mapped(received.pop())
+                self._map(received.pop(), keep=not copy)
         except BaseException:
             for descriptor in received:
                 os.close(descriptor)
@@ -95,6 +112,13 @@ class Channel:
             return head, self._inbox[:shared]
         own, self._inbox = self._inbox, None
         return head, memoryview(own)[:shared]
+
+    def _map(self, descriptor: int, keep: bool) -> None:
+        kept = os.dup(descriptor) if keep else None
+        if self._kept is not None:
+            os.close(self._kept)
+        self._kept = kept
+        self._inbox = mapped(descriptor)
 
     def _head(self, size: int, flags: int) -> tuple[Head, int, int]:
         """Return the head, where the data begin, and how many are in the shared memory."""
@@ -122,6 +146,7 @@ class Channel:
         finally:
             os.close(descriptor)
         self._outbox = outbox if size <= LARGEST_KEPT else None
+        self._relayed = None
 
 
 def _memory(size: int) -> tuple[int, mmap.mmap]:

@@ -47,7 +47,7 @@ def run(end: socket.socket, transform: str, memory_limit: int | None) -> None:
     channel.send({"ready": decoder.mime_type, "missing": decoder.missing})
     messages = decoder.watched_with(end)
     while decoder.lives_until(messages) and (message := channel.receive()) is not None:
-        channel.send(*worker.work(Job(**message[0]), message[1]))
+        decoder.pass_on(*worker.work(Job(**message[0]), message[1]), channel)
         del message  # an object's content is not kept until the next one arrives
 
 
