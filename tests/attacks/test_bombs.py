@@ -18,7 +18,7 @@ import pytest
 from storeside.stack import clickhouse as server
 from storeside.stack.clickhouse_users import LOADER, PAGES
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer import options
+from storeside.transfer import options, watch
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.options import LoadLimits
 from tests.support import unique
@@ -100,6 +100,16 @@ def test_a_small_parquet_object(loading: Loading, loader: str) -> None:
     bomb = parquet(table, compression="zstd", row_group_size=500)
     reason = load_with_bomb(loading, "bomb.parquet", bomb, loader=loader, limits=LoadLimits(bytes=50 * MB))
     assert reason.startswith(f"its content has more than {50 * MB} bytes")
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_bytes_that_are_written_before_anything_is_watched(
+    loading: Loading, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SECONDS", 100.0)
+    bomb = gzipped(b"s\n", b"x" * 100_000 + b"\n", 400)
+    reason = load_with_bomb(loading, "bomb.csv.gz", bomb, loader=loader, limits=LoadLimits(bytes=5 * MB))
+    assert reason.startswith(f"its content has more than {5 * MB} bytes")
 
 
 def test_rows_that_are_written_before_anything_is_watched(loading: Loading) -> None:
