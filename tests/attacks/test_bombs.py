@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from storeside.stack import clickhouse as server
+from storeside.stack import s3
 from storeside.stack.clickhouse_users import LOADER, PAGES
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer import options, watch
@@ -142,7 +143,8 @@ def test_columns_of_a_new_table(loading: Loading) -> None:
 
 def test_other_loads_go_on_meanwhile(loading: Loading) -> None:
     """Two bombs of one row each take as much memory as a statement may have."""
-    other = Loading(loading.stack, loading.clickhouse, loading.s3)
+    own = s3.client("s3", loading.stack.url("s3"), *s3.keys(loading.stack))  # as each task has
+    other = Loading(loading.stack, loading.clickhouse, own)
     other.put({f"{n}.csv": b"n\n%d\n" % n for n in range(20)})
     loading.create("s String")
     loading.put({f"{n}.csv.gz": gzipped(b"s\n", b"x" * MB, 600) for n in range(2)})
