@@ -16,7 +16,7 @@ from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.pages import charts, datapath
 from storeside.pages import movement as movements
 from storeside.pages.movement import Movement, Progress
-from storeside.pages.tables import DeniedError, Tables, UnavailableError
+from storeside.pages.tables import Tables, UnavailableError, UnreadableError
 from storeside.plugins.pages import tasks
 from storeside.plugins.pages.access import TablesDep, may_read_logs, may_read_runs, may_run, may_stop
 from storeside.plugins.pages.connections import aistore
@@ -125,7 +125,7 @@ def _rejected(tables: Tables, stage: Movement | None) -> list[dict[str, Any]] | 
     """Return the first rejected rows of a load; None if the pages' ClickHouse user may not read them."""
     try:
         return movements.rejected_rows(tables, stage) if stage else []
-    except DeniedError:
+    except UnreadableError:
         return None
 
 

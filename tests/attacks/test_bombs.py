@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 
 from storeside.stack import clickhouse as server
+from storeside.stack import s3
 from storeside.stack.clickhouse_users import LOADER, PAGES
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer import options
+from storeside.transfer import options, watch
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.options import LoadLimits
 from tests.support import unique
@@ -102,6 +103,16 @@ def test_a_small_parquet_object(loading: Loading, loader: str) -> None:
     assert reason.startswith(f"its content has more than {50 * MB} bytes")
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+def test_bytes_that_are_written_before_anything_is_watched(
+    loading: Loading, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SECONDS", 100.0)
+    bomb = gzipped(b"s\n", b"x" * 100_000 + b"\n", 400)
+    reason = load_with_bomb(loading, "bomb.csv.gz", bomb, loader=loader, limits=LoadLimits(bytes=5 * MB))
+    assert reason.startswith(f"its content has more than {5 * MB} bytes")
+
+
 def test_rows_that_are_written_before_anything_is_watched(loading: Loading) -> None:
     bomb = b"s\n" + b"a\n" * 5000
     reason = load_with_bomb(loading, "bomb.csv", bomb, limits=LoadLimits(rows=1000))
@@ -132,7 +143,8 @@ def test_columns_of_a_new_table(loading: Loading) -> None:
 
 def test_other_loads_go_on_meanwhile(loading: Loading) -> None:
     """Two bombs of one row each take as much memory as a statement may have."""
-    other = Loading(loading.stack, loading.clickhouse, loading.s3)
+    own = s3.client("s3", loading.stack.url("s3"), *s3.keys(loading.stack))  # as each task has
+    other = Loading(loading.stack, loading.clickhouse, own)
     other.put({f"{n}.csv": b"n\n%d\n" % n for n in range(20)})
     loading.create("s String")
     loading.put({f"{n}.csv.gz": gzipped(b"s\n", b"x" * MB, 600) for n in range(2)})

@@ -33,8 +33,8 @@ from storeside.transfer.errors import TransferInputError
 ROOT = CHECKOUT / "include"
 # The embedded stack is not part of the product, and transformers run in an image without the rest.
 APART = ("storeside.stack", "storeside.transformers")
-# Both raise ValueError internally, and convert it to an error of the tree.
-OWN_USE = {"storeside.transfer.thrift", "storeside.transfer.strict_json"}
+# They raise ValueError or LookupError internally, and convert it to an error of the tree.
+OWN_USE = {"storeside.transfer.footer_schema", "storeside.transfer.thrift", "storeside.transfer.strict_json"}
 CLASS = re.compile(r"^class \w+\(.*(Error|Exception|BadInput|Transient|Partial|Cancelled)\b.*\):", re.MULTILINE)
 
 

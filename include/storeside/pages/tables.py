@@ -51,7 +51,7 @@ class UnavailableError(PageError, Transient):
     """A server does not answer, or not in time; the message says what a user can do."""
 
 
-class DeniedError(UnavailableError):
+class UnreadableError(UnavailableError):
     """The pages' ClickHouse user may not read a table."""
 
 
@@ -73,7 +73,7 @@ class Tables:
         """Return the rows of a statement by column name; `parameters` are bound.
 
         Raises UnavailableError when there is no answer within ten seconds, none at all, or when the statements of
-        the page together have taken twenty seconds; DeniedError when the user may not read a table.
+        the page together have taken twenty seconds; UnreadableError when the user may not read a table.
         """
         from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
@@ -88,7 +88,7 @@ class Tables:
             if code in _MISSING:
                 return []
             log.warning("ClickHouse did not answer a page: %s", e)
-            raise (DeniedError if code == _DENIED else UnavailableError)(_reason(code)) from e
+            raise (UnreadableError if code == _DENIED else UnavailableError)(_reason(code)) from e
 
     def may_read(self, dag: str) -> bool:
         """Tell whether the visitor may read a DAG."""

@@ -131,7 +131,7 @@ class SpeechManifest:
         self._create()
         path = f"{self.facts.name}/{self.prefix}"
         self.clickhouse.command(
-            sql.query("pull_facts_as" if self.collection else "pull_facts"),
+            sql.query("pull_facts_as") if self.collection else sql.query("pull_facts"),
             parameters={
                 "collection": self.collection,
                 "facts": self.facts_table,

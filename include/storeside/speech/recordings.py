@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Events per query, which are sent as a table: parameters have at most 128 KiB (http_max_field_value_size).
 _SLICE = 5000
-_WANTED = ("n UInt32", "key String", "etag String", "at Float64")
+WANTED = ("n UInt32", "key String", "etag String", "at Float64")
 _GONE = Outcome("skipped", "it was deleted before it could be loaded")
 _MISSING = Outcome(
     "undone",
@@ -102,7 +102,7 @@ def _decide_some(
         sql.query("events_done"),
         parameters={"bucket": f"s3://{bucket}"},
         external_data=ExternalData(
-            file_name="wanted", data="\n".join(lines).encode(), fmt="JSONCompactEachRow", structure=_WANTED
+            file_name="wanted", data="\n".join(lines).encode(), fmt="JSONCompactEachRow", structure=WANTED
         ),
     ).result_rows
     for place, state, reason in rows:

@@ -158,7 +158,8 @@ def _is_type(text: str) -> bool:
 class LoadLimits:
     """What one object may cost: an object that exceeds a limit fails alone, and the others are loaded.
 
-    A statement takes at most half of the server's memory, unless the user's profile has another limit.
+    Small objects that one statement reads share what each may have in bytes. A statement takes at most half of the
+    server's memory, unless the user's profile has another limit.
 
     :param bytes: bytes of an object's rows in ClickHouse, uncompressed
     :param ratio: those bytes by the bytes of the object; below 1 GiB any ratio is allowed

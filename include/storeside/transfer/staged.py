@@ -31,7 +31,7 @@ from storeside.transfer.reader import Reader, statements
 from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID, Destination, existing
-from storeside.transfer.watch import excess
+from storeside.transfer.watch import excess, stored
 from storeside.transfer.work import USUAL, How, Work
 
 log = logging.getLogger(__name__)
@@ -162,11 +162,22 @@ class Staging:
         declared = list(dict.fromkeys(name for o in staged.loaded for name, _ in o.nulls))
         nulls = "".join(f", sum(isNull({identifier(name)}))" for name in declared)
         found, arrived = {}, {}
-        for load_id, count, *counts in self.client.query(
-            f"SELECT {LOAD_ID}, count(){nulls} FROM {STAGING}.{identifier(staged.table)} GROUP BY 1",
-            settings={"max_query_size": LONG_STATEMENT},
-        ).result_rows:
+        rows, size = queries.at_once(
+            lambda: (
+                self.client.query(
+                    f"SELECT {LOAD_ID}, count(){nulls} FROM {STAGING}.{identifier(staged.table)} GROUP BY 1",
+                    settings={"max_query_size": LONG_STATEMENT},
+                ).result_rows
+            ),
+            lambda: stored(self.client, staged.table),
+        )
+        for load_id, count, *counts in rows:
             found[load_id], arrived[load_id] = count, dict(zip(declared, counts, strict=True))
+        limits = self.work.request.limits
+        most = sum(limits.bytes_of(o.planned.size) for o in staged.loaded)
+        if reason := excess(0, size, rows=0, size=most):
+            key = staged.loaded[0].planned.key if len(staged.loaded) == 1 else ""
+            raise about(LimitError(reason), key)
         ids = {o.planned.load_id for o in staged.loaded}
         strange = sum(count for load_id, count in found.items() if load_id not in ids)
         if strange:
@@ -177,7 +188,7 @@ class Staging:
         )
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
-            if reason := excess(there, 0, rows=self.work.request.limits.rows, size=0):  # too quick to be watched
+            if reason := excess(there, 0, rows=limits.rows, size=0):  # too quick to be watched
                 raise about(LimitError(reason), o.planned.key)
             if o.rows >= 0 and there != o.rows:
                 raise about(LoadObjectError(f"it has {o.rows} rows, but {there} arrived"), o.planned.key)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.sql.answers import first_row
 from storeside.transfer import queries
 from storeside.transfer.errors import LimitError
+from storeside.transfer.staging import STAGING
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -60,6 +62,18 @@ def watched(client: Client, query_id: str, *, rows: int, size: int) -> Iterator[
         thread.join()
     if reasons:
         raise LimitError(reasons[0])
+
+
+def stored(client: Client, table: str) -> int:
+    """Return the bytes of a staging table's rows, uncompressed: a statement may end before anything was watched."""
+    row = first_row(
+        client.query(
+            f"SELECT sum(data_uncompressed_bytes) FROM system.parts WHERE active AND database = '{STAGING}'"
+            " AND table = {table:String}",
+            parameters={"table": table},
+        )
+    )
+    return int(row[0])
 
 
 def excess(written: int, taken: int, *, rows: int, size: int) -> str:
