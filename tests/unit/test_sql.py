@@ -117,9 +117,7 @@ def loaded_engine() -> Iterator[Engine]:
         "CREATE TABLE storeside_staging.invalid_1 (object String, reason String) ENGINE = MergeTree ORDER BY object"
     )
     engine.run("CREATE TABLE storeside_staging.speech_1 AS speech.manifest")
-    engine.run(
-        f"CREATE TABLE wanted ({', '.join(WANTED)}) ENGINE = Memory"
-    )  # `events_done` gets it with the statement
+    engine.run(f"CREATE TABLE wanted ({', '.join(WANTED)}) ENGINE = Memory")  # an external table
     yield engine
     engine.session.close()
 

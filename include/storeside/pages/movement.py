@@ -167,7 +167,7 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", after: str = "")
 def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict[str, Any]]:
     """Return the first rejected rows that a load kept aside, with the reasons and their content.
 
-    Raises UnreadableError if the pages' ClickHouse user may not read the table that holds them, which is the user's own.
+    Raises UnreadableError if the pages' ClickHouse user may not read the table that holds them.
     """
     from storeside.transfer.source import identifier
 
