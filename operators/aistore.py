@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket, StoredObject, list_s3
 from storeside.aistore.names import expand
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import EtlSpec, check_communication
 from storeside.operators.bucket_job import BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, run_key
 from storeside.speech.manifest import facts_url
@@ -143,6 +144,7 @@ class AISTransformBucketOperator(BucketJobOperator):
         self.sync = sync
         self.keep_etl = keep_etl
         self.in_place = in_place
+        check_literals(self, communication=check_communication, sync=flag("sync"), in_place=flag("in_place"))
 
     def job(self, context: Context) -> BucketJob | InPlaceJob:
         """Build the engine's job: an `InPlaceJob` when objects are replaced."""
@@ -257,6 +259,10 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.loudness_lufs = loudness_lufs
         self.keep_extension = keep_extension
         self.facts = facts
+        check_literals(self, facts=Bucket.parse)
+        if all(is_literal(getattr(self, name)) for name in _AUDIO_OPTIONS):
+            with literal_errors(self):
+                self.audio()
 
     def audio(self) -> AudioFormat:
         """Return the format of results. Raises OperatorInputError for a format that does not exist."""

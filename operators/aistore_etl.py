@@ -19,8 +19,9 @@ from storeside.operators.errors import airflow_errors
 from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
+from storeside.operators.literals import check_literals
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import ledger, run_columns
+from storeside.operators.shared import ledger, plain, run_columns
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.transform.inspection import Inspection
 from storeside.transform.single import get_object, transform_object
@@ -144,6 +145,7 @@ class AISInspectBucketOperator(DeferringOperator):
         self.stall_seconds = stall_seconds
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
+        check_literals(self, source=Bucket.parse, on_failed_objects=check_policy)
 
     def inspection(self) -> Inspection:
         """Build the engine's inspection from the rendered arguments."""
@@ -196,7 +198,7 @@ class AISInspectBucketOperator(DeferringOperator):
             raise AirflowFailException(
                 f"{len(failed)} objects cannot be transformed, such as {failed[0][0]!r}: {failed[0][1]}"
             )
-        return result
+        return dict(plain(result))
 
 
 class _ObjectOperator(FormOperator):

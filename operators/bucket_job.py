@@ -13,6 +13,7 @@ from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
@@ -81,6 +82,11 @@ class BucketJobOperator(MovementOperator):
         self.poll_interval = poll_interval
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
+        check_literals(
+            self, source=Bucket.parse, destination=Bucket.parse, quarantine=Bucket.parse,
+            on_failed_objects=check_policy, retry_failed=flag("retry_failed"), latest=flag("latest"),
+            plan_only=flag("plan_only"),
+        )  # fmt: skip
 
     def spec(self, context: Context) -> EtlSpec | None:
         """Return the ETL to apply; None copies."""

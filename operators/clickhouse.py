@@ -14,8 +14,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from storeside.operators.deprecated import FlatLoadArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection, source
+from storeside.operators.literals import check_load
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, ledger, record_running, run_key
+from storeside.operators.shared import as_bool, ledger, plain, record_running, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.transfer.options import Batches, LoadLimits
 
@@ -103,6 +104,7 @@ class LoadOperator(FlatLoadArguments):
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
         self._loader = "pull"
+        check_load(self)
 
     def request(self, aws: Connection, **more: Any) -> Request:
         """Return the engine's request for the rendered arguments; `more` are further fields of it.
@@ -264,4 +266,4 @@ class S3ToClickHouseOperator(LoadOperator):
                 " All of them: SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed' AND run_id ="
                 f" '{run_key(context)}'. {others} this task to try the failed ones again."
             )
-        return report
+        return dict(plain(report))

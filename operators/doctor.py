@@ -14,6 +14,7 @@ from storeside.operators.deferring import DeferringOperator
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.doctor import lines, look
+from storeside.operators.literals import check_literals, check_s3_bucket, flag
 from storeside.operators.shared import as_bool
 from storeside.operators.triggers.doctor import CheckConnectionsTrigger
 
@@ -60,6 +61,7 @@ class CheckConnectionsOperator(DeferringOperator):
         self.clickhouse_conn_id = clickhouse_conn_id
         self.aws_conn_id = aws_conn_id
         self.hsds_conn_id = hsds_conn_id
+        check_literals(self, bucket=check_s3_bucket, write=flag("write"))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check from the worker, or defer to the triggerer."""

@@ -49,7 +49,7 @@ def airflow_error(error: BaseException) -> AirflowException | None:
     elif (sdk := _of_aistore(error)) is None:
         return None
     elif isinstance(error, sdk.ErrBckNotFound | sdk.ErrRemoteBckNotFound):
-        text = f"AIStore has no such bucket: {error.message}: create it or correct its name"
+        text = f"AIStore has no such bucket: {said(error)}: create it or correct its name"
     else:
         text = f"AIStore: {said(error)}"
     return AirflowFailException(text) if is_final(error) else AirflowException(text)

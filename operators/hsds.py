@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.hsds import HSDSHook
 from storeside.operators.movement import Movement, MovementOperator
-from storeside.operators.shared import ledger, run_key
+from storeside.operators.shared import ledger, plain, run_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -112,7 +112,7 @@ class HSDSExportDatasetOperator(MovementOperator):
             report["bytes_written"] / 1e6, report["seconds"],
         )  # fmt: skip
         record(self, self.clickhouse_conn_id, context, "export", source, destination, report, report["parts"])
-        return report
+        return dict(plain(report))
 
     def on_kill(self) -> None:
         """Stop after the slabs in flight."""
@@ -200,7 +200,7 @@ class HSDSImportDatasetOperator(MovementOperator):
             report["bytes_written"] / 1e6, report["seconds"],
         )  # fmt: skip
         record(self, self.clickhouse_conn_id, context, "import", self.source, destination, report, report["slabs"])
-        return report
+        return dict(plain(report))
 
     def on_kill(self) -> None:
         """Stop after the slabs in flight."""

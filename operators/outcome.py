@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.shared import run_key
+from storeside.operators.shared import plain, run_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,4 +56,4 @@ def finish(
             " All of them: SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed' AND run_id ="
             f" '{run_key(context)}'. The others are {done}; clear this task to try the failed ones again."
         )
-    return summary.to_dict()
+    return dict(plain(summary.to_dict()))

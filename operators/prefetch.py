@@ -11,9 +11,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from storeside.aistore.buckets import Bucket
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, ledger
+from storeside.operators.shared import as_bool, ledger, plain
 from storeside.operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         self.poll_interval = poll_interval
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
+        check_literals(self, bucket=Bucket.parse, on_failed_objects=check_policy, latest=flag("latest"))
 
     def prefetch(self) -> Prefetch:
         """Return the engine's prefetch. Raises BadInput for a bucket that is not remote."""
@@ -83,6 +85,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         """Look for missing objects, submit and defer; end at once when there is nothing to fetch."""
         with airflow_errors():
             prefetch = self.prefetch()
+            prefetch.check()
             missing = prefetch.missing()
             self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
             if not missing.objects and not as_bool(self.latest, "latest"):
@@ -170,4 +173,4 @@ class AISPrefetchBucketOperator(MovementOperator):
                 f"{left.objects} objects of {self.bucket} were not fetched, such as {left.examples[0][0]!r}:"
                 f" {left.examples[0][1]}. The others are in the cluster; clear this task to fetch the rest."
             )
-        return {**summary, "examples": left.examples}
+        return {**summary, "examples": plain(left.examples)}

@@ -24,7 +24,7 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
-from storeside.operators.shared import as_bool, as_list, as_number, ledger, run_key
+from storeside.operators.shared import as_bool, as_list, as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         max_bytes: int | str = 0,
         max_seconds: float | str = 600,
         idle_seconds: float | str = 0,
-        batch_messages: int | str = 1000,
+        batch_messages: int | str = 2500,
         lease_seconds: int = 120,
         **kwargs: Any,
     ) -> None:
@@ -93,7 +93,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Defer while ClickHouse pulls, or push from here."""
-        from storeside.events.load import EventLoad, Limits
+        from storeside.events.intake import Limits
+        from storeside.events.load import EventLoad
         from storeside.events.queue import Queue
 
         aws = BaseHook.get_connection(self.aws_conn_id)
@@ -162,7 +163,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 f"{report['dead']} messages went to the dead letters of {self.sqs_queue}; the reasons stand in"
                 " storeside.events and in the messages' attributes: redrive them when their cause is gone"
             )
-        return report
+        return dict(plain(report))
 
 
 def batches_of(context: Context, queue: Queue) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
@@ -85,6 +86,15 @@ def as_number(value: float | str, name: str, kind: type[N]) -> N:
 def as_list(texts: Sequence[str] | str) -> Sequence[str]:
     """Return a list of texts; a template renders it as one text with spaces between them."""
     return texts.split() if isinstance(texts, str) else texts
+
+
+def plain(value: Any) -> Any:
+    """Return a result with lists for tuples and texts for enumerations, so that every XCom is plain JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
 
 
 def only_when(param: str, value: str) -> Callable[[Context], None]:

@@ -19,10 +19,11 @@ from storeside.operators.errors import airflow_errors
 from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
+from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import Movement, MovementOperator
 from storeside.operators.outcome import check_policy
 from storeside.operators.s3_events import QueueOperator
-from storeside.operators.shared import as_bool, as_number, clickhouse, ledger, run_columns, run_key
+from storeside.operators.shared import as_bool, as_number, clickhouse, ledger, plain, run_columns, run_key
 from storeside.speech.manifest import SpeechManifest, facts_naming
 from storeside.transform.bucket_job import acknowledge
 from storeside.transform.naming import Naming
@@ -78,6 +79,7 @@ class _ManifestOperator(FormOperator):
         self.facts = facts
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
+        check_literals(self, bucket=Bucket.parse, facts=Bucket.parse)
 
     def scope(self, context: Context, effect: str) -> Scope:
         """Return the scope of the facts' objects: those of this run's probe with this effect."""
@@ -163,6 +165,11 @@ class GXValidateManifestOperator(_ManifestOperator):
         self.min_seconds = min_seconds
         self.max_seconds = max_seconds
         self.on_invalid_rows = on_invalid_rows
+        check_literals(
+            self,
+            on_invalid_rows=lambda value: check_policy(value, "on_invalid_rows"),
+            require_complete=flag("require_complete"),
+        )
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Validate all staged rows and return the verdict as a dictionary of bounded size."""
@@ -211,12 +218,12 @@ class GXValidateManifestOperator(_ManifestOperator):
             }
         )
         if verdict.success:
-            return {**verdict.to_dict(), "invalid": invalid}
+            return {**plain(verdict.to_dict()), "invalid": invalid}
         if self.on_invalid_rows == "fail" or not invalid:
             raise AirflowFailException(f"the manifest is not valid, nothing was published: {verdict}")
         manifest.leave_out_invalid()
         self.log.warning("%d invalid rows are left out", invalid)
-        return {**verdict.to_dict(), "invalid": invalid}
+        return {**plain(verdict.to_dict()), "invalid": invalid}
 
 
 class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):

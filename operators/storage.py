@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from storeside.operators.charts import chart_at
 from storeside.operators.errors import airflow_errors
 from storeside.operators.forms import FormOperator
-from storeside.operators.hooks.storage import backend, connection_of, profile, store
+from storeside.operators.hooks.storage import backend, check_endpoint, connection_of, profile, store
 from storeside.operators.links import BenchmarksPageLink
+from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
-from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, run_key, task_key
+from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, plain, run_key, task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -89,6 +90,10 @@ class StorageCopyBucketOperator(MovementOperator):
         self.destination_conn_id = destination_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._job: CopyJob | None = None
+        check_literals(
+            self, source=check_endpoint, destination=check_endpoint, on_failed_objects=check_policy,
+            retry_failed=flag("retry_failed"),
+        )  # fmt: skip
 
     def job(self, context: Context) -> CopyJob:
         """Build the engine's job from the rendered arguments. Raises BadInput for invalid arguments."""
@@ -179,7 +184,7 @@ class StorageTuneOperator(FormOperator):
                     found += [(there, one) for one in measured]
         for there, one in found:
             self.log.info("%s: %s", there.endpoint, one)
-        return [{"endpoint": there.endpoint, **one.to_dict()} for there, one in found]
+        return [{"endpoint": there.endpoint, **plain(one.to_dict())} for there, one in found]
 
     def on_kill(self) -> None:
         """Stop; `execute` then deletes what it wrote."""
@@ -246,7 +251,7 @@ class StorageBenchmarkOperator(FormOperator):
                 with tempfile.NamedTemporaryFile(suffix=".png") as file:
                     draw(file.name, results)
                     chart.write_bytes(file.read())
-        return [result.to_dict() for result in results]
+        return [plain(result.to_dict()) for result in results]
 
     def on_kill(self) -> None:
         """Stop; `execute` then deletes what it wrote."""

@@ -16,7 +16,7 @@ from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_number, clickhouse, ledger, run_columns, task_key
+from storeside.operators.shared import as_number, clickhouse, ledger, plain, run_columns, task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, ObjectStoragePath
@@ -178,7 +178,7 @@ class AISMeasureThroughputOperator(FormOperator):
             if self.on_regression == "fail":
                 raise AirflowFailException(text)
             self.log.warning(text)
-        return asdict(report)
+        return dict(plain(asdict(report)))
 
     def on_kill(self) -> None:
         """End the loader; `execute` then removes the objects that it wrote."""

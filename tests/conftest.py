@@ -105,7 +105,6 @@ def clickhouse(stack: Stack) -> Iterator[Any]:
     """
     client = demo.clickhouse_client(stack)
     Ledger(client).create()
-    client.command("CREATE DATABASE IF NOT EXISTS data")  # of the tables that tests load
     client.command("SYSTEM STOP MERGES speech.manifest")
     yield client
     client.command("SYSTEM START MERGES speech.manifest")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from storeside.stack import demo, s3
+from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.engine import Prepared, Report, Transfer
 from storeside.transfer.options import Batches, ReadOptions, TableOptions
@@ -57,11 +58,13 @@ class Loading:
     def transfer(
         self, keys: str = "", *, s3: Any = None, run_id: str = "", collection: str = "storeside_s3", **request: Any
     ) -> Transfer:
+        """Make a transfer with the users of Airflow's connections, which have no other rights."""
         return Transfer(
             request_of(Source(self.bucket, keys, collection=collection), self.table, **request),
-            self.client(),
+            demo.clickhouse_client(self.stack, LOADER),
             s3 or self.s3,
             run_id or uuid.uuid4().hex,
+            ledger=demo.clickhouse_client(self.stack, LEDGER),
         )
 
     def load(

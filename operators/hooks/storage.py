@@ -30,12 +30,18 @@ def connection_of(uri: str, conn_id: str | None) -> Connection:
 
     Raises OperatorInputError for a bucket that no worker can reach.
     """
+    bucket = check_endpoint(uri)
+    return BaseHook.get_connection(conn_id or DEFAULT_CONNECTIONS[bucket.scheme])
+
+
+def check_endpoint(uri: str) -> Bucket:
+    """Return the bucket of a URI. Raises BadInput for one that no worker can reach."""
     bucket = Bucket.parse(uri)
     if bucket.scheme not in DEFAULT_CONNECTIONS or bucket.namespace:
         raise OperatorInputError(
             f"{uri}: a worker reaches s3://, oci:// and ais:// buckets; AIStore itself copies the others"
         )
-    return BaseHook.get_connection(conn_id or DEFAULT_CONNECTIONS[bucket.scheme])
+    return bucket
 
 
 def backend(text: str) -> Store:

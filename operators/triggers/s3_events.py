@@ -59,7 +59,8 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
         return await in_thread(self._engine_of, aws, clickhouse, await ledger_connection_async(clickhouse))
 
     def _engine_of(self, aws: Connection, clickhouse: Connection, ledger: Connection) -> Any:
-        from storeside.events.load import EventLoad, Limits
+        from storeside.events.intake import Limits
+        from storeside.events.load import EventLoad
         from storeside.events.queue import Queue
         from storeside.transfer.request import Request
 

@@ -84,8 +84,9 @@ def test_a_connection_that_is_not_listed(api: AirflowApi, payroll: str, s3_clien
 
 def test_rows_of_a_bucket_that_is_not_listed(api: AirflowApi, payroll: str, clickhouse: Any) -> None:
     table = unique("stolen").replace("-", "_")
-    refused(api, "s3_to_clickhouse", "load", "s3://payroll", {"bucket": payroll, "table": f"storeside.{table}"})
-    assert not clickhouse.command(f"EXISTS TABLE storeside.{table}")
+    clickhouse.command("CREATE DATABASE IF NOT EXISTS data")
+    refused(api, "s3_to_clickhouse", "load", "s3://payroll", {"bucket": payroll, "table": f"data.{table}"})
+    assert not clickhouse.command(f"EXISTS TABLE data.{table}")
 
 
 def test_an_object_written_to_a_bucket_that_is_not_listed(api: AirflowApi, payroll: str, s3_client: S3Client) -> None:
@@ -113,8 +114,9 @@ def test_a_viewer_cannot_change_the_lists(airflow: Stack, api: AirflowApi) -> No
 def test_control_a_listed_bucket_is_loaded(api: AirflowApi, s3_client: S3Client, clickhouse: Any) -> None:
     """Otherwise the attacks above could fail for another reason."""
     bucket, table = unique("listed"), unique("listed").replace("-", "_")
+    clickhouse.command("CREATE DATABASE IF NOT EXISTS data")
     s3_client.create_bucket(Bucket=bucket)
     s3_client.put_object(Bucket=bucket, Key="a.csv", Body=SECRET)
-    run = api.trigger("s3_to_clickhouse", {"bucket": bucket, "table": f"storeside.{table}"})
+    run = api.trigger("s3_to_clickhouse", {"bucket": bucket, "table": f"data.{table}"})
     assert api.wait("s3_to_clickhouse", run, 120)["state"] == "success"
-    assert clickhouse.command(f"SELECT count() FROM storeside.{table}") == 1
+    assert clickhouse.command(f"SELECT count() FROM data.{table}") == 1

@@ -2,7 +2,8 @@
 
 What a consumer asks of a queue is all there is. Messages are made when they are received and forgotten when they are
 deleted; those whose lease ends come again. ``python -m tests.benchmarks.queue_server --count N --objects N`` prints
-the endpoint: message `n` says that object ``n % objects`` of the bucket was created.
+the endpoint: message `n` says that object ``n % objects`` of the bucket was created. With ``--answer-ms`` each answer
+takes so long, as those of a queue in a cloud do.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from tests.benchmarks.stacks import serving
 
 NAME, DEAD = "burst", "burst-dlq"
 ACCOUNT = "000000000000"
+
+
+def url(endpoint: str) -> str:
+    """Return the queue's URL at an endpoint."""
+    return f"{endpoint}/{ACCOUNT}/{NAME}"
 
 
 def key(number: int) -> str:
@@ -109,11 +115,13 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = -1
     messages: Messages
+    answer_seconds = 0.0
 
     def do_POST(self) -> None:
         action = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
         asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         answer = json.dumps(getattr(self, f"_{action}", self._unknown)(asked)).encode()
+        time.sleep(self.answer_seconds)
         self.send_response(200)
         self.send_header("Content-Type", "application/x-amz-json-1.0")
         self.send_header("Content-Length", str(len(answer)))
@@ -159,9 +167,9 @@ def _batch(done: Iterator[tuple[str, bool]]) -> dict[str, Any]:
 
 
 @contextmanager
-def serve(count: int, objects: int, bucket: str) -> Iterator[str]:
+def serve(count: int, objects: int, bucket: str, answer_ms: float = 0) -> Iterator[str]:
     """Serve from a process of its own; gives the endpoint."""
-    given = ("--count", count, "--objects", objects, "--bucket", bucket)
+    given = ("--count", count, "--objects", objects, "--bucket", bucket, "--answer-ms", answer_ms)
     with serving("tests.benchmarks.queue_server", *given) as endpoint:
         yield endpoint
 
@@ -171,8 +179,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000, help="messages (default: %(default)s)")
     parser.add_argument("--objects", type=int, default=5000, help="that they are about (default: %(default)s)")
     parser.add_argument("--bucket", default="drain", help="default: %(default)s")
+    parser.add_argument("--answer-ms", type=float, default=0, help="milliseconds of an answer (default: %(default)s)")
     given = parser.parse_args()
-    handler = type("Handler", (_Handler,), {"messages": Messages(given.count, given.objects, given.bucket)})
+    messages = Messages(given.count, given.objects, given.bucket)
+    handler = type("Handler", (_Handler,), {"messages": messages, "answer_seconds": given.answer_ms / 1000})
     with ThreadingHTTPServer((HOST, 0), handler) as server:
         print(f"http://{HOST}:{server.server_port}", flush=True)
         server.serve_forever()

@@ -28,6 +28,7 @@ import pyarrow.parquet  # noqa: F401
 from storeside.transfer import push
 from storeside.transfer.engine import Transfer
 from storeside.transfer.loads import Loaded, Loads, Planned
+from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source, list_objects
 from tests.benchmarks import listing_server
@@ -112,8 +113,9 @@ def plan(client: Any, boto: Any, collection: str, bucket: str, prefix: str, tabl
     """List what is below a prefix, compare it with the ledger, and return how many objects there are to load."""
     loads = Loads(client, "plan", table, Source(bucket, prefix, collection), "run")
     loads.create()
-    loads.record_listing(list_objects(boto, bucket, prefix))
-    _, planned, _ = loads.plan(batch_bytes=1 << 30, batch_objects=1000, push=False, retry_failed=False)
+    made = Plan(loads)
+    made.record_listing(list_objects(boto, bucket, prefix))
+    _, planned, _ = made.make(batch_bytes=1 << 30, batch_objects=1000, push=False, retry_failed=False)
     return planned
 
 

@@ -66,7 +66,7 @@ def clickhouse(project: Project) -> Any:
 def rows_below(project: Project, prefix: str) -> tuple[int, int]:
     """Return the number of rows and of distinct objects of the manifest below a prefix."""
     found = clickhouse(project).query(
-        "SELECT count(), uniqExact(object) FROM storeside.speech WHERE startsWith(source_object, {prefix:String})",
+        "SELECT count(), uniqExact(object) FROM speech.manifest WHERE startsWith(source_object, {prefix:String})",
         parameters={"prefix": prefix},
     )
     rows, objects = found.first_row
@@ -144,14 +144,14 @@ def test_a_run_survives_the_kill_of_a_service(
 
 
 def test_down_and_up_keep_the_data(running: Project, api: AirflowApi) -> None:
-    before = clickhouse(running).query("SELECT count() FROM storeside.speech").first_row[0]
+    before = clickhouse(running).query("SELECT count() FROM speech.manifest").first_row[0]
     runs = {run["dag_run_id"] for run in api.runs(DAG)}
     assert before
     assert runs
     running.compose("down", "--timeout", "30")
     assert not running.containers()
     running.up()
-    assert clickhouse(running).query("SELECT count() FROM storeside.speech").first_row[0] == before
+    assert clickhouse(running).query("SELECT count() FROM speech.manifest").first_row[0] == before
     assert {run["dag_run_id"] for run in api.runs(DAG)} >= runs
     done = running.compose("run", "--rm", "demo", check=False)  # AIStore's buckets and S3's objects are there
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -45,8 +45,7 @@ pytestmark = pytest.mark.timeout(240)
 DAGS = ("ingest", "s3_to_clickhouse")
 # Files that hold secrets because a process must read them there, and that only their owner may read.
 KEPT = re.compile(
-    r"stack\.json|run/(supervisord\.conf|programs/[^/]+\.json)|airflow/passwords\.json|podrunner/serviceaccount/token"
-    r"|clickhouse/(launcher\.json|\.clickhouse-local/config\.xml|data/.*preprocessed_configs/.*)"
+    r"stack\.json|run/(supervisord\.conf|clickhouse\.json|programs/[^/]+\.json)|airflow/passwords\.json|podrunner/serviceaccount/token"
 )
 EVERYWHERE = frozenset({"api-server", "execution-api", "scheduler", "dag-processor", "triggerer"})
 S3_KEYS = {"s3_access_key", "s3_secret_key"}
@@ -55,7 +54,7 @@ S3_KEYS = {"s3_access_key", "s3_secret_key"}
 def knows(component: str) -> set[str]:
     """Return the secrets that the environment of a component's processes must hold."""
     if component in EVERYWHERE:  # Airflow's connections
-        return {"clickhouse", "airflow_jwt", *S3_KEYS}
+        return {"clickhouse_loader", "clickhouse_ledger", "clickhouse_pages", "airflow_jwt", *S3_KEYS}
     return S3_KEYS if component == "s3" or component.startswith(("ais-", "hsds-s3-")) else set()
 
 

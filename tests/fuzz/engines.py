@@ -17,6 +17,8 @@ class Engines:
     """All ways of reading a recording as one transformer; an inline request's arguments choose the way."""
 
     mime_type = "application/octet-stream"
+    needs = frozenset(("commands",))
+    opens_source = True
 
     def __init__(self) -> None:
         from storeside.transformers.ffmpeg import AudioFfmpeg

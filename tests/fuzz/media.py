@@ -67,7 +67,11 @@ class Fuzz:
         self._bombs = list(recordings.bombs().items())
         self._seed, self._folder = seed, folder
         self._settings = Settings(
-            workers=workers, object_timeout=SECONDS_LIMIT, memory_limit=MEMORY_LIMIT, file_access=True
+            workers=workers,
+            object_timeout=SECONDS_LIMIT,
+            memory_limit=MEMORY_LIMIT,
+            file_access=True,
+            roots=(str(folder),),
         )
         self._canaries = Canaries(folder / "canaries", made["wav-pcm_s16le-mono"])
         references = recordings.references(self._canaries.file, self._canaries.tcp, self._canaries.udp)
@@ -180,12 +184,16 @@ class Fuzz:
     def _look(self, pool: Pool) -> None:
         """See what was touched, and what the workers hold."""
         self.found.wrong += [f"canary: {name}" for name in self._canaries.touched()]
-        for pid in pool.processes:
+        decoders: list[int] = []
+        for worker in pool.processes:
+            with contextlib.suppress(psutil.Error):
+                decoders += [child.pid for child in psutil.Process(worker).children()]
+        for pid in decoders:
             with contextlib.suppress(psutil.Error, OSError, ValueError):
                 status = Path(f"/proc/{pid}/status").read_text()
                 self.found.peak = max(self.found.peak, int(status.partition("VmHWM:")[2].split()[0]) << 10)
                 sockets = psutil.Process(pid).net_connections("inet")
-                self.found.wrong += [f"worker {pid} has a socket: {one}" for one in sockets]
+                self.found.wrong += [f"decoder {pid} has a socket: {one}" for one in sockets]
 
 
 def _said(outcome: Outcome) -> bytes | str:

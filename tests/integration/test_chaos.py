@@ -15,7 +15,8 @@ from clickhouse_connect.driver.exceptions import OperationalError
 
 from storeside.errors import Transient
 from storeside.events.current import look_at
-from storeside.events.load import EventLoad, Limits
+from storeside.events.intake import Limits
+from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
 from storeside.stack import demo, s3
 from storeside.stack.clickhouse_users import USER

@@ -134,8 +134,8 @@ def test_named_collections(server: Server) -> None:
 
 def test_secrets_stay_private(server: Server) -> None:
     folder = server.stack.state / "clickhouse"
-    for name in ("users.xml", "launcher.json", ".clickhouse-local/config.xml"):
-        assert (folder / name).stat().st_mode & 0o077 == 0
+    for name in ("clickhouse/users.xml", "run/clickhouse.json", "clickhouse/.clickhouse-local/config.xml"):
+        assert (server.stack.state / name).stat().st_mode & 0o077 == 0
     assert server.login[1] not in (folder / "users.xml").read_text()
     assert server.login[1] not in " ".join(psutil.Process(server.pid).cmdline())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -72,9 +73,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     yield place
     for statement in forget:
         clickhouse.command(statement)
-    with suppress(s3_client.exceptions.NoSuchBucket):  # a command failed before it was created
-        s3_client.delete_object(Bucket="trips", Key="2026/trips.parquet")
-        s3_client.delete_bucket(Bucket="trips")
+    for bucket, keys in (("trips", ["2026/trips.parquet"]), ("texts", ["a.txt", "b.txt"])):
+        with suppress(s3_client.exceptions.NoSuchBucket):  # a command failed before it was created
+            for key in keys:
+                s3_client.delete_object(Bucket=bucket, Key=key)
+            s3_client.delete_bucket(Bucket=bucket)
 
 
 def test_there_are_commands_and_queries() -> None:
@@ -94,7 +97,33 @@ def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any
         )  # fmt: skip
         assert done.returncode == 0, f"{page}: {line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert clickhouse.query("SELECT count(), sum(fare) FROM data.trips").first_row == (3, 7.5)
-    assert (folder / "results" / "a.txt").read_text() == "3\n"
+    assert (folder / "results" / "a.count").read_text() == "3\n"
+    rows = (folder / "results" / "trips.jsonl").read_text().splitlines()
+    assert [json.loads(row)["fare"] for row in rows] == [1.5, 2.5, 3.5]
+
+
+def test_make_sql_prints_tables_and_json(environment: dict[str, str], tmp_path: Path) -> None:
+    def sql(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "storeside.stack", "sql", *arguments], env=environment, cwd=CHECKOUT, check=False,
+            input=typed, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    assert "│ 1 │ é │" in sql("SELECT 1 AS n, 'é' AS s;").stdout
+    assert [json.loads(row) for row in sql("--json", "SELECT number AS n FROM numbers(2)").stdout.splitlines()] == [
+        {"n": 0},
+        {"n": 1},
+    ]
+    several = sql("--json", typed="SELECT 1 AS a;\nSELECT nothing;\nSELECT\n  2 AS b")
+    assert several.stdout.splitlines() == ['{"a":1}', '{"b":2}']
+    assert several.returncode == 1
+    assert several.stderr.startswith("error: Code: 47")
+    terminal = subprocess.run(
+        ["script", "-qec", f"{sys.executable} -m storeside.stack sql", str(tmp_path / "typescript")], cwd=CHECKOUT,
+        env=environment, input="SELECT 41\n+ 1 AS n;\nquit\n", capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "/play with user storeside, password" in terminal.stdout
+    assert "│ 42 │" in terminal.stdout
 
 
 @pytest.mark.parametrize("statement", QUERIES)

@@ -329,7 +329,7 @@ class Run:
         Ledger(self.client).create()
 
     def lease(self, batches: tuple[str, ...] = ()) -> int:
-        return take_or_receive(self.mailbox.queue, self.client, self.id, batches, 100, 60)
+        return take_or_receive(self.mailbox.queue, self.client, self.id, batches, 200, 60)
 
     def settle(self, prefix: str = "", *, source: str = "", complete: bool = True) -> Settled:
         source = source or f"s3://{self.mailbox.bucket}"
@@ -395,6 +395,20 @@ def test_recordings_that_are_done_failed_and_not_there_yet(mailbox: Mailbox, run
     assert mailbox.depth() == (0, 1)  # released with a delay
     assert mailbox.events()["unknown.flac", "ObjectCreated:Put"][0][0] == "released"
     assert run.settle() == Settled()
+
+
+def test_many_recordings_are_looked_up_together(mailbox: Mailbox, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = ["a\tb\nc.flac", "it's \"\\ wy\u0144ik.flac", *(f"{n}.flac" for n in range(118))]
+    for key in keys:
+        mailbox.send(mailbox.record(key, etag=f"etag of {key[0]}"))
+        run.loaded(key, f"etag of {key[0]}")
+    assert run.lease() == len(keys) == 120
+    statements: list[str] = []
+    query = run.client.query
+    monkeypatch.setattr(run.client, "query", lambda text, **more: statements.append(text) or query(text, **more))
+    assert run.settle() == Settled(deleted=120)
+    assert len([text for text in statements if "speech.manifest" in text]) == 1
+    assert mailbox.depth() == (0, 0)
 
 
 def test_folder_markers_start_no_run_and_end_none(mailbox: Mailbox, run: Run, lease: Lease) -> None:

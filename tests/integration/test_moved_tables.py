@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from storeside.stack.settings import CHECKOUT, Stack
+from storeside.transfer.engine import Transfer
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source
 from tests.transfers import Loading
 
 
@@ -19,8 +22,9 @@ def test_a_moved_table_is_not_loaded_again(
     loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
     with monkeypatch.context() as patch:  # as version 0.1.0 did
         patch.setattr("storeside.transfer.request.RESERVED", ())
-        patch.setattr(loading, "table", f"storeside.{name}")
-        assert loading.load().loaded == 2
+        source = Source(loading.bucket, collection="storeside_s3")
+        former = Transfer(Request(source, f"storeside.{name}"), loading.client(), loading.s3, "former")
+        assert former.run(former.prepare()).loaded == 2
     page = (CHECKOUT / "docs" / "versions.md").read_text()
     (block,) = re.findall(r"```sql\n(  CREATE DATABASE IF NOT EXISTS data;.*?)```", page, re.DOTALL)
     for statement in filter(str.strip, block.split(";")):

@@ -12,7 +12,7 @@ import pytest
 
 from storeside.stack.clickhouse_server import CLUSTER
 from storeside.stack.settings import Stack
-from storeside.transfer import batch, engine, loads
+from storeside.transfer import batch, loads, preparation
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import StaleError, TransferInputError
 from storeside.transfer.source import Source
@@ -121,7 +121,7 @@ def test_keys_that_grow_with_time_are_listed_from_the_overlap_on(loading: Loadin
     again = loading.transfer(overlap_seconds=0)
     assert again.prepare().listed == 5  # objects that are planned and not loaded are looked for
     for given_up in (all_of_it, again):
-        given_up.loads.forget("load_plan")
+        given_up.plan.forget("load_plan")
     second = loading.load(overlap_seconds=0)
     assert (second.listed, second.loaded) == (1, 1)  # 0.csv sorts before loaded objects: the user ruled this out
     assert loading.load().loaded == 1
@@ -248,7 +248,7 @@ def test_many_loads_are_named_in_several_statements(loading: Loading, monkeypatc
         loading.put({f"{key}.csv": csv(n + key) for key in range(5)})
         loading.load(format="csv", on_overwrite="replace", all_or_nothing=True)
     assert loading.rows("n") == [(100 + key,) for key in range(5)]
-    monkeypatch.setattr(engine, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(preparation, "MOST_AT_ONCE", 4)
     loading.put({f"{key}.csv": csv(key) for key in range(5)})
     with pytest.raises(TransferInputError, match=r"5 objects at once.* at most 4"):
         loading.load(format="csv", all_or_nothing=True)

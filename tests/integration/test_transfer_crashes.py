@@ -268,7 +268,7 @@ def test_a_failure_does_not_take_the_place_of_a_load_of_another_run(loading: Loa
     loading.create("object UInt32, row UInt32, text String")
     slow = loading.transfer("", format="csv", loader="pull")
     slow.prepare()
-    (planned,) = slow.loads.objects(0)
+    (planned,) = slow.plan.objects(0)
     assert loading.load("", format="csv", loader="pull").loaded == 1
     slow.loads.record_failed([(planned, FailureKind.OBJECT, "403")])
     assert slow.loads.states([planned]) == {planned.load_id: "loaded"}

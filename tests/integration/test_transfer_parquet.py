@@ -45,7 +45,7 @@ def fresh(loading: Loading) -> Loading:
     return found
 
 
-def column(values: list[Any], kind: pa.DataType, *, nullable: bool = True) -> bytes:
+def column(values: list[Any] | pa.Array, kind: pa.DataType, *, nullable: bool = True) -> bytes:
     if isinstance(kind, pa.BaseExtensionType):
         array = pa.ExtensionArray.from_storage(kind, pa.array(values, kind.storage_type))
     else:
@@ -90,6 +90,25 @@ def test_a_time_that_a_column_cannot_hold_whole_is_refused(loading: Loading, loa
     assert "cannot hold whole" in loading.reasons()["cut.parquet"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "digits"), [(pa.time32("ms"), 3), (pa.time64("us"), 6), (pa.time64("ns"), 9)], ids=str
+)
+def test_a_time_of_a_day_or_more_is_refused(loading: Loading, loader: str, kind: pa.DataType, digits: int) -> None:
+    """ClickHouse wraps it. pyarrow writes such values, and reads them unless it validates them."""
+    day = 24 * 3600 * 10**digits
+    storage = pa.int32() if digits == 3 else pa.int64()
+    objects = {"last": day - 1, "day": day, "days": 13 * day + 5, "before": -1}
+    loading.create(f"c Nullable(Time64({digits}))")
+    for name, value in objects.items():
+        loading.put({f"{name}.parquet": column(pa.array([0, value, None], storage).view(kind), kind)})
+    loading.load(loader=loader)
+    assert set(loading.reasons()) == {"day.parquet", "days.parquet", "before.parquet"}
+    assert set(loading.reasons().values()) == {"column 'c' has a time that is not within a day"}
+    assert [row[0] for row in loading.rows("toString(c)", "c NULLS LAST")] == [
+        "00:00:00." + "0" * digits, "23:59:59." + "9" * digits, None,
+    ]  # fmt: skip
+
+
 UUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
 
@@ -102,6 +121,14 @@ def test_uuids(loading: Loading, loader: str, type_: str) -> None:
     assert loading.reasons() == {}
     assert [str(value) for (value,) in loading.rows("c")] == [str(UUID)]
     assert loading.types()["c"] == (type_ or "Nullable(UUID)")
+
+
+def test_uuids_within_lists(loading: Loading, loader: str) -> None:
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([UUID.bytes] * 3, pa.binary(16)))
+    loading.put({"a.parquet": parquet(pa.table({"c": pa.ListArray.from_arrays([0, 1, 3], uuids)}))})
+    loading.load(loader=loader)
+    assert loading.reasons() == {}
+    assert [row[0] for row in loading.rows("c", "length(c)")] == [[UUID], [UUID, UUID]]
 
 
 def test_json_is_its_text_or_the_json_that_is_asked_for(loading: Loading, loader: str) -> None:

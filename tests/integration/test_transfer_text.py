@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from storeside.stack import s3
+from storeside.stack.settings import Stack
 from storeside.transfer.formats import Csv
 from tests.transfers import Loading, jsonl
 
@@ -311,6 +313,32 @@ def test_rows_have_one_number(loading: Loading, loader: str) -> None:
     ((number, reason),) = loading.query(f"SELECT row_number, reason FROM {loading.table}_rejected")
     assert number == 1
     assert reason.startswith("row 1, column 'n'")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_row_of_a_faulty_value_is_found_without_reading_the_rest(
+    loading: Loading, stack: Stack, compressed: bool
+) -> None:
+    """ClickHouse looks for it, up to that row; the worker reads the object's first bytes only."""
+    client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    ranges: list[str] = []
+    client.meta.events.register(
+        "provide-client-params.s3.GetObject", lambda params, **_: ranges.append(params.get("Range", "whole"))
+    )
+    rows, faulty = 1_000_000, 1000
+    content = b"n,s\n" + b"".join(b"%d,%b\n" % (n % 99, b"\xff" if n == faulty else b"x") for n in range(rows))
+    loading.create("n UInt8, s String")
+    loading.put({"a.csv": gzip.compress(content, 1) if compressed else content})
+    loading.load(format="csv", s3=client)
+    assert loading.reasons() == {"a.csv": f"row {faulty}, column 's' has invalid UTF-8"}
+    assert set(ranges) == {"bytes=0-9"}
+    loading.clickhouse.command("SYSTEM FLUSH LOGS")
+    ((read,),) = loading.query(
+        "SELECT read_rows FROM system.query_log WHERE type = 'QueryFinish' AND query LIKE 'SELECT _row_number FROM%'"
+        " AND position(query, {bucket:String})",
+        bucket=loading.bucket,
+    )
+    assert faulty < read < rows // 2
 
 
 # Types with a text that is not a value of the type.

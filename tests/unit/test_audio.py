@@ -406,18 +406,19 @@ IN_OPEN = 0x20
 
 
 class Watch:
-    """Detects whether any code, including libav's C code, opens a file (Linux, inotify)."""
+    """Detects whether any code, including libav's C code, opens a file (Linux, inotify, of which a user has 128)."""
 
     def __init__(self, path: Path) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        self.descriptor = libc.inotify_init1(os.O_NONBLOCK)
-        assert libc.inotify_add_watch(self.descriptor, os.fsencode(path), IN_OPEN) >= 0
+        descriptor = libc.inotify_init1(os.O_NONBLOCK)
+        assert descriptor >= 0, "all inotify instances of this user are taken"
+        self.events = open(descriptor, "rb", buffering=0)  # noqa: SIM115 - `opened` closes it
+        assert libc.inotify_add_watch(descriptor, os.fsencode(path), IN_OPEN) >= 0
 
     def opened(self) -> bool:
-        try:
-            return bool(os.read(self.descriptor, 4_096))
-        except BlockingIOError:
-            return False
+        """Tell whether the file was opened, and end the watch."""
+        with self.events:
+            return bool(self.events.read(4_096))  # None if there was no event
 
 
 def playlists(secret: Path) -> dict[str, str]:

@@ -79,12 +79,20 @@ def test_defaults_are_the_engines() -> None:
     assert request == Request(source(AWS, "trips", ""), "d.t")
 
 
+def rendered(**arguments: Any) -> S3ToClickHouseOperator:
+    """Return an operator with these arguments as if templates had become them."""
+    made = operator()
+    for name, value in arguments.items():
+        setattr(made, name, value)
+    return made
+
+
 @pytest.mark.parametrize(
     ("name", "error"), [*((name, TransferInputError) for name in CHOICES), ("on_failed_objects", ValueError)]
 )
 def test_unknown_choices_are_refused(name: str, error: type[Exception]) -> None:
     with pytest.raises(error, match=f"{name} 'no such'"):
-        operator(**{name: "no such"}).request(AWS)
+        rendered(**{name: "no such"}).request(AWS)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +111,7 @@ def test_unknown_choices_are_refused(name: str, error: type[Exception]) -> None:
 )
 def test_arguments_that_make_no_request_say_so(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(TransferInputError) as error:
-        operator(**arguments).request(AWS)
+        rendered(**arguments).request(AWS)
     assert said in str(error.value)
 
 

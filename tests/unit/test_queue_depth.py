@@ -12,8 +12,8 @@ import pytest
 from storeside.events import ledger
 from storeside.events.deliveries import Delivery, Outcome
 from storeside.events.errors import EventInputError
+from storeside.events.intake import Limits
 from storeside.events.ledger import EventLedger
-from storeside.events.load import Limits
 from storeside.events.queue import Message, Queue
 from storeside.events.watch import Watch, Window
 

@@ -12,7 +12,8 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from storeside.events.dead_letters import DeadLetter
-from storeside.events.load import Drained, Limits
+from storeside.events.intake import Limits
+from storeside.events.load import Drained
 from storeside.events.queue import Queue
 from storeside.operators import s3_events
 from storeside.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator, SqsRedriveDeadLettersOperator

@@ -24,6 +24,7 @@ from storeside.sql.migrate import migrations
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.loads import Loads
+from storeside.transfer.plan import Plan
 from storeside.transfer.source import WILD, Source, pattern
 from storeside.transformers.audio import AudioFacts
 
@@ -623,15 +624,15 @@ def test_objects_without_an_etag_are_refused(engine: Engine) -> None:
         def query(self, text: str, parameters: Any) -> Any:
             return SimpleNamespace(first_row=engine.run(text, parameters)[0])
 
-    loads = Loads(Client(), "t", "db.table", Source("bucket", "in/"), "run")
+    made = Plan(Loads(Client(), "t", "db.table", Source("bucket", "in/"), "run"))
     limits = {"batch_bytes": 100, "batch_objects": 4, "push": False, "retry_failed": False}
     plan(engine, [("in/a", "e", 12), ("out/b", "", 1)])
     engine.run("TRUNCATE TABLE storeside.load_plan")
-    assert loads.plan(**limits) == (2, 1, 12)
+    assert made.make(**limits) == (2, 1, 12)
     plan(engine, [("in/a", "e", 12), ("in/b", "", 1)])
     engine.run("TRUNCATE TABLE storeside.load_plan")
     with pytest.raises(TransferInputError, match=r"s3://bucket/in/b .* ETag.* ais://bucket checksum.type=md5"):
-        loads.plan(**limits)
+        made.make(**limits)
 
 
 def test_a_plan_has_what_the_keys_choose_and_no_folders(engine: Engine) -> None:

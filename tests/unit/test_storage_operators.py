@@ -171,6 +171,9 @@ class Fetching:
         self.answers = list(answers)
         self.submitted: list[dict[str, Any]] = []
 
+    def check(self) -> None:
+        pass
+
     def missing(self, *, reasons: bool = False) -> Missing:
         return self.answers.pop(0)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from storeside.transfer.__main__ import request, transfer_arguments
+from storeside.transfer.engine import Report
 from storeside.transfer.errors import TransferInputError
+from storeside.transfer.printing import report_text
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 
@@ -23,6 +27,18 @@ def made(*arguments: str) -> Request:
 def test_defaults_are_the_engines() -> None:
     default = Request(Source("trips", "2026/", endpoint="http://minio:9000"), "d.t")
     assert made() == default
+
+
+def test_reports_are_tables_for_people_and_json_for_programs() -> None:
+    report = Report(3, 1, 1, 1, 1_234_567, 0, 44_400_000, 1.26, (("a.csv", "it is empty"),))
+    lines = dict(line.split(maxsplit=1) for line in report_text(report, as_json=False).splitlines())
+    assert lines == {
+        "listed": "3", "skipped": "1", "loaded": "1", "failed": "1", "rows": "1,234,567", "rejected": "0",
+        "bytes": "44,400,000 (44.4 MB)", "seconds": "1.3",
+    }  # fmt: skip
+    found = json.loads(report_text(report, as_json=True))
+    assert found["rows"] == 1_234_567
+    assert found["failures"] == [["a.csv", "it is empty"]]
 
 
 def test_the_sample_is_chosen() -> None:

@@ -11,6 +11,9 @@ import pytest
 
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.footer import Footer, last_bytes
+from storeside.transfer.parquet import ParquetObject
+from storeside.transfer.thrift import I32, STRUCT, Struct
+from tests.fuzz.differential.thrift import footer_of, with_footer
 from tests.unit.test_transfer_content import stored
 
 
@@ -33,8 +36,8 @@ def test_a_damaged_footer_is_read_or_refused(seed: int) -> None:
     columns = 4
     try:
         footer = Footer(last_bytes(stored(bytes(damaged))))
-        footer.check([False, False, False, True])
-        footer.null_counts(columns)
+        footer.check()
+        footer.null_counts()
         footer.sizes(range(columns))
         for n in range(columns):
             footer.without_value(n)
@@ -46,7 +49,79 @@ def test_a_damaged_footer_is_read_or_refused(seed: int) -> None:
 
 def test_the_footer_of_a_whole_object() -> None:
     footer = Footer(last_bytes(stored(content())))
-    footer.check([False, False, False, True])
+    footer.check()
     assert footer.rows == 15
     assert footer.writer.startswith("parquet-cpp-arrow")
-    assert footer.null_counts(4)[:3] == (0, 5, 5)
+    assert footer.null_counts()[:3] == (0, 5, 5)
+
+
+def typed() -> bytes:
+    out = io.BytesIO()
+    columns = {
+        "n": pa.array([1, None, 3], pa.int32()),
+        "t": pa.array([1, 2, 3], pa.time64("us")),
+        "m": pa.array([1, 2, 3], pa.timestamp("ms")),
+        "d": pa.array([1, 2, 3], pa.decimal128(9, 2)),
+        "u": pa.array([1, 2, 3], pa.uint16()),
+        "s": pa.array(["a", "b", "c"]),
+        "x": pa.array([1, 2, 3], pa.int64()),
+    }
+    pq.write_table(pa.table(columns), out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "value", "reason"),
+    [
+        ("n", 1, 2, "column 'n' has physical type 2, and 1 in a row group"),
+        ("n", 3, 0, "column 'n' has levels from 0 to 0, and counts of 2 levels"),
+        ("n", 3, 6, "column 'n' has repetition 6, which is none"),
+        ("t", 6, 7, "column 't' has logical type 7 and converted type 7, which contradict"),
+        ("m", 6, 10, "column 'm' has logical type 8 and converted type 10, which contradict"),
+        ("d", 6, 0, "column 'd' has logical type 5 and converted type 0, which contradict"),
+        ("d", 7, 3, "column 'd' has two scales or precisions"),
+        ("d", 8, 8, "column 'd' has two scales or precisions"),
+        ("u", 6, 11, "column 'u' has logical type 10 and converted type 11, which contradict"),
+        ("s", 6, 5, "column 's' has logical type 1 and converted type 5, which contradict"),
+    ],
+)
+def test_declarations_of_a_column_that_contradict_each_other(
+    column: str, field: int, value: int, reason: str
+) -> None:
+    """pyarrow uses the one, ClickHouse the other."""
+    whole = typed()
+    ParquetObject(stored(whole)).facts()
+    _, footer = footer_of(whole)
+    element = next(element for element in footer[2][1][1] if element[4][1] == column.encode())
+    element[field] = (I32, value)
+    with pytest.raises(LoadObjectError, match=f"^{reason}.*: write it again$"):
+        Footer(last_bytes(stored(with_footer(whole, footer)))).check()
+
+
+def test_the_physical_type_of_a_row_group_is_that_of_its_column() -> None:
+    whole = typed()
+    _, footer = footer_of(whole)
+    chunk = footer[4][1][1][0][1][1][1][-1][3][1]
+    chunk[1] = (I32, 5)
+    with pytest.raises(LoadObjectError, match="column 'x' has physical type 2, and 5 in a row group"):
+        Footer(last_bytes(stored(with_footer(whole, footer)))).check()
+
+
+def test_a_size_of_byte_arrays_belongs_to_byte_arrays() -> None:
+    whole = typed()
+    _, footer = footer_of(whole)
+    chunk = footer[4][1][1][0][1][1][1][-1][3][1]
+    sizes: Struct = {1: (I32, 5)}
+    chunk[16] = (STRUCT, sizes)
+    with pytest.raises(LoadObjectError, match="column 'x' has physical type 2, and a size of byte arrays"):
+        Footer(last_bytes(stored(with_footer(whole, footer)))).check()
+
+
+def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+    whole = typed()
+    _, footer = footer_of(whole)
+    elements = footer[2][1][1]
+    elements[1:] = [{3: (I32, 1), 4: elements[1][4], 5: (I32, 1)} for _ in range(5000)] + [elements[1]]
+    elements[0][5] = (I32, 1)
+    with pytest.raises(LoadObjectError, match="nested too deeply"):
+        Footer(last_bytes(stored(with_footer(whole, footer))))

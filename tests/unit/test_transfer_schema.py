@@ -15,21 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storeside.transfer.arrow_types import arrow_columns, arrow_type
+from storeside.transfer.conversion import converted, fits, reading, whole
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv, Format
-from storeside.transfer.schema import (
-    Column,
-    bare,
-    conversion,
-    deduced,
-    fits,
-    merge,
-    nullable,
-    reading,
-    whole,
-    wider,
-    with_overrides,
-)
+from storeside.transfer.inference import deduced, merge, wider
+from storeside.transfer.schema import Column, bare, nullable, with_overrides
 from storeside.transfer.source import literal
 
 
@@ -186,9 +176,9 @@ def load(engine: Engine, form: Format, target: str, content: str) -> list[list[A
     options = (
         "date_time_input_format = 'best_effort', date_time_overflow_behavior = 'throw', session_timezone = 'UTC'"
     )
-    kept = whole("c", source, target) or "1"
+    kept = whole("`c`", source, target) or "1"
     return engine.run(
-        f"SELECT toString({conversion('c', source, target)})"
+        f"SELECT toString({converted('`c`', source, target)})"
         f" FROM format({form.clickhouse}, {literal(f'c {source}')}, {literal(content)})"
         f" WHERE throwIf(NOT ({kept}), 'cut') = 0 SETTINGS {options}"
     )
@@ -301,9 +291,9 @@ def test_types_that_may_hold_each_other(source: str, target: str, fit: bool) -> 
 def test_conversions_take_values_whole_or_refuse_them(
     engine: Engine, source: str, target: str, value: str, taken: bool
 ) -> None:
-    kept = whole("c", source, target) or "1"
+    kept = whole("`c`", source, target) or "1"
     statement = (
-        f"SELECT toTypeName(x), toString(x) FROM (SELECT {conversion('c', source, target)} AS x FROM"
+        f"SELECT toTypeName(x), toString(x) FROM (SELECT {converted('`c`', source, target)} AS x FROM"
         f" (SELECT CAST({value}, {literal(source)}) AS c) WHERE throwIf(NOT ({kept}), 'cut') = 0)"
         " SETTINGS date_time_overflow_behavior = 'throw'"
     )

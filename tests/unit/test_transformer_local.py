@@ -50,6 +50,17 @@ def test_results_are_kept_and_measured(files: Path, tmp_path: Path) -> None:
     }
 
 
+def test_results_have_the_extension_that_is_wished_and_are_told_as_json(files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = run(TOLD, files / "upper", "-o", out, "--extension", ".loud", "--json")
+    assert [path.name for path in out.iterdir()] == ["upper.loud"]
+    said = json.loads(found.stdout)
+    assert (said["file"], said["bytes_in"], said["bytes_out"]) == (str(files / "upper"), 12, 12)
+    assert said["peak_bytes"] > 10_000_000
+    (files / "upper.txt").write_bytes(b"")
+    assert "there are two upper.loud" in run(TOLD, files / "upper", files / "upper.txt", "--extension", "loud").stderr
+
+
 def test_failures_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_path: Path) -> None:
     names = ("bad", "segv", "hang", "memory", "echo")
     limits = {"OBJECT_TIMEOUT": "1", "WORKER_MEMORY_LIMIT": "512Mi", "HANGING": str(tmp_path / "hanging")}

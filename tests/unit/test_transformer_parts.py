@@ -43,7 +43,6 @@ def test_settings_come_from_the_environment() -> None:
             "AIS_NODES": "a:1,b:2",
             "AIS_ETL_PROOF": "true",
             "AIS_SOURCES": "10.0.0.0/8",
-            "NODE_IP": "10.1.1.1",
         }
     )
     given = Settings(3, 1.5, 512 << 20, True, "http://target/secret", "token", "http://proxy/", 0, 1 << 30)
@@ -53,7 +52,6 @@ def test_settings_come_from_the_environment() -> None:
         nodes=frozenset(("a:1", "b:2")),
         proof=True,
         sources=("10.0.0.0/8",),
-        node_address="10.1.1.1",
     )
     assert Settings.from_json(json.loads(found.to_json())) == found
     assert found.largest_body == 512 << 20

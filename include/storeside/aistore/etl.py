@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Collection
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
@@ -25,8 +26,6 @@ _ATTEMPTS = 3
 _END_SECONDS = 10.0
 # Seconds between health checks of an ETL that does not answer.
 _HEALTH_WAITS = (1.0, 3.0)
-# The address of the pod's node, from which Kubernetes' services connect to the pod.
-_NODE_ADDRESS: dict[str, Any] = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
 
 
 def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None) -> list[str]:
@@ -77,16 +76,16 @@ def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, b
     return None
 
 
-def _of_the_cluster(client: Client, spec: EtlSpec) -> list[dict[str, Any]]:
+def _of_the_cluster(client: Client, spec: EtlSpec) -> list[dict[str, str]]:
     """Return the variables of a pod that tell it whom to trust, and what its decoders may see."""
     smap = client.cluster().get_info()
     nodes = [*smap.tmap.values(), *smap.pmap.values()]
     networks = [net for node in nodes for net in (node.public_net, node.intra_control_net, node.intra_data_net)]
-    addresses = sorted({f"{net.node_hostname}:{net.daemon_port}" for net in networks})
+    urls = [urlsplit(net.direct_url) for net in networks if net.direct_url]
+    addresses = sorted({f"{url.hostname}:{url.port}" for url in urls})
     return [
         {"name": "AIS_NODES", "value": ",".join(addresses)},
         {"name": "TRANSFORM_VARIABLES", "value": ",".join([*spec.environment, *spec.tuning])},
-        _NODE_ADDRESS,
     ]
 
 

@@ -24,6 +24,12 @@ _PREFIX_LENGTH = 20
 _QUEUE_SECONDS = 60
 
 
+def check_communication(kind: str) -> None:
+    """Raise AIStoreInputError for a communication type that AIStore does not have."""
+    if kind not in COMMUNICATION_TYPES:
+        raise AIStoreInputError(f"communication {kind!r} is not one of {', '.join(COMMUNICATION_TYPES)}")
+
+
 @dataclass(frozen=True)
 class EtlSpec:
     """One ETL: an image, its command and environment, and how AIStore sends objects to it.
@@ -63,10 +69,7 @@ class EtlSpec:
     payload: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.communication not in COMMUNICATION_TYPES:
-            raise AIStoreInputError(
-                f"communication {self.communication!r} is not one of {', '.join(COMMUNICATION_TYPES)}"
-            )
+        check_communication(self.communication)
         if self.communication == "ws" and not self.direct_put:
             raise AIStoreInputError(
                 "AIStore 5.0 has no WebSocket transform without direct put: use hpush, or direct_put"

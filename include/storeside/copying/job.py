@@ -106,7 +106,7 @@ class CopyJob:
             CopyTransientError: the other objects are copied, and some objects may succeed in another try.
             CopyCancelled: the copy was stopped.
         """
-        self.source.check()
+        self.source.check(is_source=True)
         self.destination.check()
         self.ledger.create()
         self.claims.sweep()

@@ -93,7 +93,7 @@ class OCIStore:
         """Return nothing: OCI has no buckets that front others."""
         return ""
 
-    def check(self) -> None:
+    def check(self, *, is_source: bool = False) -> None:
         """Ask for one object name in the bucket."""
         with self._errors():
             self.client.list_objects(self.namespace, self.bucket, limit=1)

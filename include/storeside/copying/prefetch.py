@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import PAGE, Bucket
 from storeside.aistore.errors import NO_REASON, is_refusal, said
+from storeside.aistore.existence import require_bucket
 from storeside.aistore.names import unfit
 from storeside.copying.errors import CopyInputError
 
@@ -46,6 +47,10 @@ class Prefetch:
         self.client = client
         self.bucket = bucket
         self.prefix = prefix
+
+    def check(self) -> None:
+        """Raise AIStoreInputError when there is no such bucket."""
+        require_bucket(self.client, self.bucket)
 
     def submit(self, *, latest: bool, workers: int, blob_threshold: int) -> str:
         """Start the job that fetches missing objects, and with `latest` also changed ones; return its id."""

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from storeside.aistore.buckets import Bucket, StoredObject, list_aistore, list_s3
 from storeside.aistore.errors import said
+from storeside.aistore.existence import require_bucket
 from storeside.aistore.names import unfit
 from storeside.aistore.places import Clusters, place
 from storeside.copying.errors import CopyInputError, CopyObjectError, CopyTransientError, changed
@@ -92,7 +93,7 @@ class S3Store:
         """Return nothing: S3 has no buckets that front others."""
         return ""
 
-    def check(self) -> None:
+    def check(self, *, is_source: bool = False) -> None:
         """Ask for one name in the bucket: this checks its region, its addressing style and the right to list it."""
         with self._errors():
             self.client.list_objects_v2(Bucket=self.bucket, MaxKeys=1)
@@ -283,18 +284,23 @@ class AIStoreStore(S3Store):
         except (AISError, RequestException) as e:
             raise CopyTransientError(f"{self.name}: AIStore does not tell its properties: {said(e)}") from e
 
-    def check(self) -> None:
-        """Create the bucket if it is missing."""
+    def check(self, *, is_source: bool = False) -> None:
+        """Create the bucket if it is missing; a missing source is an error."""
         from aistore.sdk.errors import AISError
         from requests import RequestException
 
+        own = Bucket("ais", self.bucket)
         try:
-            Bucket("ais", self.bucket).handle(self._cluster).create(exist_ok=True)
+            if is_source:
+                require_bucket(self._cluster, own)
+            else:
+                own.handle(self._cluster).create(exist_ok=True)
         except (AISError, RequestException) as e:
-            text = f"{self.name}: AIStore at {self.endpoint} cannot make it: {said(e)}"
+            what, right = ("does not tell of it", "read") if is_source else ("cannot make it", "make")
+            text = f"{self.name}: AIStore at {self.endpoint} {what}: {said(e)}"
             if getattr(e, "status_code", 0) in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise CopyInputError(
-                    f"{text}: give the connection a token (its password) that may make buckets"
+                    f"{text}: give the connection a token (its password) that may {right} buckets"
                 ) from e
             raise CopyTransientError(text) from e
 

@@ -26,7 +26,7 @@ class Samples:
         """Return nothing: it fronts no bucket."""
         return ""
 
-    def check(self) -> None:
+    def check(self, *, is_source: bool = False) -> None:
         """Do nothing: it is always reachable."""
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:

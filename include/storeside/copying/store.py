@@ -61,8 +61,11 @@ class Store(Protocol):
     def fronts(self) -> str:
         """Return the name of the bucket that this one fronts and whose objects it shows; empty for none."""
 
-    def check(self) -> None:
-        """Raise CopyInputError when the bucket is unreachable with these credentials, region and addressing style."""
+    def check(self, *, is_source: bool = False) -> None:
+        """Raise CopyInputError when the bucket is unreachable with these credentials, region and addressing style.
+
+        A missing bucket of AIStore is created, unless the job reads it (`is_source`).
+        """
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """Stream the bucket's objects."""

@@ -8,11 +8,13 @@ removes all objects and tables that it creates for its checks.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from storeside.doctor import connections
 from storeside.doctor.errors import DoctorInputError
@@ -27,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--bucket", default="recordings", help="bucket of S3 to try; default: %(default)s")
     parser.add_argument("--queue", default="recordings-events", help="its queue, or none; default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="print each finding as a line of JSON")
     parser.add_argument("--read-only", action="store_true", help="put no object anywhere")
     for system, conn_id in connections.IDS.items():
         parser.add_argument(f"--{system}-conn-id", default=conn_id, metavar="ID", help="default: %(default)s")
@@ -42,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {e}", file=sys.stderr)
         return 2
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # the findings contain its errors
+    if given.json:
+        results = examine(systems, lambda finding: print(json.dumps(asdict(finding)), flush=True))
+        return 1 if any(finding.state == "failed" for finding in results) else 0
     print(f"from {socket.gethostname()}:", flush=True)
     results = examine(systems, lambda finding: print(*finding.lines(), sep="\n", flush=True))
     failed = sum(finding.state == "failed" for finding in results)

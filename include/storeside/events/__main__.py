@@ -10,9 +10,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from storeside.events.load import EventLoad, Limits
+from storeside.events.intake import Limits
+from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
 from storeside.transfer.__main__ import aws, clickhouse, exit_code, ledger, request, run_of, transfer_arguments
+from storeside.transfer.printing import report_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bytes", type=int, default=0, help="of new objects, about so many at most; 0: no limit")
     parser.add_argument("--seconds", type=float, default=600.0, help="receive for so long; default: %(default)s")
     parser.add_argument("--idle-seconds", type=float, default=0.0, help="wait so long for messages")
-    parser.add_argument("--batch-messages", type=int, default=1000, help="held at once; default: %(default)s")
+    parser.add_argument("--batch-messages", type=int, default=2500, help="held at once; default: %(default)s")
     parser.add_argument("--lease-seconds", type=int, default=120, help="when killed; default: %(default)s")
     given = parser.parse_args(arguments)
     return exit_code(lambda: _drain(given))
@@ -34,7 +36,7 @@ def _drain(given: argparse.Namespace) -> int:
     limits = Limits(**{name: getattr(given, name) for name in names})
     queue = Queue.find(aws("sqs"), given.queue)
     drained = EventLoad(queue, request(given), clickhouse(), aws("s3"), run_of(given), limits, ledger()).run()
-    print(drained)
+    print(report_text(drained, as_json=given.json))
     return 1 if drained.dead else 0
 
 

@@ -32,6 +32,7 @@ class Outcome:
 
 
 UNTRIED = Outcome("untried")
+LOADED = Outcome("loaded")
 _OWN = Outcome("skipped", "Storeside itself wrote the object, to try or measure the bucket")
 FOLDER = Outcome("skipped", "it is a folder marker")
 

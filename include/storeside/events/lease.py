@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from storeside.events.batches import Batches
 from storeside.events.errors import EventError
+from storeside.events.intake import receive
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Message, Queue
 
@@ -96,8 +97,11 @@ def take_or_receive(
     if count:
         return count
     messages: dict[str, Message] = {}
-    while len(messages) < most and (some := queue.receive(lease_seconds, 0 if messages else 1)):
+
+    def take(some: Sequence[Message]) -> None:
         messages.update({message.id: message for message in some})
+
+    receive(queue, lease_seconds, most, take)
     if messages:
         known.open(list(messages.values()), run_id)
     return len(messages)

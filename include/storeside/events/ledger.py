@@ -120,7 +120,8 @@ class EventLedger:
         age = 0.0
         if not depth.is_empty:
             known = messages or self._given_back
-            given_back = now - min(self._given_back.values(), default=now)
+            # A copy, made in one step, as another thread may settle messages.
+            given_back = now - min(list(self._given_back.values()), default=now)
             age = max(oldest(messages, now), given_back) if known else self._last_age()
         self.client.insert(
             "storeside.queue_depths",

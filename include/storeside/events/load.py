@@ -6,22 +6,24 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.names import is_folder_marker
 from storeside.events.batches import Batches
-from storeside.events.current import Found, look_at
-from storeside.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
+from storeside.events.current import Found, listed_around, look_at
+from storeside.events.deliveries import FOLDER, LOADED, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
 from storeside.events.errors import EventInputError, TriedOutError
 from storeside.events.following import Following
+from storeside.events.intake import Intake, Limits
 from storeside.events.lease import Lease
 from storeside.events.ledger import EventLedger
-from storeside.events.queue import LONG_POLL, Message, Queue, backoff
-from storeside.events.settle import MOST_FAILURES, Settled, settle
+from storeside.events.queue import Message, Queue, backoff
+from storeside.events.settle import Settled, settle
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import (
     FailureKind,
@@ -41,35 +43,6 @@ log = logging.getLogger(__name__)
 _DEPTH_SECONDS = 30.0
 # Seconds before each further try of leased messages.
 _DELAYS = (2.0, 5.0, 10.0, 30.0)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much one run takes in total and per batch.
-
-    The run stops receiving after `seconds`, after `messages`, or after messages with `bytes` of new objects; SQS
-    returns up to ten messages at a time, and the run processes all that it received. `bytes` 0 is no limit.
-    `idle_seconds` is how long it waits for messages when the queue is empty; a run that waits follows the queue, and
-    watchers leave the messages to it. A batch is leased and loaded together.
-    """
-
-    messages: int = 100_000
-    seconds: float = 600.0
-    idle_seconds: float = 0.0
-    batch_messages: int = 1000
-    batch_bytes: int = 1 << 30
-    lease_seconds: int = 120
-    most_failures: int = MOST_FAILURES
-    bytes: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("messages", "batch_messages", "batch_bytes", "most_failures"):
-            if getattr(self, name) < 1:
-                raise EventInputError(f"{name} {getattr(self, name)}: needs to be 1 or more")
-        if self.bytes < 0:
-            raise EventInputError(f"bytes {self.bytes}: needs to be 1 or more, or 0 for no limit")
-        if not 3 <= self.lease_seconds <= 3600:
-            raise EventInputError(f"lease_seconds {self.lease_seconds}: needs to be from 3 to 3600")
 
 
 @dataclass
@@ -104,6 +77,15 @@ class Drained:
         self.released += settled.released
         self.dead += settled.dead
         self.oldest_seconds = max(self.oldest_seconds, lag)
+
+
+@dataclass(frozen=True)
+class _Processed:
+    """Messages whose objects are loaded; those in `done_before` were settled by an earlier run but not deleted."""
+
+    messages: Sequence[Message]
+    deliveries: Sequence[Delivery]
+    done_before: Sequence[Message]
 
 
 class EventLoad:
@@ -166,11 +148,11 @@ class EventLoad:
                 for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
                     messages = handed_over.take(batch, self.run_id)
                     lease.hold(messages)
-                    self._process(lease, [Delivery.read(message) for message in messages])
+                    processed = self._process([Delivery.read(message) for message in messages])
+                    lease.let_go(messages)
+                    self._settle(processed)
                     handed_over.settled(batch, self.run_id)
-                with closing(self._batches(lease, started + self.limits.seconds)) as received:
-                    for deliveries in received:
-                        self._process(lease, deliveries)
+                self._process_all(Intake(self.queue, lease, self.limits, self.stop, started + self.limits.seconds))
             except TriedOutError:
                 lease.release_all(backoff)
                 raise
@@ -207,49 +189,22 @@ class EventLoad:
                 self.queue.name, dead_letters, receives, self.limits.most_failures,
             )  # fmt: skip
 
-    def _batches(self, lease: Lease, end: float) -> Generator[list[Delivery]]:
-        """Yield the queue's messages until it has been empty for long enough or a limit is reached.
+    def _process_all(self, intake: Intake) -> None:
+        """Process batch after batch; while one is loaded, the previous one is settled with the queue."""
+        settled: Future[None] | None = None
+        with closing(intake.batches()) as batches, ThreadPoolExecutor(1, thread_name_prefix="settle") as thread:
+            for deliveries in batches:
+                processed = self._process(deliveries)
+                if settled is not None:
+                    settled.result()
+                intake.lease.let_go(processed.messages)
+                settled = thread.submit(copy_context().run, self._settle, processed)  # assigns log lines to the task
+                settled.add_done_callback(lambda done: intake.close() if done.exception() else None)
+            if settled is not None:
+                settled.result()
 
-        While a batch is processed, the next one is received.
-        """
-        taken = size = 0
-        limits = self.limits
-
-        def receive(idle_seconds: float) -> list[Delivery]:
-            most = min(limits.batch_messages, limits.messages - taken)
-            most_bytes = min(limits.batch_bytes, limits.bytes - size) if limits.bytes else limits.batch_bytes
-            return self._receive(lease, most, most_bytes, min(idle_seconds, end - time.monotonic()), end)
-
-        with ThreadPoolExecutor(1, thread_name_prefix="receive") as thread:
-            deliveries = receive(self.limits.idle_seconds)
-            while deliveries and not self.stop.is_set():
-                taken += len(deliveries)
-                size += sum(delivery.bytes for delivery in deliveries)
-                ahead = thread.submit(receive, 0)
-                yield deliveries
-                deliveries = ahead.result() or receive(self.limits.idle_seconds)
-        lease.release_all()
-
-    def _receive(self, lease: Lease, most: int, most_bytes: int, idle_seconds: float, end: float) -> list[Delivery]:
-        """Receive messages while they arrive, at most `most`, or until their objects have `most_bytes`."""
-        received: list[Delivery] = []
-        size, deadline = 0, time.monotonic() + idle_seconds
-        while len(received) < most and size < most_bytes and not self.stop.is_set():
-            if time.monotonic() >= end:
-                break
-            # An empty response to a long poll means that the queue is empty; one to a short poll does not.
-            wait = 0 if received else min(max(deadline - time.monotonic(), 1), LONG_POLL)
-            messages = self.queue.receive(self.limits.lease_seconds, round(wait))
-            lease.hold(messages)
-            some = [Delivery.read(message) for message in messages]
-            received += some
-            size += sum(delivery.bytes for delivery in some)
-            if not some and (received or time.monotonic() >= deadline):
-                break
-        return received
-
-    def _process(self, lease: Lease, received: Sequence[Delivery]) -> None:
-        """Load the objects of these messages, and settle with the queue."""
+    def _process(self, received: Sequence[Delivery]) -> _Processed:
+        """Load the objects of these messages."""
         newest = {delivery.message.id: delivery for delivery in received}
         messages = [delivery.message for delivery in newest.values()]
         self._newest = sorted(messages, key=lambda message: message.sent)[-1:] or self._newest
@@ -266,11 +221,15 @@ class EventLoad:
                 deliveries.append(delivery)
         keys = sort_out(deliveries, self.request.source.bucket, self.request.source.regex)
         conclude(deliveries, self._load_patiently(keys))
-        lease.let_go(messages)
-        settled = settle(self.queue, self.ledger, deliveries, self.limits.most_failures)
+        return _Processed(messages, deliveries, done_before)
+
+    def _settle(self, processed: _Processed) -> None:
+        """Record outcomes, and delete, release or bury the messages."""
+        messages, done_before = processed.messages, processed.done_before
+        settled = settle(self.queue, self.ledger, processed.deliveries, self.limits.most_failures)
         settled.deleted += len(done_before) - len(self.queue.delete(done_before))
         lag = oldest(messages, time.time())
-        self.drained.add(len(messages), deliveries, settled, lag)
+        self.drained.add(len(messages), processed.deliveries, settled, lag)
         log.info(
             "%d messages: %d deleted, %d given back, %d to the dead letters; the oldest had waited %.1f s",
             len(messages), settled.deleted, settled.released, settled.dead, lag,
@@ -298,11 +257,14 @@ class EventLoad:
         if not keys:
             return {}
         self._transfer = transfer = self._new_transfer()
-        found = look_at(self.request.source, keys, self.client, self.s3, pull=transfer.pulls)
+        around = listed_around(self.request.source, keys, self.s3)
+        found = look_at(self.request.source, keys, self.client, self.s3, around, pull=transfer.pulls)
         outcomes = {key: _before_loading(found[key]) for key in keys}
         objects = [o for o in found.values() if isinstance(o, Listed) and not outcomes[o.key].is_final]
-        if objects:
-            report = transfer.run(transfer.prepare(objects))
+        states = transfer.loads.outcomes([o.key for o in objects])
+        outcomes |= {o.key: LOADED for o in objects if states.get((o.key, o.etag), ("",))[0] == "loaded"}
+        if objects := [o for o in objects if not outcomes[o.key].is_final]:
+            report = transfer.run(transfer.prepare(objects, around.count))
             self.drained.rows += report.rows
             self.drained.rejected += report.rejected
             self.drained.bytes += report.bytes
@@ -318,7 +280,7 @@ class EventLoad:
     def _after_loading(self, o: Listed, state: str, kind: FailureKind, reason: str) -> Outcome:
         """Return the outcome of an object; a failure counts for it only if its version is still the planned one."""
         if state in ("loaded", "replaced"):  # this version, or a later one
-            return Outcome("loaded")
+            return LOADED
         if state != "failed":
             return Outcome("undone", "it was not loaded, and the ledger does not say why")
         now = look_at(self.request.source, [o.key], self.client, self.s3, pull=False)[o.key]

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 # Limits of SQS (developer guide, "Amazon SQS message quotas"): entries of a batch, seconds of a long poll.
 ENTRIES = 10
 LONG_POLL = 20
+# Requests at the same time, of each kind: receipts, deletions and extensions together fit boto3's ten connections.
+AT_ONCE = 3
 
 _ABSENT = frozenset({"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"})
 _REFUSED = frozenset(
@@ -175,33 +178,36 @@ class Queue:
             )
 
     def _batches(self, messages: Sequence[Message], send: Callable[[Any], Any], **values: Any) -> set[str]:
-        """Send entries, ten at a time; resend entries that failed because of the service."""
+        """Send entries, ten per request; resend entries that failed because of the service."""
         lost: set[str] = set()
         waiting = list(messages)
-        for attempt in range(_ATTEMPTS):
-            again: list[Message] = []
-            for some in _tens(waiting):
-                entries = [{"Id": str(n), "ReceiptHandle": m.handle, **values} for n, m in enumerate(some)]
-                with sqs_errors(self.name):
-                    failed = send(entries).get("Failed", [])
-                for entry in failed:
-                    message = some[int(entry["Id"])]
+
+        def failures(some: Sequence[Message]) -> list[tuple[Message, Any]]:
+            """Send one request; return the messages that failed, each with its entry of the response."""
+            entries = [{"Id": str(n), "ReceiptHandle": m.handle, **values} for n, m in enumerate(some)]
+            with sqs_errors(self.name):
+                return [(some[int(entry["Id"])], entry) for entry in send(entries).get("Failed", [])]
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for attempt in range(_ATTEMPTS):
+                failed = [found for some in threads.map(failures, _tens(waiting)) for found in some]
+                waiting = []
+                for message, entry in failed:
                     if entry.get("SenderFault", True) or entry.get("Code") in _LOST:
                         log.info("message %s of %s is no longer held: %s", message.id, self.name, entry.get("Code"))
                         lost.add(message.id)
                     else:
-                        again.append(message)
-            if not again:
-                return lost
-            waiting = again
-            time.sleep(0.2 * 2**attempt)
+                        waiting.append(message)
+                if not waiting:
+                    return lost
+                time.sleep(0.2 * 2**attempt)
         raise EventTransientError(
             f"queue {self.name}: {len(waiting)} messages were not taken in {_ATTEMPTS} attempts"
         )
 
 
-def _tens(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    return (messages[n : n + ENTRIES] for n in range(0, len(messages), ENTRIES))
+def _tens(messages: Sequence[Message]) -> list[Sequence[Message]]:
+    return [messages[n : n + ENTRIES] for n in range(0, len(messages), ENTRIES)]
 
 
 def _message(found: Mapping[str, Any]) -> Message:

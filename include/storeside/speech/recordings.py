@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from storeside import sql
 from storeside.aistore.names import is_folder_marker
 from storeside.events.batches import Batches
-from storeside.events.current import Found, look_at
+from storeside.events.current import Found, listed_around, look_at
 from storeside.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Queue
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
     from types_boto3_s3 import S3Client
 
-# Events per query. A key has at most 1,024 bytes, or twice as many when escaped. A parameter has at most 128 KiB
-# (ClickHouse's http_max_field_value_size).
-_SLICE = 50
+# Events per query, which are sent as a table: parameters have at most 128 KiB (http_max_field_value_size).
+_SLICE = 5000
+_WANTED = ("n UInt32", "key String", "etag String", "at Float64")
 _GONE = Outcome("skipped", "it was deleted before it could be loaded")
 _MISSING = Outcome(
     "undone",
@@ -93,22 +94,23 @@ def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken:
 def _decide_some(
     bucket: str, places: Sequence[tuple[Delivery, int]], client: Client, s3: S3Client, taken: _Taken
 ) -> None:
+    from clickhouse_connect.driver.external import ExternalData
+
     events = [delivery.events[n] for delivery, n in places]
+    lines = [json.dumps([n, e.key, e.etag, e.time.timestamp()]) for n, e in enumerate(events)]
     rows = client.query(
         sql.query("events_done"),
-        parameters={
-            "bucket": f"s3://{bucket}",
-            "numbers": list(range(len(events))),
-            "keys": [event.key for event in events],
-            "etags": [event.etag for event in events],
-            "times": [event.time.timestamp() for event in events],
-        },
+        parameters={"bucket": f"s3://{bucket}"},
+        external_data=ExternalData(
+            file_name="wanted", data="\n".join(lines).encode(), fmt="JSONCompactEachRow", structure=_WANTED
+        ),
     ).result_rows
     for place, state, reason in rows:
         delivery, n = places[place]
         delivery.outcomes[n] = Outcome(state, reason)
     missing = [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
-    found = look_at(Source(bucket), list({d.events[n].key for d, n in missing}), client, s3, pull=False)
+    keys = list({d.events[n].key for d, n in missing})
+    found = look_at(Source(bucket), keys, client, s3, listed_around(Source(bucket), keys, s3), pull=False)
     for delivery, n in missing:
         key = delivery.events[n].key
         delivery.outcomes[n] = taken.outcome(bucket, key, found[key])

@@ -1,11 +1,12 @@
 -- The recordings among these that are loaded or failed for good (with the reason), in the event's version or later.
 -- A recording that is put again unchanged is not retried: earlier failures of the copied version count.
+-- The events are in the external table `wanted`.
 WITH places AS
 (
     -- the bucket, and the destinations of copies of its objects
     SELECT {bucket:String} AS place
     UNION DISTINCT
-    SELECT destination FROM storeside.objects WHERE source = {bucket:String} AND object IN {keys:Array(String)}
+    SELECT destination FROM storeside.objects WHERE source = {bucket:String} AND object IN (SELECT key FROM wanted)
 )
 SELECT
     e.n,
@@ -13,14 +14,13 @@ SELECT
     if(state = 'failed', failed.reason, '')
 FROM
 (
-    SELECT arrayJoin(arrayZip({numbers:Array(UInt32)}, {keys:Array(String)}, {etags:Array(String)}, {times:Array(Float64)})) AS t,
-        t.1 AS n, t.2 AS key, t.3 AS etag, toDateTime64(t.4, 3) AS happened
+    SELECT n, key, etag, toDateTime64(at, 3) AS happened FROM wanted
 ) AS e
 LEFT JOIN
 (
     SELECT source_object AS key, argMax(source_version, loaded_at) AS version, max(loaded_at) AS at
     FROM speech.manifest
-    WHERE source_bucket = {bucket:String} AND source_object IN {keys:Array(String)}
+    WHERE source_bucket = {bucket:String} AND source_object IN (SELECT key FROM wanted)
     GROUP BY key
 ) AS loaded ON loaded.key = e.key
 LEFT JOIN
@@ -30,12 +30,12 @@ LEFT JOIN
     FROM
     (
         SELECT object AS key, recorded_at, reason FROM storeside.objects FINAL
-        WHERE object IN {keys:Array(String)} AND status = 'failed' AND source IN (SELECT place FROM places)
+        WHERE object IN (SELECT key FROM wanted) AND status = 'failed' AND source IN (SELECT place FROM places)
         UNION ALL
         SELECT t.object, f.recorded_at, f.reason
         FROM storeside.objects AS t FINAL
         INNER JOIN storeside.objects AS f FINAL ON f.source = t.destination AND f.object = t.destination_object
-        WHERE t.object IN {keys:Array(String)} AND f.status = 'failed' AND t.source IN (SELECT place FROM places)
+        WHERE t.object IN (SELECT key FROM wanted) AND f.status = 'failed' AND t.source IN (SELECT place FROM places)
     )
     GROUP BY key
 ) AS failed ON failed.key = e.key
@@ -43,7 +43,7 @@ LEFT JOIN
 (
     SELECT object AS key, groupArray((version, recorded_at)) AS copies
     FROM storeside.objects FINAL
-    WHERE source = {bucket:String} AND object IN {keys:Array(String)}
+    WHERE source = {bucket:String} AND object IN (SELECT key FROM wanted)
     GROUP BY key
 ) AS copied ON copied.key = e.key
 WHERE (loaded.key != '' AND (loaded.version = e.etag OR loaded.at > e.happened))

@@ -21,7 +21,7 @@ from typing import Any
 from storeside.sql import roles
 from storeside.stack import aisloader_build, authn, hsds
 from storeside.stack.clickhouse import passwords
-from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES
+from storeside.stack.clickhouse_users import DATA, DATABASE, LEDGER, LOADER, PAGES
 from storeside.stack.component import Component
 from storeside.stack.podrunner.component import NAMESPACE, kube_config
 from storeside.stack.probes import json_of
@@ -119,6 +119,7 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
                 "port": stack.ports["clickhouse_http"],
                 "login": user,
                 "password": passwords(stack)[user],
+                "schema": DATA if user == LOADER else DATABASE,
                 "extra": extra,
             }
             for conn_id, user, extra in (

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from storeside.stack import airflow, authn, clickhouse, hsds, ports, s3
+from storeside.stack.clickhouse_server import NOT_CONFINED
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.component import Component
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError, default_folder
-from storeside.stack.supervisor import Status, Supervisor
+from storeside.stack.supervisor import Supervisor
+from storeside.stack.tables import print_components, print_table
+from storeside.transformers import landlock
 
 STAGES = (("authn", "s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
 # The parts that start by default.
@@ -114,10 +117,10 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, 
 def _up(options: argparse.Namespace) -> int:
     stack = up(options.folder, options.targets, options.only, True if options.secure else None)
     code = _print_status(stack)
-    _print_table(
+    print_table(
         [
             ("Airflow", stack.url("airflow"), "user admin"),
-            ("ClickHouse", stack.url("clickhouse_http"), "user storeside"),
+            ("ClickHouse", stack.url("clickhouse_http"), "user storeside; SQL: make sql, or /play in a browser"),
             ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
             ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
             *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
@@ -150,7 +153,7 @@ def _demo(options: argparse.Namespace) -> int:
     keep = bool(stack and Supervisor(stack).running())
     try:
         stack = up(options.folder)
-        _print_table(demo.run(stack, options.input, options.count))
+        print_table(demo.run(stack, options.input, options.count))
     finally:
         if not keep and (stack := Stack.load(options.folder)):
             _tell("taking the stack down; 'make up' keeps it up")
@@ -165,7 +168,7 @@ def _demo_hsds(options: argparse.Namespace) -> int:
     keep = bool(stack and Supervisor(stack).running())
     try:
         stack = up(options.folder, only=("s3", "clickhouse", "hsds"))
-        _print_table(hsds_demo.run(stack))
+        print_table(hsds_demo.run(stack))
     finally:
         if not keep and (stack := Stack.load(options.folder)):
             Supervisor(stack).stop()
@@ -181,7 +184,13 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    return _print_status(_load(options.folder))
+    return _print_status(_load(options.folder), as_json=options.json)
+
+
+def _sql(options: argparse.Namespace) -> int:
+    from storeside.stack import sql
+
+    return sql.run(_load(options.folder), options.statement, as_json=options.json)
 
 
 def _restart(options: argparse.Namespace) -> int:
@@ -213,7 +222,7 @@ def _env(options: argparse.Namespace) -> int:
 
 
 def clients_environment(stack: Stack) -> dict[str, str]:
-    """Return the variables, secrets included, by which boto3 and `python -m storeside.transfer` find this stack."""
+    """Return the variables, secrets included, by which clients and `python -m storeside.transfer` find this stack."""
     access_key, secret_key = s3.keys(stack)
     return {
         "CLICKHOUSE_HOST": HOST,
@@ -271,7 +280,7 @@ def _load(folder: Path) -> Stack:
     return stack
 
 
-def _print_status(stack: Stack) -> int:
+def _print_status(stack: Stack, as_json: bool = False) -> int:
     supervisor = Supervisor(stack)
     parts = {_part(name) for name in supervisor.names()}
     found = supervisor.status(component for stage in stages(stack, parts) for component in stage)
@@ -279,23 +288,10 @@ def _print_status(stack: Stack) -> int:
         left = len(marked(stack.state))
         print(f"the supervisor is gone, {left} processes are left: run up or down" if left else "the stack is down")
         return 3
-    _print_table([("component", "state", "pid", "up"), *map(_row, found)])
-    for entry in found:
-        if entry.trouble:
-            print(f"{entry.name}: {entry.trouble}")
+    print_components(found, as_json=as_json)
+    if "clickhouse" in parts and not landlock.is_available():
+        print(f"warning: clickhouse: {NOT_CONFINED}", file=sys.stderr)
     return 0 if all(entry.healthy for entry in found) else 1
-
-
-def _row(entry: Status) -> tuple[str, ...]:
-    state = "healthy" if entry.healthy else f"{entry.state}, not healthy"
-    uptime = "" if entry.uptime is None else f"{entry.uptime:.0f} s"
-    return entry.name, state, str(entry.pid or ""), uptime
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _tell(text: str) -> None:
@@ -353,6 +349,11 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_down)
     command = commands.add_parser("status", help="show components; exit status 0 healthy, 1 not healthy, 3 down")
     command.set_defaults(run=_status)
+    command.add_argument("--json", action="store_true", help="print one JSON object per component")
+    command = commands.add_parser("sql", help="ask the stack's ClickHouse: one statement, or a prompt")
+    command.add_argument("statement", nargs="?", default="", help="default: those of standard input, or of a prompt")
+    command.add_argument("--json", action="store_true", help="print rows as JSON")
+    command.set_defaults(run=_sql)
     command = commands.add_parser("restart", help="stop one component, start it again and wait until it is healthy")
     command.add_argument("component", help="a name that 'status' shows")
     command.set_defaults(run=_restart)

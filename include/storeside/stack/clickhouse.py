@@ -14,12 +14,13 @@ from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
 from storeside.stack.component import Component
 from storeside.stack.probes import answers
 from storeside.stack.settings import SOURCES, Stack
+from storeside.stack.supervisord import write
 
 MEMORY_RATIO = 0.4
 
 
 def components(stack: Stack) -> list[Component]:
-    """Return the ClickHouse server; writes its configuration file, which only its owner can read."""
+    """Return the ClickHouse server; writes its settings to a file that only its owner, and not its SQL, can read."""
     folder = stack.state / "clickhouse"
     config = Config(
         folder=str(folder),
@@ -30,13 +31,9 @@ def components(stack: Stack) -> list[Component]:
         memory_ratio=MEMORY_RATIO,
         collections=collections(stack),
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "launcher.json"
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    new.touch(mode=0o600)
-    new.write_text(json.dumps(asdict(config), indent=1))
-    new.replace(path)
+    path = stack.state / "run" / "clickhouse.json"
+    write(path, json.dumps(asdict(config), indent=1))
+    (folder / "launcher.json").unlink(missing_ok=True)  # of version 0.1.0
     return [
         Component(
             name="clickhouse",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -23,15 +24,19 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from storeside.stack.clickhouse_users import DATABASE, USER, users_xml
+from storeside.stack.clickhouse_users import DATA, DATABASE, USER, users_xml
 from storeside.stack.probes import answers
 from storeside.stack.processes import listener
 from storeside.stack.settings import HOST, SOURCES, StackError
-from storeside.transformers.landlock import confine
+from storeside.transformers.landlock import confine, drop_capabilities
 
 PINNED = "26.9.0"
 CLUSTER = "storeside"  # contains only this server, so that statements for clusters can be tried
 
+NOT_CONFINED = (
+    "this kernel has no Landlock: SQL can read all files of this user, with the secrets in them, through file(); use"
+    " Linux 6.2 or newer with landlock among its security modules (lsm=), or ClickHouse in a container"
+)
 LOGS = ("query_log", "part_log")
 
 CONFIG_XML = """\
@@ -60,7 +65,7 @@ CONFIG_XML = """\
   {logs}
   <named_collections>{collections}</named_collections>
   <remote_servers><{cluster}><shard><replica>
-    <host>{host}</host><port>{tcp_port}</port><user>{user}</user><password>{password}</password>
+    <host>{host}</host><port>{tcp_port}</port><user>{user}</user>{password}
   </replica></shard></{cluster}></remote_servers>
 </clickhouse>
 """
@@ -123,8 +128,8 @@ def serve(config: Config) -> int:
     hold = os.open(pipe, os.O_RDWR)
     os.environ["HOME"] = str(folder)
     readable = [Path(path) for path in (*SYSTEM_PATHS, sys.prefix, sys.base_prefix, SOURCES)]
-    if not confine([folder, Path("/dev/null")], readable):
-        print("this kernel has no Landlock: the SQL function file() can read this user's files", flush=True)
+    if not (confine([folder, Path("/dev/null")], readable) and drop_capabilities()):
+        print(f"WARNING: {NOT_CONFINED}", flush=True)
     engine = _Engine(load_engine(), _statements(pipe), folder / "data")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: engine.ended.set())
@@ -186,8 +191,18 @@ class _Engine(threading.Thread):
 def _statements(pipe: Path) -> str:
     path = str(pipe).replace("\\", "\\\\").replace("'", "\\'")
     wait = f"file('{path}', 'LineAsString', 'l String') SETTINGS storage_file_read_method='read'"
-    start = f"CREATE DATABASE IF NOT EXISTS {DATABASE}; SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
-    return f"{start} SELECT * FROM {wait};"
+    databases = " ".join(f"CREATE DATABASE IF NOT EXISTS {name};" for name in (DATABASE, DATA))
+    return f"{databases} SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP; SELECT * FROM {wait};"
+
+
+def _hidden(element: str, value: str) -> str:
+    """Return an element of the configuration whose value is in this process's memory and in no file.
+
+    The engine can read its folder, and /proc/self/environ, which has only what the process was started with.
+    """
+    name = f"STORESIDE_{hashlib.sha256(value.encode()).hexdigest()[:16]}"
+    os.environ[name] = value
+    return f'<{element} from_env="{name}" hide_in_preprocessed="true"/>'
 
 
 def _lock(folder: Path) -> Any:
@@ -202,7 +217,7 @@ def _lock(folder: Path) -> Any:
 
 def _write_configuration(config: Config, folder: Path) -> None:
     collections = "".join(
-        f"<{name}>{''.join(f'<{key}>{escape(value)}</{key}>' for key, value in values.items())}</{name}>"
+        f"<{name}>{''.join(_hidden(key, value) for key, value in values.items())}</{name}>"
         for name, values in config.collections.items()
     )
     text = CONFIG_XML.format(
@@ -216,7 +231,7 @@ def _write_configuration(config: Config, folder: Path) -> None:
         collections=collections,
         cluster=CLUSTER,
         user=USER,
-        password=escape(config.password),
+        password=_hidden("password", config.password),
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     users = users_xml(

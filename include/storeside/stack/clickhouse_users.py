@@ -12,6 +12,9 @@ from collections.abc import Mapping
 USER = "storeside"
 LOADER, LEDGER, PAGES = "storeside_loader", "storeside_ledger", "storeside_pages"
 DATABASE = "storeside"
+# The database of tables that users load. The engine's own `default` is none: it also holds files as tables, so even a
+# table function is refused there without rights on files.
+DATA = "data"
 # The databases of Storeside's own tables, and of the rows that are being loaded.
 OURS = (DATABASE, "storeside_staging", "speech")
 
@@ -65,7 +68,7 @@ AISTORE_COLLECTION = "storeside_aistore"
 BOOT_GRANTS = (
     "SYSTEM LISTEN ON *.*",
     "FILE, CREATE TEMPORARY TABLE ON *.*",
-    f"CREATE DATABASE ON {DATABASE}.*",
+    *(f"CREATE DATABASE ON {database}.*" for database in (DATABASE, DATA)),
 )
 
 _PROFILES = {LOADER: "loader", PAGES: "reader"}
@@ -117,7 +120,7 @@ def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory
             name=name,
             digest=hashlib.sha256(password.encode()).hexdigest(),
             profile=_PROFILES.get(name, "default"),
-            database="default" if name == LOADER else DATABASE,
+            database=DATA if name == LOADER else DATABASE,
             grants=_queries("GRANT", (*GRANTS[name], *(f"NAMED COLLECTION ON {one}" for one in named[name])))
             + _queries("REVOKE", REVOKED.get(name, ())),
         )

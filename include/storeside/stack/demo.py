@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.sql.answers import first_row, whole_answers
 from storeside.stack import authn, s3, speech_corpus
 from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.clickhouse import passwords
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import CHECKOUT, HOST, Stack, StackError
 
@@ -69,12 +70,13 @@ class Outcome:
     again: int
 
 
-def clickhouse_client(stack: Stack) -> Any:
+def clickhouse_client(stack: Stack, user: str = USER) -> Any:
     """Return a clickhouse-connect client of the stack's server, which threads may share."""
     import clickhouse_connect
 
+    password = {USER: stack.secrets["clickhouse"], **passwords(stack)}[user]
     return whole_answers(clickhouse_connect.get_client(
-        host=HOST, port=stack.ports["clickhouse_http"], username=USER, password=stack.secrets["clickhouse"],
+        host=HOST, port=stack.ports["clickhouse_http"], username=user, password=password,
         autogenerate_session_id=False,
     ))  # fmt: skip
 

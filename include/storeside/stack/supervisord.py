@@ -14,8 +14,11 @@ from storeside.stack.probes import Connection
 from storeside.stack.processes import MARK, mark
 from storeside.stack.proxies import direct
 
-# Variables of the caller that would change the components' behaviour.
-UNWANTED = re.compile(r"AIRFLOW|AWS_|PYTHON(DONTWRITEBYTECODE|PATH|HOME|STARTUP)$|STORESIDE_")
+# What components get of the caller's variables: any other one may be a secret, or change their behaviour.
+WANTED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TZDIR|TMPDIR|LD_LIBRARY_PATH"
+    r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(?i:https?_proxy|all_proxy|no_proxy)"
+)
 
 SUPERVISORD = """\
 [supervisord]
@@ -67,8 +70,8 @@ class Transport(xmlrpc.client.Transport):
 
 
 def environment(state: Path) -> Mapping[str, str]:
-    """Return the caller's environment without variables that would change the components' behaviour."""
-    kept = {name: value for name, value in os.environ.items() if not UNWANTED.match(name)}
+    """Return the variables of all components: those of the caller that they need, and the stack's mark."""
+    kept = {name: value for name, value in os.environ.items() if WANTED.fullmatch(name)}
     return {**kept, **direct(kept), MARK: mark(state, "supervisord")}
 
 

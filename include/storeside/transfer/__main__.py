@@ -22,6 +22,7 @@ from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferInputError, plain
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import SYSTEM_COLUMNS, Batches, ReadOptions, TableOptions
+from storeside.transfer.printing import report_text
 from storeside.transfer.request import CHOICES, Request
 from storeside.transfer.source import Source
 
@@ -39,8 +40,8 @@ def _transfer(given: argparse.Namespace) -> int:
     wanted = replace(request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed)
     transfer = Transfer(wanted, clickhouse(), aws("s3"), run_of(given), ledger=ledger())
     report = transfer.run(transfer.prepare())
-    print(report)
-    for key, reason in report.failures:
+    print(report_text(report, as_json=given.json))
+    for key, reason in () if given.json else report.failures:
         print(f"failed: {key!r}: {reason}", file=sys.stderr)
     return 1 if report.failed else 0
 
@@ -91,6 +92,7 @@ def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser
     parser.add_argument(
         "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
     )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
     return parser
 

@@ -50,7 +50,7 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
     if passes(error):
         return TransferTransientError(f"s3://{bucket}/{key}: {code}")
     if code == "NoSuchBucket":
-        return TransferInputError(f"there is no bucket {bucket!r} at this endpoint")
+        return TransferInputError(f"there is no bucket {bucket!r} at this endpoint: create it, or correct its name")
     if error.operation_name == "ListObjectsV2":
         remedy = f": allow s3:ListBucket on s3://{bucket}" if code in _DENIED else ""
         return TransferInputError(f"s3://{bucket} cannot be listed: {error}{remedy}")

@@ -136,7 +136,7 @@ _NOISE = re.compile(
 )
 # A cast names its column in its expression; a parser shows all columns of the row up to the one that failed.
 _CAST = re.compile(r": while executing 'FUNCTION accurateCast\((?:__table\d+\.)?(?P<name>`[^`]+`|\w+) ::? .*'\.")
-_EXPRESSION = re.compile(r": while executing 'FUNCTION .*'\.")
+_EXPRESSION = re.compile(r": while executing 'FUNCTION .*'(?:\.|: read stage: .*?(?= \(|$))")
 _PARSED = re.compile(
     r"^(?P<what>.*?): \(at row (?P<row>\d+)\).*Column \d+, name: (?P<name>.*?), type: [^\"]*parsed text: "
     r"(?:.*?ERROR: (?P<why>.*)|.*(?P<code> \(.*))$"

@@ -11,6 +11,7 @@ from typing import Any
 
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.footer_schema import BYTE_ARRAY, Leaf, leaves
 from storeside.transfer.thrift import Decoder, Struct
 
 # The count of NULLs in a column for which the footer has none.
@@ -45,28 +46,29 @@ class Footer:
             footer = Decoder(tail, max(0, len(tail) - _length(tail))).struct()
             self.rows = int(footer[3][1])
             self.writer = str(_field(footer, 6) or b"", "utf-8", "replace")
+            self.leaves = leaves([dict(element) for element in footer[2][1][1]])
             self._groups: list[tuple[int, list[Struct]]] = [
                 (int(group[3][1]), [dict(chunk[3][1]) for chunk in group[1][1][1]]) for group in footer[4][1][1]
             ]
-        except (ValueError, LookupError, TypeError) as e:
+        except (ValueError, LookupError, TypeError, AttributeError) as e:
             raise LoadObjectError(f"its footer is broken: {e}") from e
 
-    def check(self, repeated: Sequence[bool]) -> None:
-        """Compare the numbers of rows and values; `repeated` says for each column whether it is within lists."""
+    def check(self) -> None:
+        """Compare the numbers of rows and values, the types and the levels."""
         rows = sum(count for count, _ in self._groups)
         if rows != self.rows:
             raise LoadObjectError(OTHER_ROWS.format(self.rows, rows))
         for count, chunks in self._groups:
-            if len(chunks) != len(repeated):
+            if len(chunks) != len(self.leaves):
                 raise LoadObjectError(
-                    f"it has {len(repeated)} columns, and a row group has {len(chunks)}: write it again"
+                    f"it has {len(self.leaves)} columns, and a row group has {len(chunks)}: write it again"
                 )
-            for chunk, is_repeated in zip(chunks, repeated, strict=True):
-                _check_chunk(chunk, count, is_repeated)
+            for chunk, leaf in zip(chunks, self.leaves, strict=True):
+                _check_chunk(chunk, count, leaf)
 
-    def null_counts(self, columns: int) -> tuple[int, ...]:
+    def null_counts(self) -> tuple[int, ...]:
         """Return how many values of each column are NULL; UNKNOWN if the writer has not counted them."""
-        found = [0] * columns
+        found = [0] * len(self.leaves)
         for _, chunks in self._groups:
             for n, chunk in enumerate(chunks):
                 statistics = _field(chunk, 12)
@@ -122,14 +124,26 @@ def _histogram(chunk: Struct) -> list[int] | None:
     return counts[1] if isinstance(counts, tuple) and all(isinstance(n, int) for n in counts[1]) else None
 
 
-def _check_chunk(chunk: Struct, rows: int, is_repeated: bool) -> None:
-    values, codec = _number(chunk, 5), _number(chunk, 4)
-    path = _field(chunk, 3)
-    parts = path[1] if isinstance(path, tuple) else ()
-    name = ".".join(part.decode("utf-8", "replace") for part in parts if isinstance(part, bytes)) or "?"
-    if values < rows if is_repeated else values != rows:
-        raise LoadObjectError(f"column {name!r} has {values} values in a row group of {rows} rows: write it again")
+def _check_chunk(chunk: Struct, rows: int, leaf: Leaf) -> None:
+    values, codec, kind = _number(chunk, 5), _number(chunk, 4), _number(chunk, 1)
+    if values < rows if leaf.repetition else values != rows:
+        raise _contradiction(leaf, f"has {values} values in a row group of {rows} rows")
     if codec not in _CODECS:
-        raise LoadObjectError(f"column {name!r} is compressed by codec {codec}, which ClickHouse does not read")
+        raise LoadObjectError(f"column {leaf.name!r} is compressed by codec {codec}, which ClickHouse does not read")
     if _number(chunk, 7) < 0 or _number(chunk, 9) < 0:
-        raise LoadObjectError(f"column {name!r} begins or ends before the object does: write it again")
+        raise _contradiction(leaf, "begins or ends before the object does")
+    if kind != leaf.type:
+        raise _contradiction(leaf, f"has physical type {leaf.type}, and {kind} in a row group")
+    sizes = _field(chunk, 16)
+    if not isinstance(sizes, dict):
+        return
+    for number, most in ((2, leaf.repetition), (3, leaf.definition)):
+        counts = _field(sizes, number)
+        if isinstance(counts, tuple) and len(counts[1]) not in (0, most + 1):
+            raise _contradiction(leaf, f"has levels from 0 to {most}, and counts of {len(counts[1])} levels")
+    if 1 in sizes and leaf.type != BYTE_ARRAY:
+        raise _contradiction(leaf, f"has physical type {leaf.type}, and a size of byte arrays")
+
+
+def _contradiction(leaf: Leaf, what: str) -> LoadObjectError:
+    return LoadObjectError(f"column {leaf.name!r} {what}: write it again")

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from storeside import sql
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
-from storeside.transfer.errors import FailureKind, TransferInputError, TransferTransientError
-from storeside.transfer.source import WILD, Listed, Source, literal
+from storeside.transfer.errors import FailureKind
+from storeside.transfer.source import Source, literal
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-_SYNCHRONOUS = {"async_insert": 0}
-_PAGES = 20
+SYNCHRONOUS = {"async_insert": 0}
 _SLICE = 1000
 # Bytes; a thousand keys have at most one megabyte, perhaps two when quoted.
 LONG_STATEMENT = 10_000_000
@@ -33,15 +30,9 @@ _LEDGER = {
     **dict.fromkeys(("reason", "run_id"), "String"),
 }
 # What this try has recorded: each plan includes again the objects that the run failed to load before.
-_NOW = (
+NOW = (
     "run_id = {run_id:String} AND recorded_at >="
     " (SELECT if(count() = 0, now64(6), min(planned_at)) FROM storeside.load_plan WHERE transfer = {transfer:String})"
-)
-# The planned objects that this try must still load.
-_UNFINISHED = (
-    "(key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
-    " WHERE destination = {destination:String} AND bucket = {bucket:String}"
-    f" AND (state = 'loaded' OR state IN ('failed', 'replaced') AND {_NOW}))"
 )
 # The objects of one transfer; other tasks of the run may load other objects into the same table.
 _MINE = (
@@ -72,16 +63,6 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Objects that are loaded together; a worker reads them if they are `pushed`."""
-
-    number: int
-    pushed: bool
-    objects: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Totals:
     """Objects, rows and bytes of a run, so far."""
 
@@ -103,7 +84,8 @@ class Loads:
         self.run_id = run_id
 
     @property
-    def _parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of statements about this transfer."""
         return {
             "transfer": self.transfer,
             "destination": self.destination,
@@ -117,116 +99,6 @@ class Loads:
         """Create the tables, or bring them up to date. Raises DatabaseError."""
         migrate(self.client)
 
-    def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
-        """Store a listing as the input of the plan, streamed a few pages at a time.
-
-        Raises TransferTransientError unless the listing arrived exactly once: the client resends an INSERT whose
-        response was lost.
-        """
-        self.forget("load_listings")
-        pages = iter(pages)
-        sent = 0
-        names = ("transfer", "key", "etag", "size", "modified")
-        while some := [o for page in islice(pages, _PAGES) for o in page]:
-            columns = [[self.transfer] * len(some), *map(list, zip(*some, strict=True))]
-            self.client.insert(
-                "load_listings", columns, database="storeside", column_names=names, column_oriented=True,
-                column_type_names=("String", "String", "String", "UInt64", "String"), settings=_SYNCHRONOUS,
-            )  # fmt: skip
-            sent += len(some)
-        if (arrived := self.listed_below("")) != sent:
-            raise TransferTransientError(
-                f"of a listing of {sent} objects {arrived} arrived in ClickHouse: list again"
-            )
-
-    def listed_below(self, prefix: str) -> int:
-        """Return the number of listed objects below a prefix."""
-        return int(
-            first_row(
-                self.client.query(
-                    "SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}"
-                    " AND startsWith(key, {prefix:String})",
-                    parameters={**self._parameters, "prefix": prefix},
-                )
-            )[0]
-        )
-
-    def start_after(self, overlap_seconds: float) -> str:
-        """Return the key after which to look for new objects, if keys only grow.
-
-        It is the last key loaded before the newest object's time minus the overlap. It also precedes all objects that
-        a run had planned and did not reach, or could not read at the time.
-        """
-        parameters = {**self._parameters, "overlap": int(overlap_seconds * 1000)}
-        return str(first_row(self.client.query(sql.query("start_after"), parameters=parameters))[0])
-
-    def plan(self, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool) -> tuple[int, int, int]:
-        """Plan listed objects that are not in the ledger; return the numbers listed and planned, and planned bytes.
-
-        Objects that failed for good in other runs are left out, unless `retry_failed`. Raises TransferInputError if
-        an object has no ETag.
-        """
-        self.forget("load_plan")
-        self.client.command(
-            sql.query("plan_loads"),
-            parameters={
-                **self._parameters,
-                "batch_bytes": batch_bytes,
-                "batch_objects": batch_objects,
-                "push": push,
-                "retry_failed": retry_failed,
-                "wild": WILD,
-            },
-        )
-        row = first_row(
-            self.client.query(
-                "SELECT (SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}),"
-                " count(), sum(size), anyIf(key, version = '') FROM storeside.load_plan"
-                " WHERE transfer = {transfer:String}",
-                parameters=self._parameters,
-            )
-        )
-        if row[3]:
-            bucket = self.source.bucket
-            raise TransferInputError(
-                f"s3://{bucket}/{row[3]} is listed without an ETag, so its versions cannot be told apart: AIStore has"
-                " ETags of what is written into its own buckets while their checksum is MD5; set that (ais bucket"
-                f" props set ais://{bucket} checksum.type=md5) and write the objects again"
-            )
-        return int(row[0]), int(row[1]), int(row[2])
-
-    def batches(self) -> list[Batch]:
-        """Return the batches of the plan that are not finished."""
-        rows = self.client.query(
-            "SELECT batch, any(pushed), count(), sum(size) FROM storeside.load_plan"
-            " WHERE transfer = {transfer:String}"
-            f" AND {_UNFINISHED} GROUP BY batch ORDER BY batch",
-            parameters=self._parameters,
-        ).result_rows
-        return [Batch(int(n), bool(pushed), int(count), int(size)) for n, pushed, count, size in rows]
-
-    def objects(self, batch: int) -> list[Planned]:
-        """Return the objects of a batch that are not finished."""
-        return self._planned(f"batch = {{batch:UInt32}} AND {_UNFINISHED} ORDER BY key", batch=batch)
-
-    def unfinished(self) -> list[Planned]:
-        """Return the objects of the plan that are not finished."""
-        return self._planned(_UNFINISHED)
-
-    def sample(self, count: int) -> list[Planned]:
-        """Return some unfinished objects of the plan: the first, and others spread over it."""
-        first = "(SELECT min(key) FROM storeside.load_plan WHERE transfer = {transfer:String} AND size > 0)"
-        order = f"ORDER BY key != {first}, load_id LIMIT {{count:UInt32}}"
-        return self._planned(f"size > 0 AND {_UNFINISHED} {order}", count=count)
-
-    def _planned(self, where: str, **parameters: Any) -> list[Planned]:
-        rows = self.client.query(
-            "SELECT key, version, size, toFloat64(modified), load_id FROM storeside.load_plan"
-            f" WHERE transfer = {{transfer:String}} AND {where}",
-            parameters={**self._parameters, **parameters},
-        ).result_rows
-        return [Planned(*row) for row in rows]
-
     def states(self, objects: Sequence[Planned]) -> dict[int, str]:
         """Return the states of these loads by their ids; loads that are not in the ledger are left out."""
         return {row[4]: row[7] for row in self._ledger("true", objects, by="load_id")}
@@ -239,7 +111,7 @@ class Loads:
                 "SELECT key, version, toString(state), toString(kind), reason FROM storeside.loads FINAL"
                 " WHERE destination = {destination:String} AND bucket = {bucket:String}"
                 f" AND key IN ({', '.join(map(literal, keys[start : start + _SLICE]))})",
-                parameters=self._parameters,
+                parameters=self.parameters,
                 settings={"max_query_size": LONG_STATEMENT},
             ).result_rows
             found |= {
@@ -272,7 +144,7 @@ class Loads:
                 "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, toString(state)"
                 " FROM storeside.loads FINAL"
                 f" WHERE destination = {{destination:String}} AND bucket = {{bucket:String}}{those} AND {where}",
-                parameters=self._parameters,
+                parameters=self.parameters,
                 settings={"max_query_size": LONG_STATEMENT},
             ).result_rows
             found += (tuple(row) for row in rows)
@@ -306,7 +178,7 @@ class Loads:
         if lines:
             self.client.insert(
                 "storeside.loads", lines, column_names=list(_LEDGER), column_type_names=list(_LEDGER.values()),
-                settings=_SYNCHRONOUS,
+                settings=SYNCHRONOUS,
             )  # fmt: skip
 
     def forget_doubtful(self, loaded: Sequence[Loaded]) -> None:
@@ -315,7 +187,7 @@ class Loads:
             self.client.command(
                 "DELETE FROM storeside.loads WHERE destination = {destination:String} AND bucket = {bucket:String}"
                 f" AND state = 'publishing' AND load_id IN ({ids_text(some)})",
-                parameters=self._parameters,
+                parameters=self.parameters,
                 settings={"lightweight_deletes_sync": 2},
             )
 
@@ -327,11 +199,11 @@ class Loads:
         """Return what this run has loaded and failed to load so far, until the plan is dropped."""
         row = first_row(
             self.client.query(
-                f"SELECT countIf(state = 'loaded'), countIf(state = 'failed' AND {_NOW}),"
+                f"SELECT countIf(state = 'loaded'), countIf(state = 'failed' AND {NOW}),"
                 " sumIf(rows, state = 'loaded'),"
                 " sumIf(rejected, state = 'loaded'), sumIf(bytes, state = 'loaded') FROM storeside.loads FINAL"
                 f" WHERE {_MINE}",
-                parameters=self._parameters,
+                parameters=self.parameters,
             )
         )
         return Totals(*(int(value) for value in row))
@@ -339,15 +211,11 @@ class Loads:
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""
         rows = self.client.query(
-            f"SELECT key, reason FROM storeside.loads FINAL WHERE {_MINE} AND state = 'failed' AND {_NOW}"
+            f"SELECT key, reason FROM storeside.loads FINAL WHERE {_MINE} AND state = 'failed' AND {NOW}"
             " ORDER BY key LIMIT {limit:UInt32}",
-            parameters={**self._parameters, "limit": limit},
+            parameters={**self.parameters, "limit": limit},
         ).result_rows
         return [(key, reason) for key, reason in rows]
-
-    def forget(self, table: str) -> None:
-        """Drop this transfer's partition of a working table."""
-        self.client.command(f"ALTER TABLE storeside.{table} DROP PARTITION '{self.transfer}'")
 
 
 def ids_text(objects: Sequence[Planned]) -> str:

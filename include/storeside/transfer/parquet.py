@@ -76,8 +76,10 @@ class ParquetObject:
 
     @cached_property
     def footer(self) -> Footer:
-        """What the footer declares, field by field."""
-        return Footer(self._tail)
+        """What the footer declares, field by field, without contradictions."""
+        footer = Footer(self._tail)
+        footer.check()
+        return footer
 
     @cached_property
     def _of_footer(self) -> Any:
@@ -90,12 +92,9 @@ class ParquetObject:
 
     def facts(self) -> Facts:
         """Return what the footer says."""
-        file = self._of_footer
         with faults():
-            shape = _shape(file)
-            leaves = [file.schema.column(n) for n in range(len(file.schema))]
-        self.footer.check([leaf.max_repetition_level > 0 for leaf in leaves])
-        return Facts(shape, self.footer.rows, self.footer.null_counts(len(leaves)))
+            shape = _shape(self._of_footer)
+        return Facts(shape, self.footer.rows, self.footer.null_counts())
 
     def file(self, *, pre_buffer: bool) -> Any:
         """Return pyarrow's file of the object; with `pre_buffer`, everything that one read needs is fetched first."""

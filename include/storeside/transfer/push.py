@@ -156,7 +156,8 @@ def _sendable(schema: Any, batches: Iterator[Any], reading: Reading) -> tuple[An
     def columns(arrays: Sequence[Any]) -> list[Any]:
         return [changed(name, array) for name, array in zip(schema.names, arrays, strict=True)]
 
-    empty = columns([column.combine_chunks() for column in schema.empty_table().columns])
+    with faults():
+        empty = columns([pa.nulls(0, field.type) for field in schema])
     sent = pa.schema([pa.field(name, array.type) for name, array in zip(schema.names, empty, strict=True)])
 
     def rows() -> Iterator[Any]:

@@ -14,11 +14,12 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError, plain
 from storeside.transfer.formats import Csv, Format, format_of
+from storeside.transfer.inference import deduced, merge, text_columns
 from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
 from storeside.transfer.request import Request
-from storeside.transfer.schema import Column, deduced, merge, text_columns
+from storeside.transfer.schema import Column
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -7,28 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storeside.transfer.conversion import converted, fits, reading, whole
 from storeside.transfer.errors import DriftError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT, Planned
 from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
-from storeside.transfer.schema import (
-    NOTHING,
-    Column,
-    bare,
-    conversion,
-    converted,
-    fits,
-    is_nested,
-    is_nullable,
-    loose,
-    nullable,
-    reading,
-    same,
-    settled,
-    whole,
-)
+from storeside.transfer.schema import NOTHING, Column, bare, is_nested, is_nullable, loose, nullable, same, settled
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID, REST, Destination
@@ -37,6 +23,19 @@ from storeside.transfer.table import LOAD_ID, REST, Destination
 _VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
 # The version of the object that ClickHouse reads, in the plan's notation.
 PULLED_VERSION = "trim(BOTH '\"' FROM _etag)"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of each row's values: an expression that is true for a faulty row, and the reason of the error."""
+
+    fault: str
+    reason: str
+
+    @property
+    def condition(self) -> str:
+        """The condition that fails a statement at a faulty row."""
+        return f"throwIf({self.fault}, {literal(self.reason)}) = 0"
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Reading:
     form: Format
     columns: tuple[Column, ...]
     expressions: tuple[tuple[str, str], ...]
-    condition: str = ""
+    checks: tuple[Check, ...] = ()
     by_arrow: bool = False
     as_it_is: frozenset[str] = frozenset()
     wrapped: frozenset[str] = frozenset()
@@ -66,7 +65,7 @@ class Reading:
         pairs = [*self.expressions, *extra]
         names = ", ".join(identifier(name) for name, _ in pairs)
         values = ", ".join(value for _, value in pairs)
-        conditions = " AND ".join(filter(None, (only, self.condition)))
+        conditions = " AND ".join(filter(None, (only, *(check.condition for check in self.checks))))
         where = f" WHERE {conditions}" if conditions else ""
         return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
 
@@ -86,7 +85,8 @@ def text_reading(
         if unknown:
             raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
         data = [by_name[name] for name in form.csv.names if name in by_name]
-    columns, expressions, checks = [], [], []
+    columns, expressions = [], []
+    checks: list[Check] = []
     for c in data:
         kind, default = reading(form, c.type), destination.defaults.get(c.name)
         if default is not None:  # for missing or NULL values
@@ -99,9 +99,9 @@ def text_reading(
             columns.append(Column(c.name, kind))
         made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
-        checks.append(_whole(c.name, kind, c.type, padded=is_padded))
+        checks += _whole(c.name, value, kind, c.type, padded=is_padded)
         if form.name == "jsonl":
-            checks.append(_finite(c.name, c.type))
+            checks += _finite(c.name, c.type)
     checks += [_valid(c.name) for c in data if bare(c.type) == "String"]
     if rest:
         columns += rest
@@ -109,34 +109,34 @@ def text_reading(
     if form.csv.names:
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])
-    return Reading(form, tuple(columns), tuple(expressions), " AND ".join(filter(None, checks)))
+    return Reading(form, tuple(columns), tuple(expressions), tuple(checks))
 
 
-def _whole(name: str, source: str, target: str, *, padded: bool = False) -> str:
-    """Return the condition that fails a load at a value that a column would truncate; empty if it holds all."""
-    if not (kept := whole(name, source, target, padded=padded)):
-        return ""
-    return f"throwIf(NOT ({kept}), {literal(f'column {name!r} has a value that {target} cannot hold whole')}) = 0"
+def _whole(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
+    """Return the check for values that a column would truncate; none if it holds all."""
+    if not (kept := whole(value, source, target, padded=padded)):
+        return []
+    return [Check(f"NOT ({kept})", f"column {name!r} has a value that {target} cannot hold whole")]
 
 
-def _finite(name: str, kind: str) -> str:
-    """Return the condition that fails a load at a number beyond a float's range, which ClickHouse makes infinite.
+def _finite(name: str, kind: str) -> list[Check]:
+    """Return the check for numbers beyond a float's range, which ClickHouse makes infinite.
 
-    It is empty unless the column holds floats or arrays of floats.
+    There is none unless the column holds floats or arrays of floats.
     """
     if re.fullmatch(r"Float\d+", bare(kind)):
         infinite = f"isInfinite(assumeNotNull({identifier(name)}))"  # NULL has a 0 there
     elif re.fullmatch(r"Array\((Nullable\()?Float\d+\)+", kind):
         infinite = f"arrayExists(x -> isInfinite(ifNull(x, 0)), {identifier(name)})"
     else:
-        return ""
-    return f"throwIf({infinite}, {literal(f'column {name!r} has a number that is too large for it')}) = 0"
+        return []
+    return [Check(infinite, f"column {name!r} has a number that is too large for it")]
 
 
-def _valid(name: str) -> str:
-    """Return the condition that fails a load at invalid UTF-8: ClickHouse accepts any bytes in a String."""
+def _valid(name: str) -> Check:
+    """Return the check for invalid UTF-8: ClickHouse accepts any bytes in a String."""
     valid = f"isValidUTF8(assumeNotNull({identifier(name)}))"  # NULL has an empty text there
-    return f"throwIf(NOT {valid}, {literal(f'column {name!r} has invalid UTF-8')}) = 0"
+    return Check(f"NOT {valid}", f"column {name!r} has invalid UTF-8")
 
 
 def parquet_reading(
@@ -179,7 +179,7 @@ def parquet_reading(
         form,
         (*(way.read for way in ways), *rest),
         tuple(expressions),
-        " AND ".join(way.check for way in ways if way.check),
+        tuple(check for way in ways for check in way.checks),
         bool(shape.foreign) or any(way.sent for way in ways),
         frozenset(way.read.name for way in ways if way.sent == "as it is"),
         frozenset(way.read.name for way in ways if way.sent == "wrapped"),
@@ -192,7 +192,7 @@ class _Way:
 
     read: Column
     expression: str
-    check: str = ""
+    checks: Sequence[Check] = ()
     sent: str = ""
 
     def keeps(self, nested: Nested) -> bool:
@@ -209,25 +209,39 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
     if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
         return _Way(Column(name, target), here, sent="as it is")
     kind = settled(column.type)
+    if clock := re.fullmatch(r"Time64\((\d)\)", bare(kind)):
+        return _time_of_day(name, kind, target, int(clock.group(1)))
     if holds(target) and any(len(nested.path) == 1 for nested in nulls):
         value = converted(f"tupleElement(assumeNotNull({here}), 'v')", kind, target)
         read = Column(name, f"Nullable(Tuple(v {kind}))")
         return _Way(read, f"if(isNull({here}), NULL, {value})", sent="wrapped")
-    if same(kind, target) and target.startswith("Nullable(Tuple("):  # which the reader does not make
-        return _Way(Column(name, bare(target)), f"CAST({here}, {literal(target)})")
     if same(kind, target) or (loose(kind) == loose(target) and is_nested(kind) and "Nullable(Tuple(" not in target):
+        if target.startswith("Nullable(Tuple("):  # which the reader does not make
+            target, here = bare(target), f"CAST({here}, {literal(target)})"
         return _Way(Column(name, target), here)  # the reader itself refuses a NULL
-    return _Way(Column(name, kind), conversion(name, kind, target), _whole(name, kind, target))
+    return _Way(Column(name, kind), converted(here, kind, target), _whole(name, here, kind, target))
+
+
+def _time_of_day(name: str, kind: str, target: str, digits: int) -> _Way:
+    """Return how to read times: ClickHouse's reader makes moments of 1970 of them, and as times these would wrap."""
+    moment = f"DateTime64({digits}, 'UTC')"
+    first, end = (f"toDateTime64('1970-01-{day} 00:00:00', {digits}, 'UTC')" for day in ("01", "02"))
+    here = identifier(name)
+    fault = f"{here} < {first} OR {here} >= {end}"
+    outside = Check(f"ifNull({fault}, 0)", f"column {name!r} has a time that is not within a day")
+    read = Column(name, nullable(moment) if is_nullable(kind) else moment)
+    time = f"CAST({here}, {literal(kind)})"
+    return _Way(read, converted(time, kind, target), [outside, *_whole(name, time, kind, target)])
 
 
 def _nothing(name: str, target: str, refuse_nulls: bool) -> _Way:
     """Return how to read a column that has only NULLs."""
     here = identifier(name)
-    check = f"throwIf({here} IS NOT NULL, {literal(f'column {name!r} has a value, and the type of none')}) = 0"
+    check = Check(f"{here} IS NOT NULL", f"column {name!r} has a value, and the type of none")
     made = f"CAST({here}, {literal(target)})"
     if is_nested(target) and not is_nullable(target) and not refuse_nulls:
         made = f"defaultValueOfTypeName({literal(target)})"
-    return _Way(Column(name, "Nullable(String)"), made, check)
+    return _Way(Column(name, "Nullable(String)"), made, [check])
 
 
 def _as_map(columns: Sequence[Column]) -> str:

@@ -29,6 +29,7 @@ from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.aistore.errors import NO_REASON, AIStoreInputError, AIStoreTransientError
+from storeside.aistore.existence import require_bucket
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
@@ -110,6 +111,7 @@ class BucketJob:
     def _begin(self) -> State:
         jobs.wait_for_rebalance(self.client)
         self._require_apart()
+        require_bucket(self.client, self.source)
         self.ledger.create()
         self._require_destinations()
         running = jobs.running_between(self.client, self.source, self.destination)
@@ -122,6 +124,7 @@ class BucketJob:
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, leave alone and refuse; changes nothing."""
         self._require_apart()
+        require_bucket(self.client, self.source)
         self.ledger.create()
         return self._planner.preview()
 
@@ -285,7 +288,9 @@ class BucketJob:
 
     def _require_destinations(self) -> None:
         for bucket in (self.destination, self.options.sidecars):
-            if bucket and not bucket.is_remote:
+            if bucket and bucket.is_remote:
+                require_bucket(self.client, bucket)
+            elif bucket:
                 bucket.handle(self.client).create(exist_ok=True)
 
     def _ensure_etls(self, phase: Phase) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.existence import require_bucket
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.transform.journal import failures
@@ -36,6 +37,7 @@ class Inspection:
 
     def submit(self) -> str:
         """Start the ETL and the job; return the job's id."""
+        require_bucket(self.client, self.source)
         jobs.wait_for_rebalance(self.client)
         jobs.end_idle(self.client, self.source, self.source)
         names = etls.ensure(self.client, self.spec.over("hpush"), self.pods)

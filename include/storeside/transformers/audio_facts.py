@@ -57,6 +57,7 @@ def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> Audio
     with open_input(source) as data:
         size, stated = data.size, data.stated
         digest = _digest(source)
+        data.seek(0)  # both may share one position
         decoder = Decoder(data, limits)
         levels = _Levels()
         try:

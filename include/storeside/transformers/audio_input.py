@@ -43,67 +43,59 @@ def open_input(source: str | bytes | bytearray | memoryview) -> Input:
     return data
 
 
-# A damaged container sends libav to offsets that no file has. An offset behind the end counts as the end, also where
-# the system does not accept it, and an offset before the beginning is a failed seek. An exception instead would
-# make the object's failure one that is tried again, and PyAV prints exceptions that it cannot raise.
 _NO_SUCH_PLACE = -errno.EINVAL
 
 
-class _File(io.FileIO):
+class _Recording:
+    """Reads a recording in a file of `io`, the next base class; reads end at the recording's end.
+
+    A damaged container sends libav to offsets that no file has. An offset behind the end counts as the end, also if
+    the system does not accept it, and an offset before the beginning is a failed seek. After an exception the object
+    would be tried again, and PyAV prints exceptions that it cannot raise.
+    """
+
     size: int
     stated: Stated
     is_bounded = False
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        offset, whence, base = _placed(self, offset, whence)
+        offset, whence, base = self._placed(offset, whence)
         try:
-            return super().seek(offset, whence) - base
-        except OSError:
+            return super().seek(offset, whence) - base  # type: ignore[misc, no-any-return]
+        except (OSError, ValueError):
             if offset < 0:
                 return _NO_SUCH_PLACE
-            super().seek(0, io.SEEK_END)
+            super().seek(0, io.SEEK_END)  # type: ignore[misc]
             return offset - base
 
     def tell(self) -> int:
-        return super().tell() - (self.stated.start if self.is_bounded else 0)
+        place: int = super().tell()  # type: ignore[misc]
+        return place - (self.stated.start if self.is_bounded else 0)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(_bounded(self, size) if self.is_bounded else size)
+        return super().read(self._bounded(size) if self.is_bounded else size)  # type: ignore[misc, no-any-return]
+
+    def _placed(self, offset: int, whence: int) -> tuple[int, int, int]:
+        """Return the object's offset of an offset in the recording, and where the recording begins."""
+        if not self.is_bounded:
+            return offset, whence, 0
+        start = self.stated.start
+        if whence == io.SEEK_CUR:
+            return offset, whence, start
+        place = offset + (start if whence == io.SEEK_SET else self.stated.end)
+        return (place if place >= start else -1), io.SEEK_SET, start
+
+    def _bounded(self, size: int | None) -> int:
+        left = max(0, self.stated.end - self.stated.start - self.tell())
+        return left if size is None or size < 0 else min(size, left)
 
 
-class _Content(io.BytesIO):
-    size: int
-    stated: Stated
-    is_bounded = False
+class _File(_Recording, io.FileIO):
+    pass
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        offset, whence, base = _placed(self, offset, whence)
-        try:
-            return super().seek(offset, whence) - base
-        except ValueError:
-            return _NO_SUCH_PLACE
 
-    def tell(self) -> int:
-        return super().tell() - (self.stated.start if self.is_bounded else 0)
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(_bounded(self, size) if self.is_bounded else size)
+class _Content(_Recording, io.BytesIO):
+    pass
 
 
 Input: TypeAlias = _File | _Content
-
-
-def _placed(data: Input, offset: int, whence: int) -> tuple[int, int, int]:
-    """Return the object's offset of an offset in the recording, and where the recording begins."""
-    if not data.is_bounded:
-        return offset, whence, 0
-    start = data.stated.start
-    if whence == io.SEEK_CUR:
-        return offset, whence, start
-    place = offset + (start if whence == io.SEEK_SET else data.stated.end)
-    return (place if place >= start else -1), io.SEEK_SET, start
-
-
-def _bounded(data: Input, size: int | None) -> int:
-    left = max(0, data.stated.end - data.stated.start - data.tell())
-    return left if size is None or size < 0 else min(size, left)

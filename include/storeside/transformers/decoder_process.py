@@ -62,14 +62,18 @@ class DecoderProcess:
         self.mime_type, self.takes = str(head["ready"]), str(head["takes"])
         self.missing = [str(name) for name in head["missing"]]
 
-    def lives_until(self, other: socket.socket) -> bool:
+    def lives_until(self, other: select.poll) -> bool:
         """Wait for a message from elsewhere; end this process if the decoder ends before."""
+        if any(descriptor == self._socket.fileno() for descriptor, _ in other.poll()):
+            self._end()
+        return True
+
+    def watched_with(self, other: socket.socket) -> select.poll:
+        """Return what `lives_until` waits for."""
         poll = select.poll()
         for one in (self._socket, other):
             poll.register(one, select.POLLIN)
-        if any(descriptor == self._socket.fileno() for descriptor, _ in poll.poll()):
-            self._end()
-        return True
+        return poll
 
     def transform(self, job: Job, source: str | int | Data, seconds: float) -> tuple[Head, Data]:
         """Return the decoder's reply for an object, by its path, its open file or its content.
@@ -91,7 +95,7 @@ class DecoderProcess:
 
     def _reply(self) -> tuple[Head, Data]:
         try:
-            message = self._channel.receive()
+            message = self._channel.receive(copy=False)
         except ConnectionError:
             message = None
         if message is None:

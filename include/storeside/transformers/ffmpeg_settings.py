@@ -22,6 +22,8 @@ FILTERS = frozenset(
     surround tiltshelf treble tremolo vibrato virtualbass volume
     """.split()  # noqa: SIM905 - words are easier to read
 )
+# The option of loudnorm (FFmpeg 7.1) that writes a file, and the number of those before it.
+_LOUDNORM_FILE, _LOUDNORM_HARMLESS = "stats_file", 11
 # Muxers that write one file, and its type. Others write several files, or to the network (tee, segment, hls, rtp).
 FORMATS = {
     "adts": "audio/aac", "aiff": "audio/aiff", "caf": "audio/x-caf", "f32le": "audio/pcm", "flac": "audio/flac",
@@ -68,6 +70,8 @@ class FfmpegSettings:
         for name, positional, named in self.filters:
             if name not in FILTERS:
                 raise ValueError(f"FFMPEG_FILTERS: {name!r} is not one of {', '.join(sorted(FILTERS))}")
+            if name == "loudnorm" and (_LOUDNORM_FILE in named or len(positional) > _LOUDNORM_HARMLESS):
+                raise ValueError(f"FFMPEG_FILTERS: loudnorm's {_LOUDNORM_FILE} writes a file, which is not allowed")
             given: list[tuple[str | int, Any]] = [*enumerate(positional), *named.items()]
             for option, value in given:
                 if not str(option).replace("_", "").isalnum():  # "/option" would read a file

@@ -11,7 +11,6 @@ import os
 import re
 import resource
 import signal
-import struct
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,7 +31,6 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev
 _OPEN_FILES = 256
 # Users without a name, which systemd also gives to services for their lifetime (DynamicUser).
 _FIRST_USER, _USERS = 61_184, 4_336
-_CAPABILITIES_VERSION = 0x20080522
 _PARENT_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
 
 
@@ -80,7 +78,7 @@ def isolate(needs: frozenset[str]) -> list[str]:
     kernel = ctypes.CDLL(None)
     kernel.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     kernel.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    kernel.capset(struct.pack("=Ii", _CAPABILITIES_VERSION, 0), bytes(24))
+    landlock.drop_capabilities()
     if FILES not in needs:
         paths = [*_code(), *(os.environ.get("PATH", "").split(os.pathsep) if COMMANDS in needs else ())]
         alone = NETWORK not in needs

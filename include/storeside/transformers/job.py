@@ -64,7 +64,7 @@ def from_control_message(message: bytes) -> Job:
     """Read a WebSocket control message (ext/etl/websocket_comm.go). Raises BadRequestError."""
     fields = _fields(message)
     name, fqn, arguments, pipeline = (fields.get(key, "") for key in ("path", "fqn", "etl_args", "pipeline"))
-    job = _checked(Job(name, arguments=arguments.strip(), pipeline=pipeline))
+    job = _checked(Job(name, arguments=arguments.strip(), pipeline=pipeline), fqn)
     return _in_file(job, fqn) if fqn else job
 
 
@@ -80,9 +80,9 @@ def _fields(message: bytes) -> dict[str, str]:
     return fields
 
 
-def _checked(job: Job) -> Job:
+def _checked(job: Job, fqn: str = "") -> Job:
     """Return the job if its texts are what bytes decode to. Raises BadRequestError."""
-    for text in (job.object, job.arguments, job.pipeline):
+    for text in (job.object, job.arguments, job.pipeline, fqn):
         try:
             os.fsencode(text)
         except UnicodeEncodeError as e:

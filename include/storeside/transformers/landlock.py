@@ -11,6 +11,7 @@ from pathlib import Path
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same system call numbers on every architecture
 PATH_BENEATH = 1
 NO_NEW_PRIVILEGES = 38
+CAPABILITY_VERSION = 0x20080522
 FIRST_VERSION = 3  # earlier versions either forbid moving a file between folders or do not check truncation
 NETWORK_VERSION, SCOPE_VERSION = 4, 6
 EVERYTHING = (1 << 15) - 1
@@ -21,6 +22,11 @@ BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1
 ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 
 
+def is_available() -> bool:
+    """Tell whether the kernel has Landlock, in a version that `confine` can use."""
+    return _version() >= FIRST_VERSION
+
+
 def confine(writable: Iterable[Path], readable: Iterable[Path], alone: bool = False) -> bool:
     """Deny this thread, and those that it starts later, all files that are not below the given paths.
 
@@ -28,11 +34,10 @@ def confine(writable: Iterable[Path], readable: Iterable[Path], alone: bool = Fa
     this before any thread is started. Paths that do not exist are skipped. Returns False, having changed nothing, if
     the kernel has no Landlock.
     """
-    kernel = ctypes.CDLL(None, use_errno=True)
-    version = kernel.syscall(CREATE_RULESET, None, 0, 1)
-    if version < FIRST_VERSION:
+    if not is_available():
         return False
-    handled = _handled(version, alone)
+    kernel = ctypes.CDLL(None, use_errno=True)
+    handled = _handled(_version(), alone)
     rules = kernel.syscall(CREATE_RULESET, handled, len(handled), 0)
     if rules < 0:
         return False
@@ -52,6 +57,20 @@ def _handled(version: int, alone: bool) -> bytes:
     if scope:
         return struct.pack("=QQQ", EVERYTHING, network, scope)
     return struct.pack("=QQ", EVERYTHING, network) if network else struct.pack("=Q", EVERYTHING)
+
+
+def drop_capabilities() -> bool:
+    """Give up all capabilities of this thread, and of those that it starts later; return whether that succeeded.
+
+    Linux lets a process with CAP_PERFMON, such as root's, read the environment of any process below /proc; Landlock
+    alone does not prevent that.
+    """
+    header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
+    return int(ctypes.CDLL(None, use_errno=True).capset(header, bytes(24))) == 0
+
+
+def _version() -> int:
+    return int(ctypes.CDLL(None, use_errno=True).syscall(CREATE_RULESET, None, 0, 1))
 
 
 def _allow(kernel: ctypes.CDLL, rules: int, path: Path, access: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import json
 import os
 import sys
 import tempfile
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory() as dropped:
             folder = options.output or Path(dropped)
-            _require_apart(options.files, folder)
+            _require_apart(options.files, folder, options.extension)
             settings = Settings.from_environment()
             os.environ.setdefault(VARIABLES, ",".join(os.environ))  # the user's own, who runs their own code
             worker_process.prepare(options.transform)
@@ -67,13 +68,14 @@ async def _try(options: argparse.Namespace, settings: Settings) -> int:
         running.result()
     failed = 0
     for file in options.files:
-        failed += not await _try_file(pool, file, options.arguments, options.output)
+        failed += not await _try_file(pool, file, options)
     running.cancel()
     return 1 if failed else 0
 
 
-async def _try_file(pool: Pool, file: Path, arguments: str, output: Path | None) -> bool:
+async def _try_file(pool: Pool, file: Path, options: argparse.Namespace) -> bool:
     """Transform one file and print its outcome; return whether that worked."""
+    arguments = options.arguments
     try:
         content = file.read_bytes()
     except OSError as e:
@@ -89,14 +91,22 @@ async def _try_file(pool: Pool, file: Path, arguments: str, output: Path | None)
     if results[0] != results[1]:
         print(f"{file}: {len(results[0])} bytes come of its path, and other {len(results[1])} of its content")
         return False
-    print(
-        f"{file}: {len(content)} bytes in, {len(results[0])} bytes out, {by_path.seconds:.3f} s,"
-        f" {by_path.peak_bytes / 1e6:.1f} MB of memory at most"
-    )
-    if output:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / file.name).write_bytes(results[0])
+    if options.json:
+        sizes = {"bytes_in": len(content), "bytes_out": len(results[0])}
+        print(json.dumps({"file": str(file), **sizes, "seconds": by_path.seconds, "peak_bytes": by_path.peak_bytes}))
+    else:
+        print(
+            f"{file}: {len(content)} bytes in, {len(results[0])} bytes out, {by_path.seconds:.3f} s,"
+            f" {by_path.peak_bytes / 1e6:.1f} MB of memory at most"
+        )
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / _named(file, options.extension)).write_bytes(results[0])
     return True
+
+
+def _named(file: Path, extension: str) -> str:
+    return f"{file.stem}.{extension.lstrip('.')}" if extension else file.name
 
 
 async def _measured(pool: Pool, job: Job, content: bytes) -> Trial:
@@ -117,8 +127,8 @@ def _peak_bytes(process: int) -> int:
     return 0
 
 
-def _require_apart(files: Sequence[Path], folder: Path) -> None:
-    names = [file.name for file in files]
+def _require_apart(files: Sequence[Path], folder: Path, extension: str) -> None:
+    names = [_named(file, extension) for file in files]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(f"results have the names of the files, and there are two {', '.join(sorted(twice))}")
@@ -131,6 +141,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("transform", help="a built-in transform, or package.module:attribute")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="keep results, and sidecars, there")
+    parser.add_argument("--extension", default="", metavar="NAME", help="of results, such as jsonl")
+    parser.add_argument("--json", action="store_true", help="print each success as a line of JSON")
     parser.add_argument("--arguments", default="", metavar="TEXT", help="the ETL arguments of an inline request")
     return parser
 

@@ -1,8 +1,8 @@
 """Whether AIStore sent a request: everything else that reaches the port is refused.
 
 Storeside's build of AIStore adds a keyed hash, the proof, whose key is the secret of the ETL. The stock AIStore 5.0
-sends nothing that only it can know, over no channel. Requests are then taken from the addresses of its nodes, of this
-pod's node and gateway (where Kubernetes' services come from), and from ``AIS_SOURCES``.
+sends nothing that only it can know, over no channel. Requests are then taken from the addresses of its nodes, from
+this pod's gateway (where Kubernetes' services often come from), and from ``AIS_SOURCES``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ HEADER = "Ais-Etl-Proof"
 QUERY = "etl_proof="
 # What the proof is of, unless it is of the one request that AIStore redirects a client to.
 _REQUEST = b"request"
+_MOST_TOLD = 100  # addresses whose requests are mentioned in the log
 _ROUTES = Path("/proc/net/route")
 
 
@@ -39,17 +40,22 @@ class Senders:
         self._proof = proof(self._secret).encode() if settings.proof else b""
         self._networks = [ip_network(text) for text in settings.sources]
         self._addresses = set() if settings.proof else _addresses(settings)
+        self._told: set[str] = set()
 
     def refusal(self, address: str, given: str, target: bytes) -> str:
         """Return why a request is refused; empty if it is AIStore's.
 
         `address` is the sender's, `given` the header with the proof, `target` the request's path and query.
         """
-        if self._proof:
-            return "" if self._is_proven(given, target) else "the request is not proven to be AIStore's"
-        if self._is_from_aistore(address):
+        if self._is_proven(given, target) if self._proof else self._is_from_aistore(address):
             return ""
-        return f"{address or 'an unknown address'} is not an address of AIStore's nodes: AIS_SOURCES allows others"
+        reason = "it does not prove that AIStore sent it"
+        if not self._proof:
+            reason = f"{address or 'its sender'} is not an address of AIStore's nodes; AIS_SOURCES allows others"
+        if address not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(address)
+            print(f"storeside: a request from {address} was refused: {reason}", flush=True)
+        return f"refused: {reason}"
 
     def _is_proven(self, given: str, target: bytes) -> bool:
         found = given.encode("latin-1", "replace")
@@ -78,15 +84,16 @@ def _addresses(settings: Settings) -> set[IPv4Address | IPv6Address]:
     hosts = [address.rpartition(":")[0].strip("[]") for address in nodes_of(settings)]
     found = {_plain(text) for host in hosts for text in _resolved(host)}
     if not all(address.is_loopback for address in found):  # in a container
-        found |= {_plain(text) for text in (*_gateways(), *filter(None, [settings.node_address]))}
+        found |= {_plain(text) for text in _gateways()}
     return found
 
 
 def _resolved(host: str) -> set[str]:
     try:
         return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError as e:
-        raise ValueError(f"the address of {host!r}, a node of AIStore, is unknown: {e.strerror}") from e
+    except OSError as e:  # of a network that does not reach this pod
+        print(f"storeside: the address of AIStore's node {host!r} is unknown: {e.strerror}", flush=True)
+        return set()
 
 
 def _gateways() -> list[str]:

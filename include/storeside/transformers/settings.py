@@ -34,8 +34,7 @@ class Settings:
     one of `roots`. `target_url` is the target's address for this ETL and contains the ETL's secret. Sidecars go to
     `sidecar_url` + their names, with `token`. `retries` is how often a failed HTTP transfer is tried again.
     `nodes` are the addresses (host:port) of AIStore's nodes. With `proof`, AIStore proves that it sent a request;
-    otherwise requests come from AIStore's nodes, from Kubernetes' node at `node_address`, or from `sources`. `tls` is
-    what the SDK makes of its variables.
+    otherwise requests come from AIStore's nodes, or from `sources`. `tls` is what the SDK makes of its variables.
     """
 
     workers: int = 1
@@ -51,7 +50,6 @@ class Settings:
     nodes: frozenset[str] = frozenset()
     proof: bool = False
     sources: tuple[str, ...] = ()
-    node_address: str = ""
     tls: tuple[Any, Any] = (True, None)
 
     @classmethod
@@ -74,7 +72,6 @@ class Settings:
             nodes=frozenset(_list(env, "AIS_NODES", ",")),
             proof=env.get("AIS_ETL_PROOF", "").lower() == "true",
             sources=networks("AIS_SOURCES", _list(env, "AIS_SOURCES", ",")),
-            node_address=env.get("NODE_IP", ""),
             tls=_tls(),
         )
 

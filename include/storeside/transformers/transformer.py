@@ -49,7 +49,10 @@ class Transformer(Protocol):
 
 
 def open_source(source: str) -> int:
-    """Return a descriptor of its own for the file that holds the object, at the file's beginning."""
+    """Return a new descriptor for the file that holds the object, at the file's beginning.
+
+    All descriptors of one object may share their position.
+    """
     if not source.startswith(_DESCRIPTORS):
         return os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     # The file itself may not be opened again by this process.

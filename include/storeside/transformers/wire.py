@@ -63,11 +63,11 @@ class Channel:
             else:
                 self._share(_LENGTHS.pack(len(encoded), len(view)) + encoded, view)
 
-    def receive(self) -> tuple[Head, bytes | memoryview] | None:
+    def receive(self, copy: bool = True) -> tuple[Head, bytes | memoryview] | None:
         """Return the next message, or None when the other end is closed.
 
-        The head's `FILE` is the descriptor of the file that came along, which the caller closes. Raises ValueError
-        for a message that `send` does not make.
+        Without `copy` the data may be valid only until the next message. The head's `FILE` is the descriptor of the
+        file that came along, which the caller closes. Raises ValueError for a message that `send` does not make.
         """
         size, ancillary, flags, _ = self.socket.recvmsg_into(
             [self._buffer], socket.CMSG_SPACE(_DESCRIPTOR.itemsize), socket.MSG_CMSG_CLOEXEC
@@ -89,6 +89,8 @@ class Channel:
             return head, bytes(memoryview(self._buffer)[start:size])
         if self._inbox is None or len(self._inbox) < shared:
             raise ValueError("what was announced is not in the shared memory")
+        if not copy:
+            return head, memoryview(self._inbox)[:shared]
         if shared <= LARGEST_KEPT:
             return head, self._inbox[:shared]
         own, self._inbox = self._inbox, None

@@ -45,7 +45,8 @@ def run(end: socket.socket, transform: str, memory_limit: int | None) -> None:
         channel.send({"broken": str(e) if isinstance(e, DecoderRefusedError) else described(e)})
         raise SystemExit(1) from e
     channel.send({"ready": decoder.mime_type, "missing": decoder.missing})
-    while decoder.lives_until(end) and (message := channel.receive()) is not None:
+    messages = decoder.watched_with(end)
+    while decoder.lives_until(messages) and (message := channel.receive()) is not None:
         channel.send(*worker.work(Job(**message[0]), message[1]))
         del message  # an object's content is not kept until the next one arrives
 

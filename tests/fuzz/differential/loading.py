@@ -16,20 +16,23 @@ import io
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside.sql.answers import first_row
-from storeside.transfer.batch import BatchLoad, Staged
 from storeside.transfer.content import Content
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import FailureKind, LoadObjectError
 from storeside.transfer.formats import Format
-from storeside.transfer.loads import Batch, Loaded, Loads, Planned
-from storeside.transfer.reader import USUAL, Group, How, Reader, Work
+from storeside.transfer.grouping import Grouping
+from storeside.transfer.loads import Loaded, Loads, Planned
+from storeside.transfer.mending import Mending
+from storeside.transfer.plan import Plan
 from storeside.transfer.source import Listed, Source, identifier
+from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import Destination
+from storeside.transfer.work import USUAL, Group, How, Work
 from tests.transfers import request_of
 
 PULL, PUSH, ARROW = LOADERS = ("pull", "push", "arrow")
@@ -59,22 +62,23 @@ def etag(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-class _FromMemory(Reader):
-    """A reader whose worker has the objects already; `by_arrow` it takes Parquet for too large to be sent whole."""
+@dataclass
+class _FromMemory(Work):
+    """Work whose objects the worker has already."""
 
-    def __init__(self, work: Work, loads: Loads, held: Held, *, pushed: bool, by_arrow: bool) -> None:
-        super().__init__(work, loads, pushed=pushed)
-        self.held: Any = held
-        self.by_arrow = by_arrow
+    held: Held | None = None
+
+    def content(self, o: Planned) -> Content:
+        held: Any = self.held
+        return Content(held, self.request.source.bucket, o.key, o.size, o.version)
+
+
+class _ByArrow(Grouping):
+    """Takes Parquet for too large to be sent whole."""
 
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         found = super().groups(objects, destination, how)
-        if self.by_arrow:
-            return [replace(group, reading=replace(group.reading, by_arrow=True)) for group in found]
-        return found
-
-    def content(self, o: Planned) -> Content:
-        return Content(self.held, self.source.bucket, o.key, o.size, o.version)
+        return [replace(group, reading=replace(group.reading, by_arrow=True)) for group in found]
 
 
 class _Noted(Loads):
@@ -88,17 +92,43 @@ class _Noted(Loads):
         self.reasons |= {o.key: reason for o, _, reason in failed}
 
 
-class Load(BatchLoad):
+class _OneTable(Staging):
+    """Fills the same staging table again and again."""
+
+    free = ""
+    _is_empty = True
+
+    def filled(self, fill: Callable[[str], list[Loaded]], load_ids: Sequence[int] = ()) -> Staged:
+        if not self.free:
+            self.free = f"{self.tables}{self.work.token}_1"
+            self.destination.stage(self.free)
+        elif not self._is_empty:
+            self.client.command(f"TRUNCATE TABLE {STAGING}.{identifier(self.free)} SYNC")
+        try:
+            staged = Staged(self.free, fill(self.free))
+            self._check(staged)
+        finally:  # what is refused has left nothing, mostly
+            count = first_row(self.client.query(f"SELECT count() FROM {STAGING}.{identifier(self.free)}"))[0]
+            self._is_empty = not count
+        return staged
+
+
+class Load:
     """One loader's way of the planned objects into a staging table."""
 
-    def __init__(self, work: Work, held: Held, *, pushed: bool, by_arrow: bool) -> None:
-        super().__init__(work, Batch(0, pushed, 0, 0))
-        self.noted = _Noted(self.client, work.transfer, self.request.table, self.request.source, work.run_id)
-        self.loads = self.noted
-        self.reader = _FromMemory(work, self.noted, held, pushed=work.push_all or pushed, by_arrow=by_arrow)
-        self.destination = self._destination()
-        self._free = ""
-        self._is_empty = True
+    def __init__(self, work: Work, noted: _Noted, *, pushed: bool, by_arrow: bool) -> None:
+        self.client = work.client
+        self.noted = noted
+        pushed = pushed or work.push_all
+        self.staging = _OneTable(work, 0, pushed=pushed)
+        if by_arrow:
+            self.staging.grouping = _ByArrow(work, pushed=pushed)
+        self.mending = Mending(self.staging)
+        self.destination = self.staging.look_up()
+
+    def groups(self, objects: Sequence[Planned]) -> list[Group]:
+        """Return the objects grouped by how they are read. Raises LoadObjectError."""
+        return self.staging.grouping.groups(objects, self.destination)
 
     def read(self, objects: Sequence[Planned], rows: Callable[[str], Mapping[int, Any]]) -> dict[str, Any]:
         """Return the rows of each object; those that are refused are missing, with their reasons in `noted`.
@@ -108,12 +138,12 @@ class Load(BatchLoad):
         if not objects:
             return {}
         try:
-            staged = self._with_retries(objects)
+            staged = self.staging.stage(objects)
         except LoadObjectError as e:
             if len(objects) > 1:
                 middle = len(objects) // 2
                 return self.read(objects[:middle], rows) | self.read(objects[middle:], rows)
-            if (mended := self._mend(objects[0], e)) is None:
+            if (mended := self.mending.mend(objects[0], e)) is None:
                 return {}
             staged = mended
         found = rows(staged.table)
@@ -121,22 +151,8 @@ class Load(BatchLoad):
 
     def close(self) -> None:
         """Drop the staging table."""
-        if self._free:
-            self.drop(self._free)
-
-    def _filled(self, fill: Callable[[str], list[Loaded]], load_ids: Sequence[int] = ()) -> Staged:
-        if not self._free:
-            self._free = f"{self._tables}{self.work.token}_1"
-            self.destination.stage(self._free)
-        elif not self._is_empty:
-            self.client.command(f"TRUNCATE TABLE {STAGING}.{identifier(self._free)} SYNC")
-        try:
-            staged = Staged(self._free, fill(self._free))
-            self._check(staged)
-        finally:  # what is refused has left nothing, mostly
-            count = first_row(self.client.query(f"SELECT count() FROM {STAGING}.{identifier(self._free)}"))[0]
-            self._is_empty = not count
-        return staged
+        if self.staging.free:
+            self.staging.drop(self.staging.free)
 
 
 class Loading:
@@ -159,22 +175,22 @@ class Loading:
             with ThreadPoolExecutor(_PUTS) as pool:
                 list(pool.map(lambda key: store.put_object(Bucket=bucket, Key=key, Body=contents[key]), contents))
         self.prepared = self.transfer.prepare(listed)
-        batches = self.transfer.loads.batches()
-        self.planned = {o.key: o for batch in batches for o in self.transfer.loads.objects(batch.number)}
+        batches = self.transfer.plan.batches()
+        self.planned = {o.key: o for batch in batches for o in self.transfer.plan.objects(batch.number)}
         if not self.planned:
             raise RuntimeError("no object is planned")
 
     def load(self, loader: str) -> Load:
         """Return a way into the table; close it at the end."""
-        work = Work(
-            self.request, Format(self.prepared.format, self.request.read.csv), self.transfer.id,  # type: ignore[arg-type]
-            uuid.uuid4().hex[:8], self.transfer.run_id, self.client, self.transfer.loads,
-            self.transfer.s3, self.prepared.push,
+        noted = _Noted(self.client, self.transfer.id, self.request.table, self.request.source, self.transfer.run_id)
+        work = _FromMemory(
+            self.request, Format(self.prepared.format, self.request.read.csv), self.client,  # type: ignore[arg-type]
+            Plan(noted), uuid.uuid4().hex[:8], self.transfer.s3, self.prepared.push, held=self.held,
         )  # fmt: skip
-        return Load(work, self.held, pushed=loader != PULL, by_arrow=loader == ARROW)
+        return Load(work, noted, pushed=loader != PULL, by_arrow=loader == ARROW)
 
     def close(self) -> None:
         """Forget the plan, and drop the table."""
-        self.transfer.loads.forget("load_plan")
-        self.transfer.loads.forget("load_listings")
+        self.transfer.plan.forget("load_plan")
+        self.transfer.plan.forget("load_listings")
         self.client.command(f"DROP TABLE IF EXISTS {self.request.table} SYNC")

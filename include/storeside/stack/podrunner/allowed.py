@@ -19,8 +19,8 @@ from pathlib import Path
 # LD_PRELOAD, PYTHONPATH and the like would change what an allowed command runs.
 COMMON = (
     "AIS_TARGET_URL", "direct_put", "STORESIDE_SPEC", "STORESIDE_SOURCE", "OBJECT_TIMEOUT", "ETL_DIRECT_FQN",
-    "NUM_WORKERS", "WORKER_MEMORY_LIMIT", "AIS_DIRECT_PUT_RETRIES", "SIDECAR_URL",
-    "AIS_NODES", "TRANSFORM_VARIABLES", "NODE_IP", "AIS_ETL_PROOF",
+    "NUM_WORKERS", "WORKER_MEMORY_LIMIT", "MAX_BODY", "AIS_DIRECT_PUT_RETRIES", "SIDECAR_URL", "AIS_NODES",
+    "AIS_ETL_PROOF", "NODE_IP", "TRANSFORM_VARIABLES",
 )  # fmt: skip
 _VARIABLE = re.compile(r"[\w*]+=")
 

@@ -160,8 +160,9 @@ class Pod:
         environment.update((entry["name"], entry.get("value", "")) for entry in self._container.get("env", ()))
         with suppress(FileNotFoundError):
             environment["AIS_AUTHN_TOKEN"] = self._cluster.settings.pod_token.read_text()
-        mounts = [mount["mountPath"] for mount in self._container.get("volumeMounts", ())]
-        return environment | {"HOSTNAME": self.name, "AIS_MOUNTS": os.pathsep.join(mounts)}
+        if mounts := [mount["mountPath"] for mount in self._container.get("volumeMounts", ())]:
+            environment["AIS_MOUNTS"] = os.pathsep.join(mounts)
+        return environment | {"HOSTNAME": self.name}
 
     # ---- running
 

@@ -25,7 +25,14 @@ def load_app() -> Any:
     server_class = pickle.loads(base64.b64decode(payload))  # noqa: S301 - running sent code is its purpose
     if not issubclass(server_class, FastAPIServer):
         sys.exit(f"{server_class.__name__} is not a FastAPIServer, the one kind of server that runs here")
-    return server_class(port=0).app
+    app = server_class(port=0).app
+    if os.environ.get("AIS_ETL_PROOF") != "true":
+        return app
+    from storeside.transformers.guard import Guard
+    from storeside.transformers.sender import Senders
+    from storeside.transformers.settings import Settings
+
+    return Guard(app, Senders(Settings.from_environment()))
 
 
 def __getattr__(name: str) -> Any:

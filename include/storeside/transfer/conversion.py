@@ -1,0 +1,174 @@
+"""How a value of one type becomes a value of another type, whole or not at all.
+
+Types are ClickHouse's, as text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from storeside.transfer.formats import Format
+from storeside.transfer.schema import (
+    INTEGER,
+    NOTHING,
+    NUMBER,
+    arguments,
+    bare,
+    is_nested,
+    is_nullable,
+    loose,
+    nullable,
+    same,
+)
+from storeside.transfer.source import literal
+
+_INTEGERS = re.compile(r"U?Int\d+")
+_TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
+_MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
+_CLOCK = re.compile(r"Time(?:64\((\d)\))?")
+# An integer within a nested type; in a tuple the type follows the element's name.
+_NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
+_MICROSECONDS = 6
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+# Types that accept any text, or raise an error for it, whether they are Nullable or not.
+_TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
+
+
+def reading(form: Format, target: str) -> str:
+    """Return the type to read a value of a text object as, before its conversion to type `target`.
+
+    ClickHouse wraps integers that are out of range when it parses them (tried with 26.9: 300 becomes 44 in UInt8), so
+    they are read into a larger type and then cast with a check. It turns 31 February into a day of March, truncates
+    decimals, and truncates fractions of a second: these are read in a type that lets `whole` detect that. It parses
+    an empty quoted text in CSV as the integer 0: there integers are read as text, and an empty text is NULL.
+    """
+    core = bare(target)
+    if not form.is_native:  # pyarrow parses, and checks
+        known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
+        kind = "Int64" if INTEGER.fullmatch(core) else known.get(core, "String")
+        return f"Nullable({'DateTime64(6)' if _TIME.fullmatch(core) else kind})"
+    if is_nested(core):
+        kind = core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)
+        return f"Nullable({kind})" if is_nullable(target) else kind
+    if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
+        # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
+        return f"Nullable({core})" if is_nullable(target) else core
+    if form.name == "csv" and _INTEGERS.fullmatch(core):
+        return "Nullable(String)"
+    return nullable(_larger(core))
+
+
+def _larger(core: str) -> str:
+    """Return the type to read text as when ClickHouse would otherwise lose a part of the value; see `reading`."""
+    if INTEGER.fullmatch(core):
+        return "Int128"
+    if core in ("Int128", "UInt128"):
+        return "Int256"
+    if core in ("Date", "Date32") or core.startswith("Decimal"):
+        return "String"
+    if -1 < _fraction(core) < _MICROSECONDS:
+        zone = re.search(r"'.*'", core)
+        return f"DateTime64({_MICROSECONDS}{f', {zone.group()}' if zone else ''})"
+    return core
+
+
+def _unpadded(value: str) -> str:
+    """Return the expression that removes spaces and tabs around a text."""
+    return f"trimBoth({value}, ' \\t')"
+
+
+def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
+    """Return the condition that `converted` loses no part of a value; empty if it never does, or fails instead."""
+    a, b = bare(source), bare(target)
+    column = _unpadded(value) if padded and a == "String" else value
+    kept = ""
+    if a == "String" and b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
+        day, date = f"substring({column}, -2)", f"CAST({column}, {literal(nullable(b))})"
+        kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
+    elif a == "String" and (scale := _scale(b)) is not None:
+        kept = (
+            f"position({column}, '.') = 0 OR positionCaseInsensitive({column}, 'e') > 0"
+            f" OR length(trim(TRAILING '0' FROM {column})) - position({column}, '.') <= {scale}"
+        )
+    elif _is_cut(a, b):
+        kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {column}"
+    checks = [f"ifNull({kept}, 1)"] if kept else []
+    if a == "String" and not _TAKES_TEXT.match(b) and not is_nested(b):
+        valid = []
+        # A cast to Nullable makes NULL of what is no value. One to an integer that is not wraps: 300 becomes 44.
+        if b in ("Int128", "UInt128"):  # which wrap as Nullable as well
+            valid.append(f"isNotNull(accurateCastOrNull(CAST({column}, 'Nullable(Int256)'), {literal(b)}))")
+        elif is_nullable(target) or _INTEGERS.fullmatch(b):
+            valid.append(f"isNotNull(CAST({column}, {literal(nullable(b))}))")
+        if b.startswith("Decimal"):  # 1.5.5 would be 1.55, and e5 0
+            valid.append(f"match({column}, {literal(_DECIMAL)})")
+        empty = f" OR empty({column})" if padded else ""
+        if valid:
+            checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
+    return " AND ".join(checks)
+
+
+def _is_cut(a: str, b: str) -> bool:
+    """Tell whether type `a` has fractions of a second, decimal digits or values that type `b` lacks."""
+    if (digits := _scale(a)) is not None and (others := _scale(b)) is not None:
+        return digits > others
+    if _TIME.fullmatch(a) and _TIME.fullmatch(b):
+        return _fraction(a) > _fraction(b)
+    if (one := _CLOCK.fullmatch(a)) and (other := _CLOCK.fullmatch(b)):
+        return int(one.group(1) or 0) > int(other.group(1) or 0)
+    if a.startswith("Array(") and b.startswith("Array("):
+        return _is_cut(bare(a[6:-1]), bare(b[6:-1]))
+    return (a, b) == ("UInt8", "Bool")
+
+
+def _scale(kind: str) -> int | None:
+    found = re.fullmatch(r"Decimal\(\d+, (\d+)\)", kind)
+    return int(found.group(1)) if found else None
+
+
+def _fraction(kind: str) -> int:
+    """Return the number of a time type's digits after the second; -1 for a date."""
+    found = _MOMENT.fullmatch(kind)
+    return int(found.group(1) or 0) if found else -1
+
+
+def converted(value: str, source: str, target: str, *, padded: bool = False) -> str:
+    """Return the expression that converts a value of type `source` to type `target`, or fails.
+
+    It never wraps or truncates a value or replaces it by a default. With `padded`, text that is converted to another
+    type may have spaces and tabs around it.
+    """
+    a, b = bare(source), bare(target)
+    if same(a, b) and (is_nullable(target) or not is_nullable(source)):
+        return value
+    if a.startswith("Decimal") and b.startswith("Decimal"):  # accurateCast does not check these
+        return f"CAST(toString({value}), {literal(target)})"
+    if b == "String" and a != b:
+        return f"CAST(toString({value}), {literal(target)})"
+    if a == "String" or b.startswith("Variant("):
+        return f"CAST({_unpadded(value) if padded and a == 'String' else value}, {literal(target)})"
+    return f"accurateCast({value}, {literal(target)})"
+
+
+def fits(source: str, target: str) -> bool:
+    """Tell whether values of a type can be loaded into a column of another; single values may be out of range."""
+    a, b = bare(source), bare(target)
+    if a.startswith("Array(") and b.startswith("Array("):
+        return fits(a[6:-1], b[6:-1])
+    if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or _are_clocks(a, b):
+        return True
+    if b.startswith("Variant("):
+        return any(same(a, kind) for kind in arguments(b))
+    if NUMBER.fullmatch(a) and NUMBER.fullmatch(b):
+        return not (_INTEGERS.fullmatch(b) and not _INTEGERS.fullmatch(a)) and not (
+            b.startswith("Decimal") and "Float" in a
+        )
+    if _TIME.fullmatch(a) and _TIME.fullmatch(b):
+        return b.startswith("DateTime64") or "Time" not in a
+    return (a, b) in {("String", "UUID"), ("String", "JSON"), ("Bool", "UInt8"), ("UInt8", "Bool")} or b.startswith(
+        ("Enum", "FixedString")
+    )
+
+
+def _are_clocks(a: str, b: str) -> bool:
+    return _CLOCK.fullmatch(a) is not None and _CLOCK.fullmatch(b) is not None

@@ -1,0 +1,125 @@
+"""Groups the objects of a batch by how they are read; for Parquet, their footers decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from storeside.transfer.errors import DELETED, LoadObjectError, about
+from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
+from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
+from storeside.transfer.nulls import miscounted, possible, present, wanted
+from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape
+from storeside.transfer.schema import is_nullable
+from storeside.transfer.statement import parquet_reading, text_reading
+from storeside.transfer.table import Destination
+from storeside.transfer.work import USUAL, Group, How, Work, cached
+
+# From ClickHouse's format ParquetMetadata: the key of an object's shape, the NULLs of each column, and the rows.
+# Parts of tuples are taken from whole arrays, because a lambda over tuples would copy all of them.
+_SHAPE = ", ".join(
+    f"tupleElement(columns, '{part}')"
+    for part in ("path", "physical_type", "logical_type", "max_definition_level", "max_repetition_level")
+)
+_COUNTS = "tupleElement(tupleElement(tupleElement(row_groups, 'columns'), 'statistics'), 'null_count')"
+_FACTS = (
+    f"toString(cityHash64({_SHAPE})),"
+    f" arrayReduce('sumForEach', arrayMap(g -> arrayMap(n -> ifNull(n, {UNKNOWN}), g), {_COUNTS})),"
+    " arraySum(tupleElement(row_groups, 'num_rows'))"
+)
+
+
+class Grouping:
+    """Groups objects by how they are read; the worker reads their footers if it has `pushed` objects."""
+
+    def __init__(self, work: Work, *, pushed: bool) -> None:
+        self.work = work
+        self.pushed = pushed
+
+    def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
+        """Return the objects grouped by how they are read."""
+        form = self.work.form
+        if form.is_text:
+            reading = text_reading(form, destination, how.rest, empty_nulls=self._empties)
+            return [Group(reading, [Loaded(o, -1) for o in objects])]
+        alike: dict[tuple[Shape, frozenset[Nested], bool], Group] = {}
+        for o, (parquet, told) in zip(objects, self._footers(objects), strict=True):
+            try:
+                is_wrong = bool(told.rows) and miscounted(parquet, told)
+                nulls = self._nulls(parquet, told, destination, all_structs=is_wrong)
+                how_read = (told.shape, nulls, is_wrong)
+                if how_read not in alike:
+                    reading = parquet_reading(
+                        form, destination, told.shape, nulls,
+                        keep_rest=self.work.request.on_drift == "rest", refuse_nulls=not self._empties,
+                    )  # fmt: skip
+                    alike[how_read] = Group(replace(reading, by_arrow=True) if is_wrong else reading, [])
+            except LoadObjectError as e:
+                raise about(e, o.key) from e
+            alike[how_read].objects.append(Loaded(o, told.rows, nulls=_declared(told, destination)))
+        return list(alike.values())
+
+    @property
+    def _empties(self) -> bool:
+        return self.work.request.read.on_null_nested == "empty"
+
+    def _nulls(
+        self, parquet: ParquetObject, told: Facts, destination: Destination, *, all_structs: bool
+    ) -> frozenset[Nested]:
+        """Return the object's lists, maps and structs that are NULL somewhere, if that matters for the table.
+
+        With `all_structs`, the footer's counts do not tell which structs may be NULL.
+        """
+        if not told.shape.nested or not told.rows:
+            return frozenset()
+        targets = {column.name: destination.type_of(column.name) for column in told.shape.columns}
+        among = wanted(told.shape, targets, refuse=not self._empties)
+        doubted = [nested for nested in among if all_structs and nested.kind == "struct"]
+        return present(parquet, [*doubted, *possible(told, (n for n in among if n not in doubted))])
+
+    def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[ParquetObject, Facts]]:
+        """Yield Parquet objects with the facts in their footers, which ClickHouse reads if there are several."""
+        if self.pushed or len(objects) == 1:
+            for o in objects:
+                parquet = ParquetObject(self.work.content(o))
+                yield parquet, _facts(parquet)
+            return
+        source, only = self.work.source(objects, "ParquetMetadata")
+        rows = self.work.client.query(
+            f"SELECT _path, num_rows, {_FACTS} FROM {source}{f' WHERE {only}' if only else ''}",
+            settings={
+                "use_hive_partitioning": 0,
+                "max_query_size": LONG_STATEMENT,
+                "s3_retry_attempts": 10,
+                **cached(objects),
+            },
+        ).result_rows
+        found = {path: tuple(more) for path, *more in rows}
+        for o in objects:
+            path = f"{self.work.request.source.bucket}/{o.key}"
+            if path not in found:
+                raise about(LoadObjectError(DELETED), o.key)
+            rows_in_footer, shape, nulls, in_groups = found[path]
+            if in_groups != rows_in_footer:
+                raise about(LoadObjectError(OTHER_ROWS.format(rows_in_footer, in_groups)), o.key)
+            parquet = ParquetObject(self.work.content(o))
+            if shape not in self.work.shapes:
+                self.work.shapes[shape] = _facts(parquet).shape
+            yield parquet, Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls))
+
+
+def _facts(parquet: ParquetObject) -> Facts:
+    try:
+        return parquet.facts()
+    except LoadObjectError as e:
+        raise about(e, parquet.content.key) from e
+
+
+def _declared(told: Facts, destination: Destination) -> tuple[tuple[str, int], ...]:
+    """Return the columns that store NULL unchanged, each with the footer's number of NULLs."""
+    found = []
+    for name, leaf in told.shape.flat:
+        target = destination.type_of(name)
+        if target is not None and is_nullable(target) and told.nulls[leaf] < UNKNOWN:
+            found.append((name, told.nulls[leaf]))
+    return tuple(found)

@@ -1,0 +1,185 @@
+"""Columns inferred from samples of text objects, and merged from the samples of all objects.
+
+ClickHouse itself infers the types of text. `arrow_types` has the types of Parquet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.sql.answers import first_row
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.formats import Format
+from storeside.transfer.schema import INTEGER, NOTHING, NUMBER, Column, bare, is_nullable, loose, nullable, structure
+from storeside.transfer.source import identifier, literal
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+Nested = Literal["tuple", "json", "string"]
+
+# Every integer with at most this number of digits fits into 128 bits.
+_INT128_DIGITS = 38
+# A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
+_ENOUGH_ROWS, _DISTINCT = 1000, 0.05
+
+
+def text_columns(
+    client: Client, form: Format, sample: bytes, nested: Nested, given: Mapping[str, str]
+) -> list[Column]:
+    """Return the columns that ClickHouse infers from the first bytes of a text object, cut after a line.
+
+    `nested` is the type for objects within JSON Lines. UUIDs and columns with few distinct strings are recognised in
+    text. Columns with a `given` type are not inferred.
+    """
+    # A literal, not a parameter: the statement also contains column names, which may look like parameters.
+    function = f"format({form.clickhouse}, {literal(sample.decode('utf-8', 'replace'))})"
+    settings = {**form.settings(), "max_query_size": 2 * len(sample) + 1_000_000, "schema_inference_mode": "default"}
+    if nested == "string":
+        settings["input_format_json_try_infer_named_tuples_from_objects"] = 0
+    if form.csv.names:
+        settings["column_names_for_schema_inference"] = ",".join(form.csv.names)
+    if given:
+        settings["schema_inference_hints"] = structure(Column(name, kind) for name, kind in given.items())
+    if form.name == "jsonl":  # otherwise one `true` among numbers has no type; the load refuses its object
+        settings["input_format_json_read_bools_as_numbers"] = 1
+    rows = client.query(f"DESCRIBE TABLE {function}", settings=settings).result_rows
+    columns = [Column(row[0], given.get(row[0]) or deduced(row[1], nested)) for row in rows]
+    if form.name == "csv":
+        columns = _numbers(client, form, function, sample, columns, settings, given)
+    return _refined(client, function, columns, settings, given)
+
+
+def _numbers(
+    client: Client, form: Format, function: str, sample: bytes, columns: list[Column], settings: dict[str, Any],
+    given: Mapping[str, str],
+) -> list[Column]:  # fmt: skip
+    """Return the columns of a CSV sample with the types of numbers that have spaces around them, or many digits.
+
+    Columns with a `given` type keep it. ClickHouse infers Float64 for integers beyond 64 bits, and would round them.
+    """
+    rows = client.query(
+        f"DESCRIBE TABLE {function}", settings={**settings, "input_format_csv_trim_whitespaces": 1}
+    ).result_rows
+    if len(rows) == len(columns):
+        columns = [
+            replace(c, type=row[1]) if c.name not in given and NUMBER.fullmatch(bare(row[1])) else c
+            for c, row in zip(columns, rows, strict=True)
+        ]
+    floats = [c.name for c in columns if bare(c.type) == "Float64" and c.name not in given]
+    if not floats:
+        return columns
+    texts = structure(Column(c.name, "Nullable(String)") for c in columns)
+    facts = ", ".join(
+        f"countIf(NOT match({name}, '^[ \\t]*[+-]?[0-9]+[ \\t]*$')), max(length({name}))"
+        for name in map(identifier, floats)
+    )
+    row = first_row(
+        client.query(
+            f"SELECT {facts} FROM format({form.clickhouse}, {literal(texts)},"
+            f" {literal(sample.decode('utf-8', 'replace'))})",
+            settings=settings,
+        )
+    )
+    wide = {}
+    for n, name in enumerate(floats):
+        others, digits = row[2 * n : 2 * n + 2]
+        if not others:
+            wide[name] = "Nullable(Int128)" if digits <= _INT128_DIGITS else "Nullable(String)"
+    return [Column(c.name, wide.get(c.name, c.type)) for c in columns]
+
+
+def deduced(kind: str, nested: Nested) -> str:
+    """Return the column type for an inferred type: times with a wide range, nesting as chosen."""
+    core = bare(kind)
+    if core == "Date":  # ends in 2149
+        return "Nullable(Date32)"
+    if re.fullmatch(r"DateTime(\(.*\))?", core):  # ends in 2106, and has no fractions
+        return "Nullable(DateTime64(6))"
+    if core.startswith(("Tuple(", "Object(", "Map(")):  # an object may be null in another row
+        kept = f"Nullable({core})" if core.startswith("Tuple(") else core
+        return {"tuple": kept, "json": "Nullable(JSON)", "string": "Nullable(String)"}[nested]
+    return kind
+
+
+def _refined(
+    client: Client, function: str, columns: list[Column], settings: dict[str, Any], given: Mapping[str, str]
+) -> list[Column]:
+    strings = [column for column in columns if bare(column.type) == "String" and column.name not in given]
+    if not strings:
+        return columns
+    facts = ", ".join(
+        f"countIf(toUUIDOrNull({name}) IS NOT NULL), count({name}), uniqExact({name})"
+        for name in (identifier(column.name) for column in strings)
+    )
+    row = first_row(
+        client.query(
+            f"SELECT {facts} FROM {function} SETTINGS input_format_allow_errors_ratio = 1",
+            settings={name: value for name, value in settings.items() if "allow_errors" not in name},
+        )
+    )
+    finer = {}
+    for n, column in enumerate(strings):
+        uuids, present, distinct = row[3 * n : 3 * n + 3]
+        if present and uuids == present:
+            finer[column.name] = "Nullable(UUID)"
+        elif present >= _ENOUGH_ROWS and distinct <= present * _DISTINCT:
+            finer[column.name] = "LowCardinality(Nullable(String))"
+    return [Column(column.name, finer.get(column.name, column.type)) for column in columns]
+
+
+def merge(client: Client, samples: Sequence[Sequence[Column]], given: Mapping[str, str]) -> list[Column]:
+    """Return the columns of all samples, each with a type that holds its values from every sample.
+
+    A column that some samples lack may be NULL. Columns with a `given` type keep it, whatever the samples show.
+    """
+    merged: dict[str, str] = {}
+    for columns in samples:
+        for column in columns:
+            seen = merged.get(column.name)
+            if seen is None or column.name in given:
+                merged[column.name] = given.get(column.name, column.type)
+            else:
+                merged[column.name] = wider(client, seen, column.type)
+    everywhere = set.intersection(*({column.name for column in columns} for columns in samples)) if samples else set()
+    return [
+        Column(name, kind if name in everywhere or name in given else nullable(kind)) for name, kind in merged.items()
+    ]
+
+
+def wider(client: Client, one: str, other: str) -> str:
+    """Return a type that holds the values of both: ClickHouse's common supertype, otherwise Float64 or String."""
+    if one.replace("`", "") == other.replace("`", ""):
+        return one
+    a, b = bare(one), bare(other)
+    if NOTHING in (a, b):
+        return nullable(other if a == NOTHING else one)
+    wants_null = is_nullable(one) or is_nullable(other)
+    kind = a
+    if "Tuple(" in a and loose(a) == loose(b):  # one of them has more Nullable fields
+        return max(one, other, key=len)
+    if a != b and (a.startswith("Tuple(") or b.startswith("Tuple(")):
+        raise TransferInputError(
+            f"no type takes the values of {a} and of {b}: load nested objects as JSON or as strings"
+        )
+    if a != b:
+        try:
+            kind = first_row(
+                client.query(
+                    "SELECT toTypeName([defaultValueOfTypeName({a:String}), defaultValueOfTypeName({b:String})])",
+                    parameters={"a": a, "b": b},
+                    settings={"use_variant_as_common_type": 0, "allow_suspicious_low_cardinality_types": 1},
+                )
+            )[0]
+            kind = kind.removeprefix("Array(").removesuffix(")")
+        except DatabaseError:  # there is no lossless one
+            numbers = "Int128" if INTEGER.fullmatch(a) and INTEGER.fullmatch(b) else "Float64"
+            kind = numbers if NUMBER.fullmatch(a) and NUMBER.fullmatch(b) else "String"
+    if "LowCardinality(" in one and "LowCardinality(" in other and kind == "String":
+        kind = "LowCardinality(String)"
+    return nullable(kind) if wants_null else kind

@@ -1,0 +1,64 @@
+"""Checks that JSON Lines objects which ClickHouse loads are JSON; see `strict_json`.
+
+ClickHouse checks each line. The worker reads objects with a line that is not a document, because documents may span
+lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storeside.transfer.errors import LoadObjectError, about
+from storeside.transfer.loads import LONG_STATEMENT, Planned
+from storeside.transfer.push import pieces
+from storeside.transfer.statement import PULLED_VERSION
+from storeside.transfer.strict_json import checked
+from storeside.transfer.work import Work
+
+
+class JsonCheck:
+    """Checks objects of JSON Lines."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def broken(self, query_id: str, objects: Sequence[Planned], compression: str = "auto") -> list[Planned]:
+        """Return the objects with a line that is not a JSON document.
+
+        Raises LoadObjectError for a version that no longer exists.
+        """
+        source, only = self.work.source(objects, "LineAsString", "line String", compression)
+        rows = self.work.client.query(
+            f"SELECT _path, {PULLED_VERSION} AS version,"
+            " countIf(NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r'))) AS wrong"
+            f" FROM {source}{f' WHERE {only}' if only else ''} GROUP BY 1, 2",
+            settings={
+                "use_hive_partitioning": 0,
+                "max_query_size": LONG_STATEMENT,
+                "s3_retry_attempts": 10,
+                # One thread splits bytes into lines faster than the network delivers them. Smaller blocks take less
+                # memory.
+                "max_parsing_threads": 1,
+                "max_block_size": 4096,
+                "query_id": query_id,
+            },
+        ).result_rows
+        wrong = {(path, version) for path, version, count in rows if count}
+        seen = {path: version for path, version, _ in rows}
+        broken = []
+        for o in objects:
+            path = f"{self.work.request.source.bucket}/{o.key}"
+            if seen.get(path, o.version) != o.version:
+                raise about(LoadObjectError("it was overwritten after it was listed"), o.key)
+            if (path, o.version) in wrong:
+                broken.append(o)
+        return broken
+
+    def refuse(self, objects: Sequence[Planned]) -> None:
+        """Raise LoadObjectError for the first of these objects that has no JSON documents; the worker reads them."""
+        for o in objects:
+            try:
+                for _ in checked(pieces(self.work.content(o).plain())):
+                    pass
+            except LoadObjectError as e:
+                raise about(e, o.key) from e

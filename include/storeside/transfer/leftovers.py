@@ -1,0 +1,31 @@
+"""What processes that ended early have left: statements, staging tables, loads whose publication began."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from storeside.transfer import queries, staging
+from storeside.transfer.loads import Loads
+from storeside.transfer.lock import locked
+from storeside.transfer.request import Request
+from storeside.transfer.table import Destination, settle
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+
+def sweep(client: Client, transfer: str) -> None:
+    """End leftovers of an earlier attempt of a transfer, and drop stale staging tables."""
+    mine = queries.tables_of(transfer)
+    if queries.running(client, mine):
+        queries.kill(client, mine, wait=True)
+    staging.sweep(client, mine)
+
+
+def settle_doubtful(destination: Destination | None, loads: Loads, request: Request) -> None:
+    """Determine the outcome of loads whose publication was interrupted."""
+    if destination is None or not loads.doubtful():
+        return
+    with locked(destination.client, destination.name, uuid.uuid4().hex[:8], "nothing"):
+        settle(destination, loads, loads.doubtful(), replace_older=request.on_overwrite == "replace")

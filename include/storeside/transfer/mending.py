@@ -1,0 +1,210 @@
+"""Objects that fail alone: loads them in another way by the request's options, or records them as failed."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from storeside.transfer.errors import (
+    DriftError,
+    LimitError,
+    LoadObjectError,
+    TransferError,
+    TransferInputError,
+    TransferTransientError,
+    by_size,
+    classify,
+    kind_of,
+)
+from storeside.transfer.formats import BY_WORKER, compression_by_name
+from storeside.transfer.inference import wider
+from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.parquet import ParquetObject
+from storeside.transfer.records import is_untidy
+from storeside.transfer.salvage import Rejected, RejectedRows, salvage
+from storeside.transfer.samples import sample_columns, whole_columns
+from storeside.transfer.schema import Column
+from storeside.transfer.staged import Staged, Staging
+from storeside.transfer.statement import Reading, text_reading
+from storeside.transfer.work import How
+
+log = logging.getLogger(__name__)
+
+# Reasons of the checks in `statement`, which name a column and no row.
+_OF_A_VALUE = re.compile(r"column .* has (a|invalid) ")
+
+
+class Mending:
+    """Loads objects that failed alone."""
+
+    def __init__(self, staging: Staging) -> None:
+        self.staging = staging
+        self.work = staging.work
+        self.request = staging.work.request
+
+    def mend(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        """Load an object that failed alone, by the request's options; record it as failed if none helps."""
+        remedies = (self._by_its_compression, self._by_tidying, self._by_drift, self._by_salvage)
+        try:
+            for remedy in () if isinstance(error, LimitError) else remedies:
+                if (staged := remedy(o, error)) is not None:
+                    return staged
+        except (LoadObjectError, DatabaseError) as e:
+            error = classify(e) if isinstance(e, DatabaseError) else e  # type: ignore[assignment]
+            if isinstance(error, TransferTransientError) and not by_size(e):
+                raise error from e
+        reason = f"{self._with_row(o, str(error))}{self._hint(o)}"
+        log.warning("%r: %s", o.key, reason)
+        self.work.loads.record_failed([(o, kind_of(error), reason)])
+        return None
+
+    def _by_its_compression(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        """Read an object whose name suggests another compression than its content has."""
+        if self.staging.reader.pushed or not self.work.form.is_text:
+            return None
+        compression = self._compression(o)
+        if compression == "auto":
+            return None
+        return self.staging.stage([o], How(compression=compression) if compression else How(push=True))
+
+    def _compression(self, o: Planned) -> str | None:
+        """Return ClickHouse's name for the compression of a text object, "auto" if the object's name shows it.
+
+        None if the worker must read the object.
+        """
+        if self.staging.reader.pushed:
+            return None
+        actual = self.work.content(o).compression
+        if actual in BY_WORKER:
+            return None
+        return "auto" if actual.removeprefix("hadoop-") == compression_by_name(o.key) else actual or "none"
+
+    def _by_tidying(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        """Push a text object without its blank lines, and with names for unnamed columns."""
+        form = self.work.form
+        if not (form.is_text and form.is_native) or by_size(error.__cause__ or error):
+            return None
+        if _OF_A_VALUE.match(str(error)):  # which has no other value then
+            return None
+        try:
+            if not is_untidy(self.work.content(o).plain(), form):
+                return None
+            return self.staging.stage([o], How(push=True, tidy=True))
+        except LoadObjectError as e:
+            log.info("%r: without its blank lines, and with all names: %s", o.key, e)
+            return None
+
+    def _by_drift(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        policy = self.request.on_drift
+        if policy == "fail" or (policy == "add" and not isinstance(error, DriftError)):
+            return None
+        found = self._columns(o)
+        missing = [c for c in found if self.staging.destination.type_of(c.name) is None]
+        if policy == "rest":
+            return self.staging.stage([o], How(rest=tuple(missing))) if missing and self.work.form.is_text else None
+        wanted = list(missing)
+        try:
+            if policy == "widen":
+                for c in found:
+                    now = self.staging.destination.type_of(c.name)
+                    if now is not None and (wide := wider(self.work.client, now, c.type)) != now:
+                        wanted.append(Column(c.name, wide))
+            if not wanted:
+                return None
+            self._check_columns(len(missing))
+            with self.work.alters:
+                self.staging.destination = self.staging.look_up().widen(wanted)
+        except TransferInputError as e:  # the table's types cannot be widened for this object; the others continue
+            raise LoadObjectError(str(e)) from e
+        return self.staging.stage([o])
+
+    def _check_columns(self, added: int) -> None:
+        most = self.request.limits.columns
+        if added and len(self.staging.destination.columns) + added > most:
+            raise LimitError(f"with its {added} new columns the table has more than {most}: see `limits`")
+
+    def _by_salvage(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        if self.request.on_bad_rows == "fail" or not (self.work.form.is_text and self.work.form.is_native):
+            return None
+        if isinstance(error, DriftError):
+            return None
+        keep = self.request.on_bad_rows == "keep"
+        rejected = RejectedRows(
+            self.staging.destination, o, self.request.source.bucket, keep=keep, limit=self.request.read.max_bad_rows
+        )
+
+        def fill(table: str) -> list[Loaded]:
+            rows = self._salvaged(o, table, rejected)
+            rejected.flush()
+            return [Loaded(o, rows, rejected.count)]
+
+        staged = self.staging.filled(fill)
+        log.info("%r: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
+        return staged
+
+    def _with_row(self, o: Planned, reason: str) -> str:
+        """Add the row to a reason that names a column of CSV: checks of values do not know the row.
+
+        The object is read again up to the faulty row: by ClickHouse, unless the worker must read it.
+        """
+        form = self.work.form
+        if not (form.name == "csv" and form.is_native and _OF_A_VALUE.match(reason)):
+            return reason
+        try:
+            compression, reading = self._compression(o), self._text_reading()
+            if compression is None or reading.hides_virtual:
+                return self._row_by_worker(o, reason)
+            for check in reading.checks:
+                if reason.startswith(" ".join(check.reason.split())):
+                    name = f"{self.staging.tables}{self.work.token}"
+                    row = self.staging.reader.first_row(name, o, reading, check, compression)
+                    return reason if row is None else f"row {row}, {reason}"
+        except (TransferError, DatabaseError, OperationalError) as e:
+            log.debug("%r: its row is not known: %s", o.key, e)
+        return reason
+
+    def _row_by_worker(self, o: Planned, reason: str) -> str:
+        def reject(rejected: Rejected) -> None:
+            raise LoadObjectError(rejected.reason)
+
+        try:
+            self.staging.drop(self.staging.filled(lambda table: [Loaded(o, self._salvaged(o, table, reject))]).table)
+        except (TransferError, DatabaseError, OperationalError) as e:
+            return str(e) if str(e).startswith("row ") else reason
+        return reason
+
+    def _salvaged(self, o: Planned, table: str, reject: Callable[[Rejected], None]) -> int:
+        return salvage(
+            self.work.client, self.work.content(o), self._text_reading(), o, table,
+            self.request.table_options.system_columns, self.staging.reader.query_id(table), reject,
+            strict=self.work.is_strict,
+        )  # fmt: skip
+
+    def _text_reading(self) -> Reading:
+        empty_nulls = self.request.read.on_null_nested == "empty"
+        return text_reading(self.work.form, self.staging.destination, empty_nulls=empty_nulls)
+
+    def _columns(self, o: Planned) -> list[Column]:
+        """Return an object's columns; ClickHouse reads the whole object if it can."""
+        if not self.work.form.is_text:
+            return list(ParquetObject(self.work.content(o)).facts().shape.columns)
+        if self.staging.reader.pushed or not self.work.form.is_native:
+            return sample_columns(self.work.client, self.request, self.work.form, [self.work.content(o)])
+        return whole_columns(self.work.client, self.request, self.work.form, o.key)
+
+    def _hint(self, o: Planned) -> str:
+        """Return what the first bytes of a failed object suggest as the cause."""
+        try:
+            head = self.work.content(o).range(0, 10)
+        except TransferError:
+            return ""
+        if not head:
+            return " (the object is empty)" if self.work.form.name == "parquet" else ""
+        is_parquet = head.startswith(b"PAR1")
+        if is_parquet != (self.work.form.name == "parquet"):
+            kind = "is a Parquet file" if is_parquet else "does not begin as a Parquet file does"
+            return f" (the object {kind}: give it a prefix of its own)"
+        return ""

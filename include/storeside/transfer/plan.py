@@ -1,0 +1,153 @@
+"""The plan of a transfer: listed objects that the ledger does not have, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from storeside import sql
+from storeside.sql.answers import first_row
+from storeside.transfer.errors import TransferInputError, TransferTransientError
+from storeside.transfer.loads import NOW, SYNCHRONOUS, Loads, Planned
+from storeside.transfer.source import WILD, Listed
+
+_PAGES = 20
+# The planned objects that this try must still load.
+_UNFINISHED = (
+    "(key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
+    " WHERE destination = {destination:String} AND bucket = {bucket:String}"
+    f" AND (state = 'loaded' OR state IN ('failed', 'replaced') AND {NOW}))"
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Objects that are loaded together; a worker reads them if they are `pushed`."""
+
+    number: int
+    pushed: bool
+    objects: int
+    bytes: int
+
+
+class Plan:
+    """Reads and writes ``storeside.load_listings`` and ``storeside.load_plan`` for one transfer."""
+
+    def __init__(self, loads: Loads) -> None:
+        self.loads = loads
+
+    def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
+        """Store a listing as the input of the plan, streamed a few pages at a time.
+
+        Raises TransferTransientError unless the listing arrived exactly once: the client resends an INSERT whose
+        response was lost.
+        """
+        self.forget("load_listings")
+        pages = iter(pages)
+        sent = 0
+        names = ("transfer", "key", "etag", "size", "modified")
+        while some := [o for page in islice(pages, _PAGES) for o in page]:
+            columns = [[self.loads.transfer] * len(some), *map(list, zip(*some, strict=True))]
+            self.loads.client.insert(
+                "load_listings", columns, database="storeside", column_names=names, column_oriented=True,
+                column_type_names=("String", "String", "String", "UInt64", "String"), settings=SYNCHRONOUS,
+            )  # fmt: skip
+            sent += len(some)
+        if (arrived := self.listed_below("")) != sent:
+            raise TransferTransientError(
+                f"of a listing of {sent} objects {arrived} arrived in ClickHouse: list again"
+            )
+
+    def listed_below(self, prefix: str) -> int:
+        """Return the number of listed objects below a prefix."""
+        return int(
+            first_row(
+                self.loads.client.query(
+                    "SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}"
+                    " AND startsWith(key, {prefix:String})",
+                    parameters={**self.loads.parameters, "prefix": prefix},
+                )
+            )[0]
+        )
+
+    def start_after(self, overlap_seconds: float) -> str:
+        """Return the key after which to look for new objects, if keys only grow.
+
+        It is the last key loaded before the newest object's time minus the overlap. It also precedes all objects that
+        a run had planned and did not reach, or could not read at the time.
+        """
+        parameters = {**self.loads.parameters, "overlap": int(overlap_seconds * 1000)}
+        return str(first_row(self.loads.client.query(sql.query("start_after"), parameters=parameters))[0])
+
+    def make(self, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool) -> tuple[int, int, int]:
+        """Plan listed objects that are not in the ledger; return the numbers listed and planned, and planned bytes.
+
+        Objects that failed for good in other runs are left out, unless `retry_failed`. Raises TransferInputError if
+        an object has no ETag.
+        """
+        self.forget("load_plan")
+        self.loads.client.command(
+            sql.query("plan_loads"),
+            parameters={
+                **self.loads.parameters,
+                "batch_bytes": batch_bytes,
+                "batch_objects": batch_objects,
+                "push": push,
+                "retry_failed": retry_failed,
+                "wild": WILD,
+            },
+        )
+        row = first_row(
+            self.loads.client.query(
+                "SELECT (SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}),"
+                " count(), sum(size), anyIf(key, version = '') FROM storeside.load_plan"
+                " WHERE transfer = {transfer:String}",
+                parameters=self.loads.parameters,
+            )
+        )
+        if row[3]:
+            bucket = self.loads.source.bucket
+            raise TransferInputError(
+                f"s3://{bucket}/{row[3]} is listed without an ETag, so its versions cannot be told apart: AIStore has"
+                " ETags of what is written into its own buckets while their checksum is MD5; set that (ais bucket"
+                f" props set ais://{bucket} checksum.type=md5) and write the objects again"
+            )
+        return int(row[0]), int(row[1]), int(row[2])
+
+    def batches(self) -> list[Batch]:
+        """Return the batches of the plan that are not finished."""
+        rows = self.loads.client.query(
+            "SELECT batch, any(pushed), count(), sum(size) FROM storeside.load_plan"
+            " WHERE transfer = {transfer:String}"
+            f" AND {_UNFINISHED} GROUP BY batch ORDER BY batch",
+            parameters=self.loads.parameters,
+        ).result_rows
+        return [Batch(int(n), bool(pushed), int(count), int(size)) for n, pushed, count, size in rows]
+
+    def objects(self, batch: int) -> list[Planned]:
+        """Return the objects of a batch that are not finished."""
+        return self._planned(f"batch = {{batch:UInt32}} AND {_UNFINISHED} ORDER BY key", batch=batch)
+
+    def unfinished(self) -> list[Planned]:
+        """Return the objects of the plan that are not finished."""
+        return self._planned(_UNFINISHED)
+
+    def sample(self, count: int) -> list[Planned]:
+        """Return some unfinished objects of the plan: the first, and others spread over it."""
+        first = "(SELECT min(key) FROM storeside.load_plan WHERE transfer = {transfer:String} AND size > 0)"
+        order = f"ORDER BY key != {first}, load_id LIMIT {{count:UInt32}}"
+        return self._planned(f"size > 0 AND {_UNFINISHED} {order}", count=count)
+
+    def _planned(self, where: str, **parameters: Any) -> list[Planned]:
+        rows = self.loads.client.query(
+            "SELECT key, version, size, toFloat64(modified), load_id FROM storeside.load_plan"
+            f" WHERE transfer = {{transfer:String}} AND {where}",
+            parameters={**self.loads.parameters, **parameters},
+        ).result_rows
+        return [Planned(*row) for row in rows]
+
+    def forget(self, table: str) -> None:
+        """Drop this transfer's partition of a working table."""
+        self.loads.client.command(f"ALTER TABLE storeside.{table} DROP PARTITION '{self.loads.transfer}'")

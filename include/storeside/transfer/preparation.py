@@ -1,0 +1,218 @@
+"""What a transfer does before it loads: list and plan the objects, find out their format, create a missing table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.transfer import queries
+from storeside.transfer.content import Content, s3_error
+from storeside.transfer.errors import (
+    LoadObjectError,
+    TransferError,
+    TransferInputError,
+    classify,
+    is_unlistable,
+    kind_of,
+    plain,
+)
+from storeside.transfer.formats import Format
+from storeside.transfer.leftovers import settle_doubtful, sweep
+from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.options import SYSTEM_COLUMNS
+from storeside.transfer.plan import Plan
+from storeside.transfer.request import Request
+from storeside.transfer.samples import NoRowsError, columns_of, recognise
+from storeside.transfer.schema import Column, settled, with_overrides
+from storeside.transfer.source import Listed, list_objects
+from storeside.transfer.table import REST, Destination, create, look_up
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+# Maximum number of sampled objects when the first samples have no rows.
+MOST_SAMPLED = 200
+# Maximum objects published in one step: the ledger is queried for all of them while others wait for the lock.
+MOST_AT_ONCE = 100_000
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was found and must be done: enough for another process to continue."""
+
+    format: str
+    push: bool
+    listed: int
+    planned: int
+    bytes: int
+
+
+class Preparation:
+    """Prepares the loading of a request; `client` is that of the user who loads, `s3` a boto3 client."""
+
+    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan) -> None:
+        self.request = request
+        self.s3 = s3
+        self.plan = plan
+        self.loads = plan.loads
+        self.client = client
+
+    def prepare(self, objects: Sequence[Listed] | None) -> Prepared:
+        """List, plan, and create a missing table; `objects` replaces the listing.
+
+        Raises TransferInputError when the request cannot be carried out.
+        """
+        try:
+            return self._prepare(objects)
+        except DatabaseError as e:
+            raise _usage(classify(e)) from e
+
+    def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
+        destination, *_ = queries.at_once(
+            lambda: look_up(self.client, self.request.table),
+            self.loads.create,
+            lambda: sweep(self.client, self.loads.transfer),
+        )
+        is_whole, pulls, _ = queries.at_once(
+            lambda: self._list(objects),
+            lambda: self.pulls,
+            lambda: settle_doubtful(destination, self.loads, self.request),
+        )
+        push = not pulls
+        listed, planned, size = self.plan.make(
+            batch_bytes=self.request.batches.bytes,
+            batch_objects=self.request.batches.objects,
+            push=push,
+            # All or none: an object that failed in another run still belongs to all.
+            retry_failed=self.request.retry_failed or self.request.all_or_nothing,
+        )
+        if not is_whole:
+            self.plan.forget("load_listings")
+        log.info(
+            "s3://%s/%s: %d objects listed, %d to load (%.1f MB), by %s",
+            self.request.source.bucket, self.request.source.keys, listed, planned, size / 1e6,
+            "push" if push else "pull",
+        )  # fmt: skip
+        if self.request.all_or_nothing and planned > MOST_AT_ONCE:
+            raise TransferInputError(
+                f"{planned} objects at once: all_or_nothing takes at most {MOST_AT_ONCE}; choose fewer with `keys`"
+            )
+        if not planned:
+            return Prepared(self.request.format, push, listed, 0, 0)
+        if destination is None or self.request.format == "auto":
+            if (found := self._look(destination is None, given=objects is not None)) is None:
+                return Prepared(self.request.format, push, listed, planned, size)
+            form, columns = found
+            destination = destination or self._create(columns)
+        else:
+            form = Format(self.request.format, self.request.read.csv)  # type: ignore[arg-type]
+        push = push or not form.is_native
+        self._complete(destination)
+        return Prepared(form.name, push, listed, planned, size)
+
+    @cached_property
+    def pulls(self) -> bool:
+        """Whether ClickHouse reads the objects itself."""
+        if self.request.loader == "push":
+            return False
+        try:
+            self.client.query(
+                f"SELECT 1 FROM {self.request.source.probe()} LIMIT 1",
+                settings={"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0},
+            )
+        except DatabaseError as e:
+            if is_unlistable(e):
+                return True
+            if self.request.loader == "pull":
+                raise TransferInputError(
+                    f"ClickHouse cannot read s3://{self.request.source.bucket}: {plain(e)}"
+                ) from e
+            log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
+            return False
+        return True
+
+    def _list(self, objects: Sequence[Listed] | None) -> bool:
+        """Store a listing: these objects, or the bucket's; return whether it has all objects below the prefix."""
+        if objects is not None:
+            self.plan.record_listing([objects])
+            return False
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        source = self.request.source
+        overlap = self.request.overlap_seconds
+        after = "" if overlap is None else self.plan.start_after(overlap)
+        try:
+            self.plan.record_listing(list_objects(self.s3, source.bucket, source.prefix, after))
+        except (BotoCoreError, ClientError) as e:
+            raise s3_error(e, source.bucket, source.prefix) from e
+        return not after
+
+    def _look(self, with_columns: bool, *, given: bool) -> tuple[Format, list[Column]] | None:
+        """Return what samples show: the format and, `with_columns`, the columns.
+
+        With `given` objects, those that show neither have failed; returns None if all have.
+        """
+        sample_size = self.request.read.sample_objects
+        while True:
+            sample = self.plan.sample(sample_size)
+            try:
+                form, samples = recognise(self.request, [self._content(o) for o in sample])
+                return form, columns_of(self.client, self.request, form, samples) if with_columns else []
+            except NoRowsError:
+                if self._are_all(sample):
+                    self._without_rows()
+                    return None
+                sample_size = MOST_SAMPLED
+                if len(sample) >= MOST_SAMPLED:
+                    raise
+            except TransferInputError as e:
+                if not sample and not given and self.request.format != "parquet":
+                    self._without_rows()
+                    return None
+                if not given:
+                    raise
+                left = sample or self.plan.unfinished()  # empty ones
+                self.loads.record_failed((o, kind_of(e), str(e)) for o in left)
+                if not sample:
+                    return None
+
+    def _are_all(self, sample: Sequence[Planned]) -> bool:
+        """Tell whether every object of the plan that is not empty is in a sample."""
+        return len([o for o in self.plan.unfinished() if o.size]) <= len(sample)
+
+    def _without_rows(self) -> None:
+        """Record the plan's objects as loaded: none has a row, so there is no table to create."""
+        objects = self.plan.unfinished()
+        self.loads.record([Loaded(o, 0) for o in objects], "loaded")
+        log.info(
+            "%d objects have no rows, such as %r: %s is made when an object has one",
+            len(objects), objects[0].key, self.request.table,
+        )  # fmt: skip
+
+    def _content(self, o: Planned) -> Content:
+        return Content(self.s3, self.request.source.bucket, o.key, o.size)
+
+    def _create(self, columns: list[Column]) -> Destination:
+        options = self.request.table_options
+        columns = [Column(c.name, settled(c.type)) for c in with_overrides(columns, options.columns)]
+        return create(self.client, self.request.table, columns, options, self.request.limits.columns)
+
+    def _complete(self, destination: Destination) -> None:
+        """Add the columns that the request asks for in addition to the data's."""
+        wanted = [Column(name, SYSTEM_COLUMNS[name]) for name in self.request.table_options.system_columns]
+        if self.request.on_drift == "rest":
+            wanted.append(Column(REST, "Map(String, String)"))
+        missing = [c for c in wanted if destination.type_of(c.name) is None]
+        if missing:
+            destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in missing])
+
+
+def _usage(error: TransferError) -> TransferError:
+    return TransferInputError(str(error)) if isinstance(error, LoadObjectError) else error

@@ -1,0 +1,207 @@
+"""Staging tables: fills them with the rows of objects, and checks that they have all of these rows and no others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from storeside.transfer import queries
+from storeside.transfer.errors import (
+    BUSY,
+    OBJECT_CHANGED,
+    BusyObjectError,
+    LimitError,
+    LoadObjectError,
+    TransferCancelled,
+    TransferTransientError,
+    about,
+    by_size,
+    classify,
+    code_of,
+    is_unlistable,
+    remedy,
+)
+from storeside.transfer.grouping import Grouping
+from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
+from storeside.transfer.reader import Reader, statements
+from storeside.transfer.source import identifier
+from storeside.transfer.staging import STAGING
+from storeside.transfer.table import LOAD_ID, Destination, existing
+from storeside.transfer.watch import excess
+from storeside.transfer.work import USUAL, How, Work
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+# Attempts for an object that takes too long or too much memory: each may cost minutes, and more rarely help.
+_ATTEMPTS_BY_SIZE = 2
+
+
+@dataclass
+class Staged:
+    """A staging table and the objects in it."""
+
+    table: str
+    loaded: list[Loaded]
+
+
+class Staging:
+    """The staging tables of one batch. The worker reads the objects if they are `pushed`."""
+
+    def __init__(self, work: Work, number: int, *, pushed: bool) -> None:
+        self.work = work
+        self.number = number
+        self.client = work.client
+        self.reader = Reader(work, pushed=pushed)
+        self.grouping = Grouping(work, pushed=pushed)
+        self._tables_made = 0
+        self.destination: Destination
+
+    def look_up(self) -> Destination:
+        """Look up the destination, whose columns staging tables have."""
+        self.destination = existing(self.client, self.work.request.table)
+        return self.destination
+
+    def stage(self, objects: Sequence[Planned], how: How = USUAL) -> Staged:
+        """Read objects into a new staging table, with retries. Raises TransferError."""
+        attempt = 0
+        while True:
+            try:
+                return self._read(objects, how)
+            except (DatabaseError, OperationalError, TransferTransientError) as e:
+                if self.work.relists and (code_of(e) == OBJECT_CHANGED or is_unlistable(e)):
+                    self.work.relists = False  # some endpoints write ETags differently in listings and in responses
+                    continue
+                error = classify(e)
+                if not isinstance(error, TransferTransientError):
+                    raise error from e
+                is_too_much = by_size(e)
+                if is_too_much and len(objects) > 1:  # one of them may be the cause; the others can be loaded
+                    raise LoadObjectError(str(error)) from e
+                most = _ATTEMPTS_BY_SIZE if is_too_much else ATTEMPTS
+                if attempt >= most - 1:
+                    if len(objects) == 1 and not isinstance(e, OperationalError):
+                        reason = f"{most} times: {error}"
+                        if is_too_much:
+                            raise LoadObjectError(remedy(reason)) from e
+                        raise BusyObjectError(f"{BUSY}: {reason}") from e
+                    raise error from e
+                log.info("batch %d: %s: once more", self.number, error)
+                self.wait(attempt)
+                attempt += 1
+
+    def wait(self, attempt: int) -> None:
+        """Wait before another attempt. Raises TransferCancelled."""
+        if self.work.stop.wait(min(0.5 * 2**attempt, 10)):
+            raise TransferCancelled("the transfer was stopped")
+
+    def _read(self, objects: Sequence[Planned], how: How) -> Staged:
+        """Read objects into a new staging table and check that it has all of their rows and no others."""
+        if self.work.stop.is_set():
+            raise TransferCancelled("the transfer was stopped")
+        groups = self.grouping.groups(objects, self.destination, how)
+        is_one = len(groups) == 1 and len(statements(objects)) == 1 and not self.reader.pushes(groups[0], how)
+        return self.filled(
+            lambda table: self.reader.read(table, self.destination, groups, how),
+            [o.load_id for o in objects] if is_one else [],
+        )
+
+    def filled(self, fill: Callable[[str], list[Loaded]], load_ids: Sequence[int] = ()) -> Staged:
+        """Create a staging table, call `fill` for it, and check its rows.
+
+        With `load_ids` one statement fills it, which another process may adopt.
+        """
+        self._tables_made += 1
+        table = f"{self.tables}{self.work.token}_{self._tables_made}"
+        self.destination.stage(table, json.dumps(list(load_ids)) if load_ids else "")
+        try:
+            staged = Staged(table, fill(table))
+            self._check(staged)
+        except BaseException:
+            self._drop_quietly(table)
+            raise
+        return staged
+
+    @property
+    def tables(self) -> str:
+        """The common prefix of the names of this batch's staging tables."""
+        return queries.tables_of(self.work.loads.transfer, self.number)
+
+    def adopt(self, objects: Sequence[Planned], running: Iterable[str]) -> Staged | None:
+        """Wait for statements of a dead process and return the table that they filled; None if there are none."""
+        for query_id in running:
+            table = queries.table_of(query_id)
+            notes = self.client.query(
+                f"SELECT comment FROM system.tables WHERE database = '{STAGING}' AND name = {{table:String}}",
+                parameters={"table": table},
+            ).result_rows
+            if not notes or not notes[0][0]:
+                continue
+            log.info("batch %d: ClickHouse is still reading it, as an earlier process asked it to", self.number)
+            ids = set(json.loads(notes[0][0]))
+            some = [o for o in objects if o.load_id in ids]
+            try:
+                queries.follow(self.client, query_id, self.work.stop)
+                groups = self.grouping.groups(some, self.destination)
+                self.reader.check_json(table, some)
+                staged = Staged(table, [o for group in groups for o in group.objects])
+                self._check(staged)
+            except (DatabaseError, OperationalError, LoadObjectError, TransferTransientError) as e:
+                log.info("batch %d: that did not succeed: %s", self.number, e)
+                continue
+            return staged
+        if running:
+            queries.kill(self.client, self.tables, wait=True)
+        return None
+
+    def _check(self, staged: Staged) -> None:
+        declared = list(dict.fromkeys(name for o in staged.loaded for name, _ in o.nulls))
+        nulls = "".join(f", sum(isNull({identifier(name)}))" for name in declared)
+        found, arrived = {}, {}
+        for load_id, count, *counts in self.client.query(
+            f"SELECT {LOAD_ID}, count(){nulls} FROM {STAGING}.{identifier(staged.table)} GROUP BY 1",
+            settings={"max_query_size": LONG_STATEMENT},
+        ).result_rows:
+            found[load_id], arrived[load_id] = count, dict(zip(declared, counts, strict=True))
+        ids = {o.planned.load_id for o in staged.loaded}
+        strange = sum(count for load_id, count in found.items() if load_id not in ids)
+        if strange:
+            raise LoadObjectError(f"{strange} rows came from another version: it was overwritten after it was listed")
+        # If ClickHouse lists the objects, a deleted object looks like an object without rows.
+        self.reader.check_unchanged(
+            [o.planned for o in staged.loaded if o.rows < 0 and o.planned.load_id not in found]
+        )
+        for n, o in enumerate(staged.loaded):
+            there = found.get(o.planned.load_id, 0)
+            if reason := excess(there, 0, rows=self.work.request.limits.rows, size=0):  # too quick to be watched
+                raise about(LimitError(reason), o.planned.key)
+            if o.rows >= 0 and there != o.rows:
+                raise about(LoadObjectError(f"it has {o.rows} rows, but {there} arrived"), o.planned.key)
+            for name, count in o.nulls if there else ():
+                if arrived[o.planned.load_id][name] != count:
+                    reason = f"{arrived[o.planned.load_id][name]} arrived: its content is damaged, write it again"
+                    raise about(LoadObjectError(f"column {name!r} has {count} NULLs, but {reason}"), o.planned.key)
+            staged.loaded[n] = Loaded(o.planned, there, o.rejected)
+
+    def join(self, whole: Staged, part: Staged) -> None:
+        """Move the rows of another staging table into one of this batch."""
+        self.client.command(
+            f"ALTER TABLE {STAGING}.{identifier(whole.table)}"
+            f" ATTACH PARTITION ALL FROM {STAGING}.{identifier(part.table)}"
+        )
+        whole.loaded.extend(part.loaded)
+        self.drop(part.table)
+
+    def drop(self, table: str) -> None:
+        """Drop a staging table."""
+        self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(table)} SYNC")
+
+    def _drop_quietly(self, table: str) -> None:
+        try:
+            self.drop(table)
+        except (DatabaseError, OperationalError) as e:
+            log.debug("staging table %s stays until it is swept: %s", table, e)

@@ -1,0 +1,124 @@
+"""What all batches of a run share, and how their objects are grouped and reached."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore.buckets import common_prefix
+from storeside.transfer.content import Content
+from storeside.transfer.formats import Format
+from storeside.transfer.loads import Loaded, Loads, Planned
+from storeside.transfer.parquet import Shape
+from storeside.transfer.plan import Plan
+from storeside.transfer.request import Request
+from storeside.transfer.schema import Column
+from storeside.transfer.source import wild
+from storeside.transfer.statement import Reading
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+# From this number on, ClickHouse lists objects again, which also gives ETags and sizes, instead of requesting each
+# one, unless the listing would have this many times as many objects.
+_MANY, _LISTED = 20, 16
+# Parquet objects are opened twice, for their footers and their rows. This number of bytes of small objects stays in
+# ClickHouse's page cache in between, if the server has one, in blocks that are not much larger than the objects.
+_CACHED_BYTES = 128 << 20
+_CACHED = {"use_page_cache_for_object_storage": 1, "page_cache_block_size": 64 << 10}
+
+
+@dataclass
+class Work:
+    """State that all batches of a run share.
+
+    `client` is ClickHouse's, which threads share; its user loads, and need not have rights on the ledger.
+    For `neighbours` see `Transfer.prepare`.
+    """
+
+    request: Request
+    form: Format
+    client: Client
+    plan: Plan
+    token: str
+    s3: Any
+    push_all: bool
+    stop: threading.Event = field(default_factory=threading.Event)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    alters: threading.Lock = field(default_factory=threading.Lock)
+    relists: bool = True
+    neighbours: int = 0
+
+    @property
+    def loads(self) -> Loads:
+        """The ledger."""
+        return self.plan.loads
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether objects are JSON Lines that must be checked."""
+        return self.form.name == "jsonl" and self.request.read.strict_json
+
+    def content(self, o: Planned) -> Content:
+        """Return the content of an object."""
+        most = self.request.limits.bytes_of(o.size)
+        return Content(self.s3, self.request.source.bucket, o.key, o.size, o.version, most)
+
+    def source(
+        self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"
+    ) -> tuple[str, str]:
+        """Return the table function of objects, and the condition that excludes others; empty if there are none.
+
+        With the condition, ClickHouse raises no error for objects that no longer exist.
+        """
+        source = self.request.source
+        keys = [o.key for o in objects]
+        prefix = common_prefix(keys)
+        if (
+            self.relists
+            and len(keys) >= _MANY
+            and not source.cluster
+            and not wild(prefix)
+            # a listing that was dropped or is not complete has too few
+            and len(keys) <= (self.neighbours or self.plan.listed_below(prefix)) <= _LISTED * len(keys)
+        ):
+            return source.among(keys, form, columns, compression), source.only(keys)
+        return source.objects(keys, form, columns, compression), ""
+
+
+@dataclass(frozen=True)
+class How:
+    """How to read objects that need special handling.
+
+    `rest` are the columns that go into the column `_rest`. `compression` is ClickHouse's name for the content's
+    compression if the objects' names say something else. With `push` this process reads the objects, with `tidy` as
+    the rows that `records` yields.
+    """
+
+    rest: tuple[Column, ...] = ()
+    compression: str = "auto"
+    push: bool = False
+    tidy: bool = False
+
+
+USUAL = How()
+
+
+@dataclass
+class Group:
+    """Objects that are read in the same way, each with its number of rows if known before reading; -1 for text."""
+
+    reading: Reading
+    objects: list[Loaded]
+
+    @property
+    def planned(self) -> list[Planned]:
+        """The objects, as they were planned."""
+        return [o.planned for o in self.objects]
+
+
+def cached(objects: Sequence[Planned]) -> dict[str, int]:
+    """Return the settings that cache these objects' data; empty if they are too large."""
+    return _CACHED if sum(o.size for o in objects) <= _CACHED_BYTES else {}

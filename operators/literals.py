@@ -1,0 +1,80 @@
+"""Checks literal arguments of operators while a DAG is parsed; templates are checked when the task runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from storeside.errors import BadInput, StoresideError
+from storeside.operators.outcome import check_policy
+from storeside.operators.shared import as_bool
+
+_TEMPLATE = ("{{", "{%", "{#")
+
+
+class LiteralArgumentError(StoresideError, BadInput, AirflowFailException):
+    """A literal argument of an operator is wrong: the DAG cannot be imported, and a mapped task fails at once."""
+
+
+def is_literal(value: Any) -> bool:
+    """Tell whether the value is known while a DAG is parsed: neither a template nor the result of another task."""
+    if isinstance(value, str):
+        return not any(mark in value for mark in _TEMPLATE)
+    if isinstance(value, list | tuple):
+        return all(map(is_literal, value))
+    return value is None or isinstance(value, bool | int | float)
+
+
+@contextmanager
+def literal_errors(operator: Any, name: str = "") -> Iterator[None]:
+    """Turn bad input into a LiteralArgumentError that names the task and the argument `name`."""
+    try:
+        yield
+    except BadInput as e:
+        argument = f"{name}: " if name and not str(e).startswith(name) else ""
+        raise LiteralArgumentError(f"task {operator.task_id!r}: {argument}{e}") from e
+
+
+def check_literals(operator: Any, **checks: Callable[[Any], object]) -> None:
+    """Check arguments of an operator that are literals; each check is named after its argument and raises BadInput.
+
+    Empty arguments are not checked. Raises LiteralArgumentError, which names the task.
+    """
+    for name, check in checks.items():
+        value = getattr(operator, name)
+        if value in (None, "") or not is_literal(value):
+            continue
+        with literal_errors(operator, name):
+            check(value)
+
+
+def flag(name: str) -> Callable[[Any], object]:
+    """Return the check of an argument that is true or false."""
+    return lambda value: as_bool(value, name)
+
+
+def check_s3_bucket(name: str) -> None:
+    """Raise TransferInputError for a name that no bucket of S3 can have."""
+    from storeside.transfer.source import Source
+
+    Source(name)
+
+
+def check_load(operator: Any) -> None:
+    """Check the literal arguments of an operator that loads into ClickHouse. Raises LiteralArgumentError."""
+    from storeside.transfer.request import CHOICES, Request
+    from storeside.transfer.source import Source
+
+    anywhere, anything = Source("bucket"), "database.table"
+    choices = {name: lambda value, name=name: Request(anywhere, anything, **{name: value}) for name in CHOICES}
+    check_literals(
+        operator,
+        bucket=check_s3_bucket,
+        keys=lambda keys: Source("bucket", keys),
+        table=lambda table: Request(anywhere, table),
+        on_failed_objects=check_policy,
+        **choices,
+    )

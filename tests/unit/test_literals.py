@@ -1,0 +1,91 @@
+"""Literal arguments are checked while a DAG is parsed, and results are plain JSON."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from storeside.aistore.spec import EtlSpec
+from storeside.errors import BadInput
+from storeside.operators import (
+    AISCopyBucketOperator,
+    AISInspectBucketOperator,
+    AISPrefetchBucketOperator,
+    AISProbeAudioOperator,
+    AISTranscodeAudioOperator,
+    AISTransformBucketOperator,
+    CheckConnectionsOperator,
+    ClickHouseStageManifestOperator,
+    GXValidateManifestOperator,
+    S3EventsToClickHouseOperator,
+    S3ToClickHouseOperator,
+    StorageCopyBucketOperator,
+)
+from storeside.operators.shared import plain
+
+PAIR = {"source": "s3://in", "destination": "ais://out"}
+FACTS = {"bucket": "ais://speech", "facts": "ais://facts"}
+LOAD = {"bucket": "trips", "table": "data.trips"}
+ETL = {"etl": EtlSpec("e", "image")}
+WRONG: list[tuple[Any, dict[str, Any], str]] = [
+    (AISCopyBucketOperator, {**PAIR, "source": "s4://in"}, "source: bucket 's4://in': write it as one of"),
+    (AISCopyBucketOperator, {**PAIR, "destination": "ais://out/x"}, "destination: bucket 'ais://out/x': needs"),
+    (AISCopyBucketOperator, {**PAIR, "quarantine": "bad"}, "quarantine: bucket 'bad'"),
+    (AISCopyBucketOperator, {**PAIR, "on_failed_objects": "no"}, "on_failed_objects 'no': use"),
+    (AISCopyBucketOperator, {**PAIR, "retry_failed": "maybe"}, "retry_failed 'maybe' is neither"),
+    (AISTransformBucketOperator, {**PAIR, **ETL, "communication": "tcp"}, "communication 'tcp' is not one of"),
+    (AISTransformBucketOperator, {**PAIR, **ETL, "in_place": "perhaps"}, "in_place 'perhaps' is neither"),
+    (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "codec 'opus' does not go into wav"),
+    (AISTranscodeAudioOperator, {**PAIR, "sample_rate": 10}, "sample rate 10 Hz is outside"),
+    (AISTranscodeAudioOperator, {**PAIR, "facts": "facts"}, "facts: bucket 'facts'"),
+    (AISProbeAudioOperator, {**PAIR, "source": "in"}, "source: bucket 'in'"),
+    (AISInspectBucketOperator, {"source": "in", **ETL}, "source: bucket 'in'"),
+    (AISPrefetchBucketOperator, {"bucket": "in"}, "bucket 'in'"),
+    (StorageCopyBucketOperator, {**PAIR, "source": "gs://in"}, "source: gs://in: a worker reaches"),
+    (ClickHouseStageManifestOperator, {**FACTS, "bucket": "speech", "effect": ""}, "bucket 'speech'"),
+    (GXValidateManifestOperator, {**FACTS, "on_invalid_rows": "no"}, "on_invalid_rows 'no': use"),
+    (S3ToClickHouseOperator, {**LOAD, "bucket": "s3://trips"}, "bucket 's3://trips': a bucket's name has"),
+    (S3ToClickHouseOperator, {**LOAD, "table": "trips"}, "table 'trips': write database.table"),
+    (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': braces"),
+    (S3EventsToClickHouseOperator, {**LOAD, "sqs_queue": "q", "on_drift": "no"}, "on_drift 'no': choose one of"),
+    (CheckConnectionsOperator, {"bucket": "s3://in"}, "bucket 's3://in'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "said"), WRONG, ids=[said for _, _, said in WRONG])
+def test_a_wrong_literal_is_found_while_the_dag_is_parsed(kind: Any, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        kind(task_id="move", **arguments)
+    assert str(error.value).startswith("task 'move': ")
+    assert said in str(error.value)
+    assert isinstance(error.value, AirflowFailException), "a mapped task, which is made at run time, is not retried"
+
+
+@task
+def names() -> str:
+    return "s3://in"
+
+
+def test_templates_and_results_of_tasks_are_checked_later() -> None:
+    with DAG("d"):
+        made = AISTranscodeAudioOperator(
+            task_id="t", source=names(), destination="{{ params.out }}", codec="{% if 1 %}flac{% endif %}",
+            sample_rate="{{ params.rate }}", on_failed_objects="{{ params.on_failure }}",
+        )  # fmt: skip
+        S3ToClickHouseOperator(task_id="load", bucket=names(), table="{{ params.table }}", keys="{{ ds }}/")
+    assert made.codec == "{% if 1 %}flac{% endif %}"
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def test_results_are_plain_json() -> None:
+    found = {"examples": (("a", "why"),), "colour": Colour.RED, "deep": [{"n": (1, None)}]}
+    assert plain(found) == json.loads(json.dumps(plain(found)))
+    assert plain(found) == {"examples": [["a", "why"]], "colour": "red", "deep": [{"n": [1, None]}]}
