@@ -49,7 +49,8 @@ $(STAMP): requirements.lock include/storeside/transformers/native/pcm.c | $(UV)
 		echo "error: no Python 3.11 or 3.12 is here, and uv cannot fetch one: install one, or give BASE_PYTHON=its path" >&2; exit 1; }
 	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
 	@echo "$(abspath include)" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/storeside.pth"
-	@$(PYTHON) -m storeside.transformers.native.build || echo "audio goes through PyAV instead, at less than half the speed" >&2
+	@$(PYTHON) -m storeside.transformers.native.build >&2 2>/dev/null || \
+		echo "note: audio goes through PyAV, at less than half the speed; $(PYTHON) -m storeside.transformers.native.build says what the fast way needs" >&2
 	@touch $@
 
 .PHONY: wheel

@@ -59,8 +59,9 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
 }
 # Rights in `*.*` that do not hold in the databases of the ledger.
 REVOKED = {LOADER: tuple(f"ALL ON {name}" for name in ("storeside.*", "speech.manifest"))}
-# Users that read S3 with a named collection's keys.
+# Users that read S3 with a named collection's keys, and the collection by which the facts are read from AIStore.
 READERS = (USER, LOADER)
+AISTORE_COLLECTION = "storeside_aistore"
 
 # The session that runs the statements of the server's launcher has no password. Its only slot is taken as long as
 # the server runs, so no other client can use it.
@@ -112,14 +113,15 @@ def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory
 
     `memory` is the server's limit in bytes: all loads together leave some of it to the ledger and to the pages.
     """
-    named = tuple(f"NAMED COLLECTION ON {name}" for name in collections)
+    named = {name: collections if name in READERS else () for name in GRANTS}
+    named[LEDGER] = tuple(name for name in collections if name == AISTORE_COLLECTION)
     users = [
         _USER.format(
             name=name,
             digest=hashlib.sha256(password.encode()).hexdigest(),
             profile=_PROFILES.get(name, "default"),
             database=DATA if name == LOADER else DATABASE,
-            grants=_queries("GRANT", GRANTS[name] + (named if name in READERS else ()))
+            grants=_queries("GRANT", (*GRANTS[name], *(f"NAMED COLLECTION ON {one}" for one in named[name])))
             + _queries("REVOKE", REVOKED.get(name, ())),
         )
         for name, password in passwords.items()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from storeside.stack.probes import answers
 from storeside.stack.s3 import configure
+from storeside.stack.s3_guard import guarded
 from storeside.stack.settings import HOST
 
 SAVE_SECONDS = 1.0
@@ -23,12 +24,14 @@ SAVE_SECONDS = 1.0
 
 def main() -> None:
     """Serve until SIGTERM with the settings of the environment; see `storeside.stack.s3.components`."""
-    from ministack.app import main as serve  # type: ignore[import-untyped]
+    from ministack import app as ministack  # type: ignore[import-untyped]
 
+    names = {HOST, "localhost", os.environ.get("MINISTACK_HOST", HOST)}
+    ministack.app = guarded(ministack.app, names)
     threading.Thread(target=_configure, daemon=True).start()
     threading.Thread(target=_save_regularly, daemon=True).start()
     sys.argv = ["ministack"]
-    serve()
+    ministack.main()
 
 
 def _configure() -> None:
