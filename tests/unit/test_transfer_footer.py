@@ -11,7 +11,7 @@ import pytest
 
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.footer import Footer, last_bytes
-from storeside.transfer.parquet import ParquetObject
+from storeside.transfer.parquet import ParquetObject, row_groups
 from storeside.transfer.thrift import I32, STRUCT, Struct
 from tests.fuzz.differential.thrift import footer_of, with_footer
 from tests.unit.test_transfer_content import stored
@@ -125,3 +125,14 @@ def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
     elements[0][5] = (I32, 1)
     with pytest.raises(LoadObjectError, match="nested too deeply"):
         Footer(last_bytes(stored(with_footer(whole, footer))))
+
+
+def test_rows_that_are_no_values_of_their_type_are_refused() -> None:
+    """Such arrays come from damaged pages."""
+    out = io.BytesIO()
+    pq.write_table(pa.table({"s": pa.array([b"a", b"\xff"], pa.binary())}), out, store_schema=False)
+    _, footer = footer_of(out.getvalue())
+    footer[2][1][1][1].update({6: (I32, 0), 10: (STRUCT, {1: (STRUCT, {})})})
+    _, batches = row_groups(stored(with_footer(out.getvalue(), footer)))
+    with pytest.raises(LoadObjectError, match="Invalid UTF8"):
+        list(batches)

@@ -43,3 +43,23 @@ def test_nulls_within_structs_and_lists_are_empty() -> None:
     assert emptied(array).to_pylist() == [
         {"a": [], "b": []}, {"a": [], "b": []}, {"a": [1, 2], "b": [("k", 1)]},
     ]  # fmt: skip
+
+
+LISTS_OF = {
+    "list": pa.list_, "large list": pa.large_list, "view": pa.list_view, "large view": pa.large_list_view,
+    "fixed": lambda kind: pa.list_(kind, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("inner", LISTS_OF)
+@pytest.mark.parametrize("outer", LISTS_OF)
+def test_lists_of_any_kind_within_others(outer: str, inner: str) -> None:
+    """Casts of some of them end the process (pyarrow 26.0.1)."""
+    structs = [{"x": 1, "l": None}, {"x": None, "l": [2]}]
+    rows = [[structs, None], None, [structs, structs], [None, None], None] * 4
+    inside = LISTS_OF[inner](pa.struct([("x", pa.int8()), ("l", pa.list_view(pa.int8()))]))
+    array = pa.array(rows, LISTS_OF[outer](inside))
+    full = [{"x": 1, "l": []}, {"x": None, "l": [2]}]
+    assert emptied(array[1:]).to_pylist() == [
+        [full if one else [] for one in row] if row else [] for row in rows[1:]
+    ]  # fmt: skip

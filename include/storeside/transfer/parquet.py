@@ -131,9 +131,15 @@ def row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
 
 
 def batches_of(reader: Any) -> Iterator[Any]:
-    """Yield the batches of a pyarrow reader. Raises LoadObjectError if the content turns out to be corrupt."""
+    """Yield the batches of a pyarrow reader. Raises LoadObjectError if the content turns out to be corrupt.
+
+    pyarrow reads damaged Parquet pages into arrays with impossible offsets or indices. Its functions end the process
+    when they use these.
+    """
     with faults():
-        yield from reader
+        for batch in reader:
+            batch.validate(full=True)
+            yield batch
 
 
 @contextlib.contextmanager
