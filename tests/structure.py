@@ -12,7 +12,7 @@ from storeside.stack.settings import CHECKOUT
 FOLDERS = ("dags", "operators", "plugins", "include/storeside")
 # Lines of a module, arguments of a function or fields of a class that its fields construct, untyped clients.
 # Modules should have at most 350 lines. The limit is the longest module of today, and goes down with it.
-LIMITS = {"longest_module": 442, "most_arguments": 16, "any_clients": 0}
+LIMITS = {"longest_module": 350, "most_arguments": 16, "any_clients": 0}
 UNITS = {"longest_module": "lines", "most_arguments": "arguments", "any_clients": "places"}
 
 

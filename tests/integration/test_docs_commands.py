@@ -16,7 +16,7 @@ import pytest
 
 from storeside.sql.migrate import migrate
 from storeside.stack import airflow
-from storeside.stack.cli import clients_environment
+from storeside.stack.clients import clients_environment
 from storeside.stack.settings import CHECKOUT, SOURCES, Stack
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Any
 
 from storeside.stack import airflow, authn, clickhouse, hsds, ports, s3
 from storeside.stack.clickhouse_server import NOT_CONFINED
-from storeside.stack.clickhouse_users import USER
+from storeside.stack.clients import clients_environment
 from storeside.stack.component import Component
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct
-from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError, default_folder
+from storeside.stack.settings import CHECKOUT, SOURCES, Stack, StackError, default_folder
 from storeside.stack.supervisor import Supervisor
 from storeside.stack.tables import print_components, print_table
 from storeside.transformers import landlock
@@ -219,23 +219,6 @@ def _env(options: argparse.Namespace) -> int:
     for name, value in {**airflow.environment(stack), **clients_environment(stack), **direct(os.environ)}.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
-
-
-def clients_environment(stack: Stack) -> dict[str, str]:
-    """Return the variables, secrets included, by which clients and `python -m storeside.transfer` find this stack."""
-    access_key, secret_key = s3.keys(stack)
-    return {
-        "CLICKHOUSE_HOST": HOST,
-        "CLICKHOUSE_PORT": str(stack.ports["clickhouse_http"]),
-        "CLICKHOUSE_USER": USER,
-        "CLICKHOUSE_PASSWORD": stack.secrets["clickhouse"],
-        "AWS_ENDPOINT_URL": stack.url("s3"),
-        "AWS_ACCESS_KEY_ID": access_key,
-        "AWS_SECRET_ACCESS_KEY": secret_key,
-        "AWS_DEFAULT_REGION": s3.REGION,
-        "AIS_ENDPOINT": stack.url("ais_proxy"),
-        **({"AIS_AUTHN_TOKEN": authn.current_token(stack)} if stack.secure else {}),
-    }
 
 
 def _components(stack: Stack, part: str) -> list[Component]:
