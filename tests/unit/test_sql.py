@@ -20,6 +20,7 @@ from storeside.events.load import Drained
 from storeside.ledger.objects import Ledger, Scope
 from storeside.quality.suites import MANIFEST_COLUMNS
 from storeside.speech.manifest import FACTS, facts_naming
+from storeside.speech.recordings import _WANTED
 from storeside.sql.migrate import migrations
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.errors import TransferInputError
@@ -33,10 +34,6 @@ OURS = [name for name in NAMES if not name.startswith("pages_")]  # test_pages_q
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
 PARAMETERS: dict[str, Any] = {
     **SCOPE.parameters,
-    "numbers": [0, 1],
-    "keys": ["a'b.flac", "c\\d.flac"],
-    "etags": ["x", "y"],
-    "times": [1.5, 2.5],
     "retry_failed": False,
     "trusts_failures": True,
     "keeps_result": True,
@@ -114,6 +111,8 @@ def loaded_engine() -> Iterator[Engine]:
         "CREATE TABLE storeside_staging.invalid_1 (object String, reason String) ENGINE = MergeTree ORDER BY object"
     )
     engine.run("CREATE TABLE storeside_staging.speech_1 AS storeside.speech")
+    engine.run(f"CREATE TABLE wanted ({', '.join(_WANTED)}) ENGINE = Memory")  # events_done gets it with the query
+    engine.run("INSERT INTO wanted VALUES (0, 'a', 'x', 1.5), (1, 'b', 'y', 2.5)")
     yield engine
     engine.session.close()
 
