@@ -35,10 +35,6 @@ OURS = [name for name in NAMES if not name.startswith("pages_")]  # test_pages_q
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
 PARAMETERS: dict[str, Any] = {
     **SCOPE.parameters,
-    "numbers": [0, 1],
-    "keys": ["a'b.flac", "c\\d.flac"],
-    "etags": ["x", "y"],
-    "times": [1.5, 2.5],
     "retry_failed": False,
     "trusts_failures": True,
     "keeps_result": True,
@@ -117,7 +113,8 @@ def loaded_engine() -> Iterator[Engine]:
         "CREATE TABLE storeside_staging.invalid_1 (object String, reason String) ENGINE = MergeTree ORDER BY object"
     )
     engine.run("CREATE TABLE storeside_staging.speech_1 AS speech.manifest")
-    engine.run(f"CREATE TABLE wanted ({', '.join(WANTED)}) ENGINE = Memory")  # an external table
+    engine.run(f"CREATE TABLE wanted ({', '.join(WANTED)}) ENGINE = Memory")  # an external table of `events_done`
+    engine.run("INSERT INTO wanted VALUES (0, 'a', 'x', 1.5), (1, 'b', 'y', 2.5)")
     yield engine
     engine.session.close()
 
