@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import uuid
 from collections import Counter
 from typing import Any
@@ -103,7 +104,10 @@ def test_a_time_of_a_day_or_more_is_refused(loading: Loading, loader: str, kind:
         loading.put({f"{name}.parquet": column(pa.array([0, value, None], storage).view(kind), kind)})
     loading.load(loader=loader)
     assert set(loading.reasons()) == {"day.parquet", "days.parquet", "before.parquet"}
-    assert set(loading.reasons().values()) == {"column 'c' has a time that is not within a day"}
+    told = re.compile(
+        r"column 'c'( has a time that is not within a day|: time.* is not within the acceptable range .*)"
+    )
+    assert all(map(told.fullmatch, loading.reasons().values()))
     assert [row[0] for row in loading.rows("toString(c)", "c NULLS LAST")] == [
         "00:00:00." + "0" * digits, "23:59:59." + "9" * digits, None,
     ]  # fmt: skip

@@ -117,6 +117,21 @@ def test_a_size_of_byte_arrays_belongs_to_byte_arrays() -> None:
         Footer(last_bytes(stored(with_footer(whole, footer)))).check()
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_column_of_nulls_alone_has_no_values(nested: bool) -> None:
+    """pyarrow reads NULLs, ClickHouse the values."""
+    out = io.BytesIO()
+    pq.write_table(pa.table({"x": pa.array([[1], [None]] if nested else [1, None])}), out)
+    _, footer = footer_of(out.getvalue())
+    footer[2][1][1][-1][10] = (STRUCT, {11: (STRUCT, {})})
+    with pytest.raises(LoadObjectError, match="column 'x.*' has values, and the type of none: write it again"):
+        Footer(last_bytes(stored(with_footer(out.getvalue(), footer)))).check()
+    pq.write_table(
+        pa.table({"x": pa.array([[None]] if nested else [None], pa.list_(pa.null()) if nested else None)}), out
+    )
+    Footer(last_bytes(stored(out.getvalue()))).check()
+
+
 def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
     whole = typed()
     _, footer = footer_of(whole)
@@ -134,5 +149,5 @@ def test_rows_that_are_no_values_of_their_type_are_refused() -> None:
     _, footer = footer_of(out.getvalue())
     footer[2][1][1][1].update({6: (I32, 0), 10: (STRUCT, {1: (STRUCT, {})})})
     _, batches = row_groups(stored(with_footer(out.getvalue(), footer)))
-    with pytest.raises(LoadObjectError, match="Invalid UTF8"):
+    with pytest.raises(LoadObjectError, match="^column 's': Invalid UTF8"):
         list(batches)

@@ -134,6 +134,10 @@ def _check_chunk(chunk: Struct, rows: int, leaf: Leaf) -> None:
         raise _contradiction(leaf, "begins or ends before the object does")
     if kind != leaf.type:
         raise _contradiction(leaf, f"has physical type {leaf.type}, and {kind} in a row group")
+    statistics = _field(chunk, 12)
+    has_bounds = isinstance(statistics, dict) and any(n in statistics for n in (1, 2, 5, 6))
+    if leaf.has_only_nulls and (has_bounds or any((_histogram(chunk) or [0])[-1:])):
+        raise _contradiction(leaf, "has values, and the type of none")
     sizes = _field(chunk, 16)
     if not isinstance(sizes, dict):
         return

@@ -16,18 +16,22 @@ from storeside.transfer.thrift import Struct
 # A physical type.
 BYTE_ARRAY = 6
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
-_DECIMAL = 5
+_DECIMAL, _UNKNOWN = 5, 11
 _DEEPEST = 200
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A column: its path, its physical type, and its maximum definition and repetition levels."""
+    """A column: its path, its physical type, and its maximum definition and repetition levels.
+
+    `has_only_nulls` is declared by its logical type.
+    """
 
     path: tuple[str, ...]
     type: int
     definition: int
     repetition: int
+    has_only_nulls: bool
 
     @property
     def name(self) -> str:
@@ -61,7 +65,8 @@ def _leaves(rest: Iterator[Struct], path: tuple[str, ...], definition: int, repe
     repetition += kind == _REPEATED
     children = element[5][1] if 5 in element else 0
     if not children:
-        yield Leaf(path, element[1][1], definition, repetition)
+        has_only_nulls = 10 in element and _UNKNOWN in element[10][1]
+        yield Leaf(path, element[1][1], definition, repetition, has_only_nulls)
     for _ in range(children):
         yield from _leaves(rest, path, definition, repetition)
 

@@ -138,7 +138,9 @@ def batches_of(reader: Any) -> Iterator[Any]:
     """
     with faults():
         for batch in reader:
-            batch.validate(full=True)
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                with faults(f"column {name!r}: "):
+                    array.validate(full=True)
             yield batch
 
 
