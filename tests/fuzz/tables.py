@@ -68,7 +68,7 @@ def read_parquet(content: bytes, _: random.Random) -> None:
     """Read columns and rows as a push does."""
     held = Held("a.parquet", content)
     with contextlib.suppress(LoadObjectError):
-        objects.facts(held)
+        objects.ParquetObject(held).facts()
         schema, batches = objects.row_groups(held)
         for n, _piece in enumerate(push._arrow_stream(schema, batches)):
             if n == 100:

@@ -21,7 +21,7 @@ from tests.transfers import parquet
 def test_the_fuzzing_begins_with_good_inputs() -> None:
     found = tables.corpora()
     for content in found[tables.read_parquet]:
-        assert objects.facts(Held("a.parquet", content)).rows in (40, 1)
+        assert objects.ParquetObject(Held("a.parquet", content)).facts().rows in (40, 1)
     assert sum(len(parse(content.decode())) for content in found[tables.read_event][:4]) == 6
     assert all(
         Held("a.snappy", content).sample(100).startswith(b'{"n": 0') for content in found[tables.read_text][:9]

@@ -124,7 +124,7 @@ def test_a_column_of_nulls_alone_has_no_values(nested: bool) -> None:
     pq.write_table(pa.table({"x": pa.array([[1], [None]] if nested else [1, None])}), out)
     _, footer = footer_of(out.getvalue())
     footer[2][1][1][-1][10] = (STRUCT, {11: (STRUCT, {})})
-    with pytest.raises(LoadObjectError, match="column 'x.*' has values, and the type of none: write it again"):
+    with pytest.raises(LoadObjectError, match=r"column 'x.*' has values, and the type of none: write it again"):
         Footer(last_bytes(stored(with_footer(out.getvalue(), footer)))).check()
     pq.write_table(
         pa.table({"x": pa.array([[None]] if nested else [None], pa.list_(pa.null()) if nested else None)}), out
@@ -149,5 +149,5 @@ def test_rows_that_are_no_values_of_their_type_are_refused() -> None:
     _, footer = footer_of(out.getvalue())
     footer[2][1][1][1].update({6: (I32, 0), 10: (STRUCT, {1: (STRUCT, {})})})
     _, batches = row_groups(stored(with_footer(out.getvalue(), footer)))
-    with pytest.raises(LoadObjectError, match="^column 's': Invalid UTF8"):
+    with pytest.raises(LoadObjectError, match=r"^column 's': Invalid UTF8"):
         list(batches)
