@@ -42,22 +42,22 @@ class Leaf:
 def leaves(elements: Sequence[Struct]) -> list[Leaf]:
     """Return the columns of a flattened schema, which begins with its root.
 
-    Raises LoadObjectError for contradictions; LookupError, TypeError or AttributeError for a schema that is none.
+    Raises LoadObjectError for contradictions; LookupError, TypeError or AttributeError for fields of other types.
     """
     rest = iter(elements)
     root = next(rest)
     found = [leaf for _ in range(root[5][1]) for leaf in _leaves(rest, (), 0, 0)]
     if next(rest, None) is not None:
-        raise LookupError("its schema has more elements than columns")
+        raise LoadObjectError("the schema in its footer has more elements than columns")
     return found
 
 
 def _leaves(rest: Iterator[Struct], path: tuple[str, ...], definition: int, repetition: int) -> Iterator[Leaf]:
     element = next(rest, None)
     if element is None:
-        raise LookupError("its schema is cut off")
+        raise LoadObjectError("the schema in its footer is cut off")
     if len(path) > _DEEPEST:
-        raise LookupError("its schema is nested too deeply")
+        raise LoadObjectError("the schema in its footer is nested too deeply")
     path = (*path, element[4][1].decode("utf-8", "replace"))
     _check(element, ".".join(path))
     kind = element[3][1]
