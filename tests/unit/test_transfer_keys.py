@@ -89,7 +89,10 @@ def test_an_expression_survives_a_deferral_and_no_template_becomes_one() -> None
     request = Request(Source("trips"), "d.t", table_options=options)
     assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
     task = S3ToClickHouseOperator(
-        task_id="load", bucket="trips", table="d.t", table_options=replace(options, partition_by=Expression("{{ key }}"))
+        task_id="load",
+        bucket="trips",
+        table="d.t",
+        table_options=replace(options, partition_by=Expression("{{ key }}")),
     )
     task.render_template_fields({"key": "file('x')"})  # type: ignore[arg-type]
     assert task.table_options.partition_by == Expression("{{ key }}")
