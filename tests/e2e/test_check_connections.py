@@ -8,15 +8,22 @@ import pytest
 
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import Stack
+from tests.support import until
 
 pytestmark = pytest.mark.timeout(240)
 
 DAG = "check_connections"
 
 
-def test_worker_and_triggerer_find_the_stack_well(airflow: Stack) -> None:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+@pytest.fixture(scope="module")
+def api(airflow: Stack) -> AirflowApi:
+    found = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
+    until(lambda: any(dag["dag_id"] == DAG for dag in found.get("dags")["dags"]), 90, "DAG")
+    found.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    return found
+
+
+def test_worker_and_triggerer_find_the_stack_well(airflow: Stack, api: AirflowApi) -> None:
     run = api.trigger(DAG)
     assert api.wait(DAG, run, 120)["state"] == "success"
     for task in ("worker", "triggerer"):
@@ -26,10 +33,8 @@ def test_worker_and_triggerer_find_the_stack_well(airflow: Stack) -> None:
         assert not any(secret in log for secret in airflow.secrets.values())
 
 
-def test_requests_of_users_do_not_wait_for_those_of_tasks(airflow: Stack) -> None:
+def test_requests_of_users_do_not_wait_for_those_of_tasks(api: AirflowApi) -> None:
     """A single API server for both would hang until SQLite gives up, after 25 s."""
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     runs = [api.trigger(DAG) for _ in range(2)]
     slowest, count = 0.0, 0
     while api.run(DAG, runs[-1])["state"] not in FINAL:

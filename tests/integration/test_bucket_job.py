@@ -439,7 +439,7 @@ def test_hostile_and_colliding_names(
 def aistore_folders(stack: Stack) -> set[str]:
     from storeside.stack import aistore
 
-    return {"proxy", "data", *(f"target-{n}" for n in range(stack.targets))} | {
+    return {"proxy", "data", "join", *(f"target-{n}" for n in range(stack.targets))} | {
         p.name for p in aistore.folder(stack).iterdir() if p.name.startswith("no-aws")
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -41,7 +42,8 @@ class Seen:
 def packages() -> Path:
     """Return a folder with the Airflow image's packages for observability that this environment lacks."""
     folder = default_folder() / "cache" / "observability"
-    pinned = IMAGE.read_text().partition("# Observability")[2].splitlines()[1:]
+    lines = IMAGE.read_text().partition("# Observability")[2].splitlines()[1:]
+    pinned = list(itertools.takewhile(lambda line: line and not line.startswith("#"), lines))
     stamp = folder / "pinned.txt"
     if not stamp.exists() or stamp.read_text().splitlines() != pinned:
         shutil.rmtree(folder, ignore_errors=True)

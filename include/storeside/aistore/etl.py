@@ -83,10 +83,9 @@ def _of_the_cluster(client: Client, spec: EtlSpec) -> list[dict[str, str]]:
     networks = [net for node in nodes for net in (node.public_net, node.intra_control_net, node.intra_data_net)]
     urls = [urlsplit(net.direct_url) for net in networks if net.direct_url]
     addresses = sorted({f"{url.hostname}:{url.port}" for url in urls})
-    return [
-        {"name": "AIS_NODES", "value": ",".join(addresses)},
-        {"name": "TRANSFORM_VARIABLES", "value": ",".join([*spec.environment, *spec.tuning])},
-    ]
+    found = {"AIS_NODES": ",".join(addresses), "TRANSFORM_VARIABLES": ",".join([*spec.environment, *spec.tuning])}
+    # AIStore leaves out an empty value when it describes an ETL, and then its SDK cannot read the description.
+    return [{"name": name, "value": value} for name, value in found.items() if value]
 
 
 def _lock(name: str) -> str:
