@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,9 @@ def rights(monkeypatch: pytest.MonkeyPatch, clickhouse: Any, sqs_client: Any) ->
     monkeypatch.setattr(access, "Team", SimpleNamespace(get_all_team_names=set))
     monkeypatch.setattr("storeside.plugins.pages.access.DagModel.get_team_name", lambda _: None)
     monkeypatch.setattr(access, "clickhouse", lambda: clickhouse)
+    nothing = SimpleNamespace(all=list)  # in Airflow's database, which these tests do not need
+    found_nothing = SimpleNamespace(execute=lambda _: nothing)
+    monkeypatch.setattr("storeside.plugins.pages.tasks.create_session", lambda: nullcontext(found_nothing))
     monkeypatch.setattr("storeside.plugins.pages.queues.sqs", lambda: sqs_client)
     monkeypatch.setitem(app.dependency_overrides, get_user, lambda: SimpleNamespace(get_id=lambda: "ada"))
     return found

@@ -277,14 +277,14 @@ def test_a_failure_does_not_take_the_place_of_a_load_of_another_run(loading: Loa
 def test_a_listing_that_arrives_twice_is_refused(loading: Loading) -> None:
     loading.put({"0.csv": csv(0)})
     transfer = loading.transfer("", format="csv", loader="pull")
-    insert = transfer.client.insert
+    insert = transfer.loads.client.insert
 
     def twice(table: str, *args: Any, **kwargs: Any) -> Any:
         if table == "load_listings":
             insert(table, *args, **kwargs)
         return insert(table, *args, **kwargs)
 
-    transfer.client.insert = twice
+    transfer.loads.client.insert = twice
     with pytest.raises(TransferTransientError, match="of a listing of 1 objects 2 arrived"):
         transfer.prepare()
 
