@@ -85,7 +85,7 @@ CMD ["airflow", "version"]
 
 FROM base AS transformer-code
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ffmpeg libavcodec59 libavformat59 libavutil57 libswresample4 \
+    && apt-get install --yes --no-install-recommends ffmpeg libavcodec59 libavformat59 libavutil57 libseccomp2 libswresample4 \
     && rm -rf /var/lib/apt/lists/*
 COPY include/storeside/__init__.py /opt/storeside/include/storeside/__init__.py
 COPY include/storeside/transformers /opt/storeside/include/storeside/transformers
