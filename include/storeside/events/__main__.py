@@ -21,12 +21,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Drain a queue once; return 1 if messages became dead letters and 2 if the load could not run."""
     parser = transfer_arguments("storeside.events", __doc__ or "")
     parser.add_argument("--queue", required=True, help="name or URL; it needs a dead-letter queue")
-    parser.add_argument("--messages", type=int, default=100_000, help="so many at most; default: %(default)s")
-    parser.add_argument("--bytes", type=int, default=0, help="of new objects, about so many at most; 0: no limit")
-    parser.add_argument("--seconds", type=float, default=600.0, help="receive for so long; default: %(default)s")
-    parser.add_argument("--idle-seconds", type=float, default=0.0, help="wait so long for messages")
-    parser.add_argument("--batch-messages", type=int, default=2500, help="held at once; default: %(default)s")
-    parser.add_argument("--lease-seconds", type=int, default=120, help="when killed; default: %(default)s")
+    parser.add_argument(
+        "--messages", type=int, default=100_000, help="maximum number of messages; default: %(default)s"
+    )
+    parser.add_argument("--bytes", type=int, default=0, help="approximate maximum bytes of new objects; 0: no limit")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="seconds to receive messages; default: %(default)s"
+    )
+    parser.add_argument("--idle-seconds", type=float, default=0.0, help="seconds to wait for messages")
+    parser.add_argument(
+        "--batch-messages", type=int, default=2500, help="messages held at once; default: %(default)s"
+    )
+    parser.add_argument(
+        "--lease-seconds",
+        type=int,
+        default=120,
+        help="seconds until messages of a killed run return; default: %(default)s",
+    )
     given = parser.parse_args(arguments)
     return exit_code(lambda: _drain(given))
 

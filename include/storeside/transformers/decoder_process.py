@@ -113,7 +113,7 @@ class DecoderProcess:
         return head, data
 
     def _limit_cpu(self, seconds: float) -> None:
-        """Let the decoder use so many seconds more; the kernel ends it when it uses more."""
+        """Allow the decoder this number of further CPU seconds; the kernel ends it when it exceeds them."""
         if not self._limits_cpu:
             return
         try:
