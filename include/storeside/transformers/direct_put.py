@@ -9,11 +9,12 @@ from aistore.sdk.const import HEADER_DIRECT_PUT_LENGTH, HEADER_NODE_URL
 from aistore.sdk.errors import InvalidPipelineError
 from aistore.sdk.etl.webserver.utils import compose_etl_direct_put_url, parse_etl_pipeline
 
-from .http_client import DeliveryError, HttpClient, address_of, nodes_of
+from .http_client import DeliveryError, HttpClient, address_of, nodes_of, reason
 from .job import Job
 from .settings import Settings
 from .transformer import Data
 
+_DIRECT_PUT_LENGTH = HEADER_DIRECT_PUT_LENGTH.lower()
 # Our own servers' statuses for an object that fails again if it is tried again.
 _FINAL = 422
 
@@ -41,10 +42,10 @@ class DirectPut:
         url = compose_etl_direct_put_url(url, self._target_url, path, job.arguments)
         answer = self._client.request("PUT", url, data, {HEADER_NODE_URL: rest} if rest else None)
         if answer.status == 204:
-            return int(answer.headers.get(HEADER_DIRECT_PUT_LENGTH) or 0)
+            return int(answer.headers.get(_DIRECT_PUT_LENGTH) or 0)
         if answer.status == 200:
             return answer.body or len(data)
-        raise DeliveryError(f"direct put: {answer.reason}", final=answer.status == _FINAL)
+        raise DeliveryError(f"direct put: {reason(answer)}", final=answer.status == _FINAL)
 
     def _require_node(self, url: str) -> None:
         """Raise DeliveryError for an address that would get the ETL's secret and is not one of AIStore's nodes."""

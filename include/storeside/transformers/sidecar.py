@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from .http_client import DeliveryError, HttpClient
+from .http_client import DeliveryError, HttpClient, reason
 
 _AISTORE = "/v1/objects/"
 
@@ -39,4 +39,4 @@ class Sidecars:
             return
         answer = self._client.request("PUT", self._parts._replace(path=path).geturl(), content, self._headers)
         if answer.status not in (200, 201, 204):
-            raise DeliveryError(f"sidecar: {answer.reason}")
+            raise DeliveryError(f"sidecar: {reason(answer)}")

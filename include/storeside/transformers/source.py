@@ -10,7 +10,7 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from . import decoder, wire
-from .http_client import DeliveryError, HttpClient
+from .http_client import DeliveryError, HttpClient, reason
 from .job import Job, place_of
 from .settings import Settings
 from .transformer import Data
@@ -113,7 +113,7 @@ class Sources:
         url = f"{self._settings.target_url}/{quote(os.fsencode(job.uname), safe='@')}{query}"
         answer = self._client.request("GET", url)
         if answer.status != 200:
-            raise DeliveryError(f"the target does not hand out the object: {answer.reason}")
+            raise DeliveryError(f"the target does not hand out the object: {reason(answer)}")
         return answer.body
 
 
