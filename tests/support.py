@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -34,8 +35,11 @@ storeside/transformer-* python -c 'import os; os.kill(os.getpid(), 9)'
 aistorage/runtime_python ETL_CLASS_PAYLOAD=
 """
 
-# AIStore's and the pod runner's polling intervals depend on it: a short one starts an ETL sooner.
-INIT_SECONDS = 30
+# The image of the tests' ETLs; on a user's Kubernetes it comes from another registry.
+IMAGE = os.environ.get("STORESIDE_TEST_IMAGE", TRANSFORMER_IMAGE)
+# AIStore's and the pod runner's polling intervals depend on it: a short one starts an ETL sooner. On Kubernetes it
+# includes the pull of the image.
+INIT_SECONDS = int(os.environ.get("STORESIDE_TEST_INIT_SECONDS", "30"))
 
 
 def allow(folder: Path) -> None:
@@ -54,7 +58,7 @@ def transcode_spec(audio: AudioFormat | None = None, communication: str = "ws") 
     """Return the ETL of the DAG's `transcode` task."""
     return EtlSpec(
         "test-transcode",
-        TRANSFORMER_IMAGE,
+        IMAGE,
         transformer_command("audio_transcode"),
         (audio or AudioFormat()).environment(),
         tuning={"NUM_WORKERS": "1"},
@@ -67,12 +71,12 @@ def small_spec(transform: str, **options: Any) -> EtlSpec:
     """Return an ETL of one of the transformers of `tests.transformers`."""
     command = transformer_command(f"tests.transformers:{transform}")
     options = {"tuning": {"NUM_WORKERS": "1"}, "init_timeout": INIT_SECONDS, **options}
-    return EtlSpec(f"test-{transform}", TRANSFORMER_IMAGE, command, **options)
+    return EtlSpec(f"test-{transform}", IMAGE, command, **options)
 
 
 def probe_spec() -> EtlSpec:
     """Return the ETL of the DAG's `probe` task."""
-    return EtlSpec("test-probe", TRANSFORMER_IMAGE, transformer_command("audio_probe"), init_timeout=INIT_SECONDS)
+    return EtlSpec("test-probe", IMAGE, transformer_command("audio_probe"), init_timeout=INIT_SECONDS)
 
 
 def shared_etls() -> set[str]:

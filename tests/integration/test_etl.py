@@ -24,7 +24,6 @@ from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
-from storeside.stack.podrunner.component import NAMESPACE, kube_config
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.inspection import Inspection
@@ -110,20 +109,18 @@ def test_nothing_is_stopped_while_a_transform_runs(
     ],
 )
 def test_a_pod_that_does_not_start_says_why(
-    stack: Stack, aistore: Any, change: dict[str, Any], words: tuple[str, ...]
+    pod_watch: PodWatch, aistore: Any, change: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    pods = PodWatch(str(kube_config(stack)), NAMESPACE, interval=0.2)
     with pytest.raises(AIStoreError) as caught:
-        etls.ensure(aistore, replace(spec("upper"), **change), pods)
+        etls.ensure(aistore, replace(spec("upper"), **change), pod_watch)
     assert not [word for word in words if word not in str(caught.value)], caught.value
     assert type(caught.value) is AIStoreInputError  # no retry helps
 
 
-def test_a_pod_that_was_killed_may_start_later(stack: Stack, aistore: Any) -> None:
-    pods = PodWatch(str(kube_config(stack)), NAMESPACE, interval=0.2)
+def test_a_pod_that_was_killed_may_start_later(pod_watch: PodWatch, aistore: Any) -> None:
     killed = ("python", "-c", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(AIStoreTransientError, match=r"exit code 137|exitCode: 137"):
-        etls.ensure(aistore, replace(spec("upper"), command=killed), pods)
+        etls.ensure(aistore, replace(spec("upper"), command=killed), pod_watch)
 
 
 class Shout(FastAPIServer):
@@ -212,6 +209,7 @@ def test_the_first_failure_ends_the_job_when_asked_to(
     assert (found.done + again.done, again.failed) == (6, 41), again
 
 
+@pytest.mark.usefixtures("embedded_only")
 def test_latest_and_sync_follow_a_remote_bucket(aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive) -> None:
     source = Bucket("s3", unique("in"))
     s3_client.create_bucket(Bucket=source.name)
@@ -297,11 +295,11 @@ def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> No
 
 
 def test_a_dead_worker_costs_its_object_a_retry_and_no_other_anything(
-    aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, pod_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storeside.transform.bucket_job.RETRY_DELAY", 0.5)
     put(aistore, source, {"dies/once.txt": b"x", "dies/always.txt": b"x"})
-    deadly = spec("deadly", environment={"MARKS": str(tmp_path)})
+    deadly = spec("deadly", environment={"MARKS": pod_folder})
     run = job(aistore, clickhouse, source, deadly)
     began = time.monotonic()
     found = drive(run)
@@ -324,6 +322,7 @@ def test_a_destination_that_may_not_be_written_to_is_said(aistore: Any, clickhou
         run.submit(run.begin())
 
 
+@pytest.mark.usefixtures("embedded_only")
 def test_a_full_cluster_is_said(stack: Stack, aistore: Any, clickhouse: Any, source: Bucket) -> None:
     disk = shutil.disk_usage(stack.state)
     if disk.used / disk.total < 0.03:

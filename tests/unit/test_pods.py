@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kubernetes import client as kube
 
-from storeside.aistore.pods import PodWatch, is_final
+from storeside.aistore.pods import PodWatch, is_final, stated
 from storeside.stack.settings import CHECKOUT
 
 
@@ -61,7 +61,11 @@ def watch(api: Any) -> PodWatch:
             True,
         ),
         (pod(state=waiting("ErrImagePull")), "pod my-etl-t1: ErrImagePull: repo/image:1", True),
-        (pod(state=ended("OOMKilled", 137, "last line")), "pod my-etl-t1: OOMKilled, exit code 137: last line", True),
+        (
+            pod(state=ended("OOMKilled", 137, "last line")),
+            "pod my-etl-t1: OOMKilled, exit code 137 (raise the memory limit in the ETL's resources): last line",
+            True,
+        ),
         (pod(state=ended("Error", 1)), "pod my-etl-t1: Error, exit code 1: Traceback KeyError: 'x'", True),
         (pod(state=ended("Error", 143, "Terminated")), "pod my-etl-t1: Error, exit code 143: Terminated", False),
         (
@@ -96,6 +100,23 @@ def test_what_aistore_says_of_a_pod(reason: str, code: int, final: bool) -> None
     state = f"container: my-etl, state: Terminated, reason: {reason}, message: a,\nb, exitCode: {code}"
     assert is_final(f'[t[t1],pod="my-etl-t1",service="my-etl-t1",pod_status="{state}"] context canceled') == final
     assert not is_final('[t[t1],pod="my-etl-t1",pod_status="container: my-etl, state: Waiting"] timed out')
+
+
+def test_a_pod_that_is_gone_before_it_is_seen_has_the_reason_that_aistore_saw() -> None:
+    state = "container: my-etl, state: Terminated, reason: {}, message: {}, exitCode: {}"
+    text = '[t[t1],pod="my-etl-t1",service="my-etl-t1",pod_status="' + state + '"] context canceled'
+    remedy = "raise the memory limit in the ETL's resources"
+    assert stated(text.format("OOMKilled", "", 137)) == f"pod my-etl-t1: OOMKilled, exit code 137 ({remedy})"
+    assert stated(text.format("Error", "one,\ntwo", 3)) == "pod my-etl-t1: Error, exit code 3: one, two"
+    assert stated("deadline exceeded") == ""
+
+
+def test_a_pod_that_is_not_ready_says_what_it_has_logged() -> None:
+    running = kube.V1ContainerState(running=kube.V1ContainerStateRunning())
+    with watch(Api(pod(state=running))).watching("my-etl") as watched:
+        time.sleep(0.1)
+    assert watched.reason == ""
+    assert watched.why("timed out") == "pod my-etl-t1 runs but is not ready (Traceback KeyError: 'x'): timed out"
 
 
 def test_a_kubernetes_that_does_not_answer_changes_nothing() -> None:

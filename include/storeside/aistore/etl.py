@@ -71,7 +71,7 @@ def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, b
             client.cluster().client.request("put", path="etl", timeout=spec.init_timeout + 30, json=message)
     except AISError as e:
         discard(client, spec.name)  # a failed init leaves an entry that blocks the next init
-        return watched.reason or said(e), watched.is_final or is_final(said(e))
+        return watched.why(said(e)), watched.is_final or is_final(said(e))
     log.info("ETL %s runs after %.1f s", spec.name, time.monotonic() - started)
     return None
 

@@ -29,21 +29,51 @@ _FINAL = frozenset(
 # Exit codes above this come from signals, which do not predict the next attempt.
 _SIGNALS = 128
 # AIStore's message about a pod that has ended (ext/etl/pod_watcher.go).
-_ENDED = re.compile(r"state: Terminated, reason: (?P<reason>\w*),.*exitCode: (?P<code>\d+)", re.DOTALL)
+_ENDED = re.compile(
+    r"state: Terminated, reason: (?P<reason>\w*), message: (?P<message>.*), exitCode: (?P<code>\d+)", re.DOTALL
+)
+_POD = re.compile(r'pod="([^"]+)"')
 
 
 @dataclass
 class Watched:
-    """Observations of an ETL's pods: why one does not start, and whether a retry is useless."""
+    """Observations of an ETL's pods: why one does not start, and whether a retry is useless.
+
+    `waiting` is a pod that runs without being ready, with the end of its log.
+    """
 
     reason: str = ""
     is_final: bool = False
+    waiting: str = ""
+
+    def why(self, aistore_says: str) -> str:
+        """Return the best reason why an ETL does not start, given AIStore's own error."""
+        if self.reason or stated(aistore_says):
+            return self.reason or stated(aistore_says)
+        return f"{self.waiting}: {aistore_says}" if self.waiting else aistore_says
 
 
 def is_final(aistore_says: str) -> bool:
     """Tell from AIStore's own error whether a pod would end in the same way again."""
     ended = _ENDED.search(aistore_says)
     return ended is not None and _ends_so_again(ended["reason"], int(ended["code"]))
+
+
+def stated(aistore_says: str) -> str:
+    """Return in our words what AIStore's own error says of a pod that has ended; empty if it says nothing.
+
+    AIStore deletes a pod that has ended at once, often before it can be seen here.
+    """
+    ended, pod = _ENDED.search(aistore_says), _POD.search(aistore_says)
+    if not ended or not pod:
+        return ""
+    return _sentence(pod[1], ended["reason"], int(ended["code"]), ended["message"])
+
+
+def _sentence(pod: str, reason: str | None, exit_code: int, said: str) -> str:
+    remedy = " (raise the memory limit in the ETL's resources)" if reason == "OOMKilled" else ""
+    text = " ".join(said.split())[-1000:]
+    return f"pod {pod}: {reason or 'ended'}, exit code {exit_code}{remedy}" + (f": {text}" if text else "")
 
 
 def _ends_so_again(reason: str | None, exit_code: int) -> bool:
@@ -110,15 +140,17 @@ class PodWatch:
             if condition.type == "PodScheduled" and condition.status == "False":
                 watched.reason = f"pod {name} cannot be scheduled: {condition.message or condition.reason}"
         for status in pod.status.container_statuses or []:
+            if status.state and status.state.running and not status.ready:
+                log_text = " ".join(self._log(name).split())[-1000:]
+                watched.waiting = f"pod {name} runs but is not ready" + (f" ({log_text})" if log_text else "")
             for state in (status.state, status.last_state):
                 waiting, ended = (state.waiting, state.terminated) if state else (None, None)
                 if waiting and waiting.reason not in (None, "ContainerCreating", "PodInitializing"):
                     watched.reason = f"pod {name}: {waiting.reason}: {waiting.message or status.image}"
                     watched.is_final = waiting.reason in _FINAL
                 elif ended:
-                    why = f"{ended.reason or 'ended'}, exit code {ended.exit_code}"
                     said = ended.message or self._log(name)
-                    watched.reason = f"pod {name}: {why}: {' '.join(said.split())[-1000:]}"
+                    watched.reason = _sentence(name, ended.reason, ended.exit_code, said)
                     watched.is_final = _ends_so_again(ended.reason, ended.exit_code)
 
     def _log(self, pod: str) -> str:

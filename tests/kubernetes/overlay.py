@@ -1,0 +1,105 @@
+"""What the tests change of ``docs/kubernetes``: names, images, and sizes for two targets on one small node."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from storeside.stack.settings import CHECKOUT
+from tests.kubernetes.files import NODE
+from tests.kubernetes.images import INIT, TAG
+from tests.kubernetes.images import NODE as AISNODE
+
+DOCS = CHECKOUT / "docs" / "kubernetes"
+TARGETS = 2
+_SMALL = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "2Gi"}}
+_TEMPLATE = "/spec/template/spec"
+
+
+def write(folder: Path, namespace: str, images: str, own: Path | None) -> None:
+    """Write a kustomization of ``docs/kubernetes`` into `folder`; with `own`, for the node that the tests start."""
+    base = DOCS if own else DOCS / "aistore"
+    resources = [os.path.relpath(base, folder)]
+    if own:
+        (folder / "accounts.json").write_text(json.dumps(_accounts()))
+        resources.append("accounts.json")
+    else:
+        (folder / "accounts.json").write_text(json.dumps(_accounts(namespace)))
+        resources += ["accounts.json"]
+        rbac = (DOCS / "rbac.yaml").read_text().replace("namespace: airflow", f"namespace: {namespace}")
+        (folder / "rbac.yaml").write_text(rbac)
+        resources += ["rbac.yaml"]
+    names = {"aisnode": AISNODE, "ais-init": INIT}
+    kustomization: dict[str, Any] = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": resources,
+        "images": [
+            {"name": f"docker.io/aistorage/{name}", "newName": f"{images}/{image.partition(':')[0]}", "newTag": TAG}
+            for name, image in names.items()
+        ],
+        "patches": [
+            {
+                "target": {"kind": "StatefulSet", "name": f"ais-{role}"},
+                "patch": json.dumps(_changes(role, own is not None)),
+            }
+            for role in ("proxy", "target")
+        ],
+    }
+    if not own:
+        kustomization["namespace"] = namespace
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))
+
+
+def _changes(role: str, own: bool) -> list[dict[str, Any]]:
+    found = [{"op": "replace", "path": f"{_TEMPLATE}/containers/0/resources", "value": _SMALL}]
+    if role == "proxy":
+        found.append({"op": "replace", "path": f"{_TEMPLATE}/containers/0/args/3", "value": f"-ntargets={TARGETS}"})
+    else:
+        found.append({"op": "replace", "path": "/spec/replicas", "value": TARGETS})
+        found.append({"op": "remove", "path": f"{_TEMPLATE}/affinity"})
+    if not own:
+        found.append({"op": "remove", "path": f"{_TEMPLATE}/nodeSelector"})
+        for number in range(1 if role == "proxy" else 3):
+            claim = f"/spec/volumeClaimTemplates/{number}/spec"
+            found.append({"op": "remove", "path": f"{claim}/storageClassName"})
+            found.append({"op": "replace", "path": f"{claim}/resources/requests/storage", "value": "2Gi"})
+    return found
+
+
+def _accounts(namespace: str = "airflow") -> dict[str, Any]:
+    """Return the service accounts that Airflow's chart makes."""
+    return {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+            for name in ("airflow-worker", "airflow-triggerer")
+        ],
+    }
+
+
+def volumes(folder: Path) -> str:
+    """Make folders for the disks of a node of ours; return their PersistentVolumes, as ``storage.yaml`` says."""
+    items = []
+    for number in range(1 + 3 * TARGETS):
+        disk = folder / "disks" / str(number)
+        disk.mkdir(parents=True)
+        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}]}]
+        items.append(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": f"disk-{number}"},
+                "spec": {
+                    "storageClassName": "ais-local",
+                    "capacity": {"storage": "5Ti"},
+                    "accessModes": ["ReadWriteOnce"],
+                    "local": {"path": str(disk)},
+                    "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+                },
+            }
+        )
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
