@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from storeside.stack.settings import CHECKOUT
-from tests.kubernetes.files import NODE
+from tests.kubernetes.files import ADDRESS, NODE
 from tests.kubernetes.images import INIT, TAG
 from tests.kubernetes.images import NODE as AISNODE
 
 DOCS = CHECKOUT / "docs" / "kubernetes"
 TARGETS = 2
+# Who pods of ETLs see when a target connects to a port of the node of ours.
+NODE_ADDRESSES = (f"{ADDRESS}/32", "10.244.0.1/32")
 _SMALL = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "2Gi"}}
 _TEMPLATE = "/spec/template/spec"
 
@@ -22,15 +24,12 @@ def write(folder: Path, namespace: str, images: str, own: Path | None) -> None:
     """Write a kustomization of ``docs/kubernetes`` into `folder`; with `own`, for the node that the tests start."""
     base = DOCS if own else DOCS / "aistore"
     resources = [os.path.relpath(base, folder)]
-    if own:
-        (folder / "accounts.json").write_text(json.dumps(_accounts()))
-        resources.append("accounts.json")
-    else:
-        (folder / "accounts.json").write_text(json.dumps(_accounts(namespace)))
-        resources += ["accounts.json"]
+    (folder / "accounts.json").write_text(json.dumps(_accounts("airflow" if own else namespace)))
+    resources.append("accounts.json")
+    if not own:
         rbac = (DOCS / "rbac.yaml").read_text().replace("namespace: airflow", f"namespace: {namespace}")
         (folder / "rbac.yaml").write_text(rbac)
-        resources += ["rbac.yaml"]
+        resources.append("rbac.yaml")
     names = {"aisnode": AISNODE, "ais-init": INIT}
     kustomization: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -48,7 +47,14 @@ def write(folder: Path, namespace: str, images: str, own: Path | None) -> None:
             for role in ("proxy", "target")
         ],
     }
-    if not own:
+    if own:
+        nodes = [{"ipBlock": {"cidr": cidr}} for cidr in NODE_ADDRESSES]
+        change = [{"op": "replace", "path": "/spec/ingress/0/from/1", "value": nodes[0]}]
+        change += [{"op": "add", "path": "/spec/ingress/0/from/-", "value": node} for node in nodes[1:]]
+        kustomization["patches"].append(
+            {"target": {"kind": "NetworkPolicy", "name": "etl"}, "patch": json.dumps(change)}
+        )
+    else:
         kustomization["namespace"] = namespace
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))
 
@@ -69,7 +75,7 @@ def _changes(role: str, own: bool) -> list[dict[str, Any]]:
     return found
 
 
-def _accounts(namespace: str = "airflow") -> dict[str, Any]:
+def _accounts(namespace: str) -> dict[str, Any]:
     """Return the service accounts that Airflow's chart makes."""
     return {
         "apiVersion": "v1",

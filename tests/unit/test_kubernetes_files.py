@@ -24,6 +24,12 @@ OWN = {
     "RoleBinding": "V1RoleBinding",
     "Secret": "V1Secret",
     "NetworkPolicy": "V1NetworkPolicy",
+    "Namespace": "V1Namespace",
+    "StorageClass": "V1StorageClass",
+    "ServiceAccount": "V1ServiceAccount",
+    "ConfigMap": "V1ConfigMap",
+    "Service": "V1Service",
+    "StatefulSet": "V1StatefulSet",
 }
 
 
@@ -52,7 +58,13 @@ def unknown(value: Any, kind: str, path: str = "") -> Iterator[str]:
             yield from unknown(item, model.openapi_types[names[key]], f"{path}.{key}")
 
 
-@pytest.mark.parametrize("name", ["rbac.yaml", "networkpolicy.yaml", "secrets.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rbac.yaml", "networkpolicy.yaml", "secrets.yaml", "namespaces.yaml", "storage.yaml", "aistore/accounts.yaml",
+        "aistore/config.yaml", "aistore/services.yaml", "aistore/proxy.yaml", "aistore/target.yaml",
+    ],
+)  # fmt: skip
 def test_the_api_knows_every_key(name: str) -> None:
     found = documents(name)
     assert found
@@ -105,6 +117,34 @@ def test_the_store_is_as_the_connections_and_policies_say() -> None:
     policy = documents("networkpolicy.yaml")[0]
     open_ports = {port["port"] for rule in policy["spec"]["ingress"] for port in rule.get("ports", [])}
     assert open_ports == {spec["proxySpec"]["portPublic"], spec["targetSpec"]["portPublic"]}
+
+
+def test_aistore_without_its_operator_is_as_with_it() -> None:
+    spec = documents("aistore.yaml")[0]["spec"]
+    shared, proxy, target = (json.loads(next(iter(d["data"].values()))) for d in documents("aistore/config.yaml"))
+    assert shared["features"] == spec["configToUpdate"]["features"]
+    assert shared["backend"] == spec["configToUpdate"]["backend"]
+    images = {
+        image["name"]: f"{image['newName']}:{image['newTag']}"
+        for image in documents("aistore/kustomization.yaml")[0]["images"]
+    }
+    assert images == {"aisnode": spec["nodeImage"], "ais-init": spec["initImage"]}
+    for local, part in ((proxy, spec["proxySpec"]), (target, spec["targetSpec"])):
+        ports = {name: int(local["host_net"][name]) for name in ("port", "port_intra_control", "port_intra_data")}
+        assert ports == {
+            "port": part["portPublic"],
+            "port_intra_control": part["portIntraControl"],
+            "port_intra_data": part["portIntraData"],
+        }
+    (state,) = documents("aistore/target.yaml")
+    disks = {claim["metadata"]["name"]: claim["spec"] for claim in state["spec"]["volumeClaimTemplates"]}
+    (waiting,) = documents("storage.yaml")
+    assert waiting["volumeBindingMode"] == "WaitForFirstConsumer"
+    for mount in spec["targetSpec"]["mounts"]:
+        assert mount["storageClass"] == disks[mount["label"]]["storageClassName"] == waiting["metadata"]["name"]
+        assert target["fspaths"][mount["path"]] == mount["label"]
+    pod = state["spec"]["template"]["spec"]
+    assert "secret" not in json.dumps(pod["volumes"]).lower(), "pods of ETLs inherit the volumes of targets"
 
 
 def test_clickhouse_has_what_compose_gives_it() -> None:
