@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,8 @@ def provide(cache: Path, tell: Tell) -> Path:
     binaries = aistore(cache, tell)
     store.image(PAUSE, [store.layer("pause", [_PAUSE], _pause)], {"Entrypoint": ["/pause"], "User": "65535:65535"})
     for image, binary in ((NODE, "aisnode"), (INIT, "aisinit")):
-        layer = store.layer(
-            binary, [(binaries / binary).read_bytes()], lambda root, b=binary: _go(root, binaries / b)
-        )
+        path = binaries / binary
+        layer = store.layer(binary, [path.read_bytes()], partial(_go, binary=path))
         store.image(image, [layer], {"Entrypoint": [binary], "Env": ["PATH=/usr/bin", "HOME=/root"]})
     base = store.layer("transformer-base", _inputs("transformer"), lambda root: _packages(root, "transformer"))
     code = store.layer("transformer-code", [_tree(path) for path in _transformer_files()], _transformer_code)

@@ -20,7 +20,7 @@ class KubectlError(RuntimeError):
 
 @dataclass(frozen=True)
 class Kubectl:
-    """Runs ``kubectl``; `command` is the program with its first arguments."""
+    """Runs ``kubectl``; `command` is the program with its first arguments. No namespace: manifests name theirs."""
 
     command: Sequence[str]
     kubeconfig: Path
@@ -41,7 +41,8 @@ class Kubectl:
 
     @property
     def _start(self) -> list[str]:
-        return [*self.command, f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"]
+        namespace = [f"--namespace={self.namespace}"] if self.namespace else []
+        return [*self.command, f"--kubeconfig={self.kubeconfig}", *namespace]
 
     @contextmanager
     def forward(self, pod: str, port: int) -> Iterator[int]:

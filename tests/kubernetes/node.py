@@ -172,4 +172,5 @@ def _run(*command: str) -> None:
 
 
 if __name__ == "__main__":
-    Node(*(Path(part) for part in sys.argv[1:5]), sys.argv[5]).run()
+    given, binaries_folder, plugins_folder, images_folder = (Path(part) for part in sys.argv[1:5])
+    Node(given, binaries_folder, plugins_folder, images_folder, sys.argv[5]).run()

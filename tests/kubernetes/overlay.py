@@ -16,7 +16,8 @@ DOCS = CHECKOUT / "docs" / "kubernetes"
 TARGETS = 2
 # Who pods of ETLs see when a target connects to a port of the node of ours.
 NODE_ADDRESSES = (f"{ADDRESS}/32", "10.244.0.1/32")
-_SMALL = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "2Gi"}}
+# AIStore calls less than 8 GiB below its limit extreme memory pressure.
+_SMALL = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "12Gi"}}
 _TEMPLATE = "/spec/template/spec"
 
 
@@ -92,7 +93,7 @@ def volumes(folder: Path) -> str:
     items = []
     for number in range(1 + 3 * TARGETS):
         disk = folder / "disks" / str(number)
-        disk.mkdir(parents=True)
+        disk.mkdir(parents=True, exist_ok=True)
         terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}]}]
         items.append(
             {

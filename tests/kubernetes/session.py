@@ -93,6 +93,7 @@ def session() -> Iterator[Session]:
     Raises KubectlError if a part does not become ready.
     """
     kubectl = Kubectl(json.loads(os.environ[KUBECTL]), Path(os.environ[KUBECONFIG]), os.environ[NAMESPACE])
+    manifests = replace(kubectl, namespace="")  # they name their own
     own = os.environ.get(OWN)
     made = Session(kubectl, os.environ[IMAGES], Path(own) if own else None)
     folder = Path(tempfile.mkdtemp(prefix="kubernetes-", dir=default_folder()))
@@ -102,7 +103,7 @@ def session() -> Iterator[Session]:
         if made.own_folder:
             kubectl("label", "node", "--all", "storeside/role=storage", "--overwrite")
             kubectl("apply", "-f", "-", stdin=overlay.volumes(made.own_folder))
-        kubectl("apply", "-k", str(folder))
+        manifests("apply", "-k", str(folder))
         kubectl("apply", "-f", "-", stdin=_pod(made))
         _wait(kubectl)
         made.times["k8s.aistore_seconds"] = time.monotonic() - began
@@ -111,7 +112,7 @@ def session() -> Iterator[Session]:
     finally:
         kubectl("delete", "pod", FORWARDER, "--ignore-not-found", "--grace-period=1", check=False)
         if not made.own_folder:  # a node of ours ends with everything on it
-            kubectl("delete", "-k", str(folder), "--ignore-not-found", check=False)
+            manifests("delete", "-k", str(folder), "--ignore-not-found", check=False)
             kubectl("delete", "pvc", "-l", "app.kubernetes.io/name=ais", "--ignore-not-found", check=False)
         shutil.rmtree(folder, ignore_errors=True)
         for path in default_folder().glob(f"kubernetes-{os.getpid()}-*.conf"):
