@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,8 @@ from tests.kubernetes.images import TRANSFORMER
 from tests.kubernetes.kubectl import Kubectl, KubectlError
 
 READY_SECONDS = 300
-FORWARDER = "storeside-test-forwarder"
+# Several sessions on one cluster do not share it.
+FORWARDER = f"storeside-test-{uuid.uuid4().hex[:8]}"
 # Environment variables by which the runner tells its tests which cluster to use.
 KUBECONFIG, NAMESPACE, IMAGES, OWN, KUBECTL, STARTED = (
     f"STORESIDE_K8S_{name}" for name in ("KUBECONFIG", "NAMESPACE", "IMAGES", "OWN", "KUBECTL", "STARTED")

@@ -23,7 +23,7 @@ MEMORY = "x = bytearray(b'1') * (1 << 30); print(len(x))"
 @pytest.fixture
 def spec(cluster: Session) -> Iterator[EtlSpec]:
     """An ETL that starts; a test changes one part of it."""
-    made = EtlSpec(unique("fails"), cluster.transformer, communication="hpush", init_timeout=60)
+    made = EtlSpec(unique("fails"), cluster.transformer, communication="hpush", init_timeout=25)
     yield made
     left = [pod["metadata"]["name"] for pod in cluster.kubectl.json("get", "pods")["items"]]
     assert not [name for name in left if name.startswith(made.label)]
