@@ -18,7 +18,7 @@ from tests.kubernetes.files import ADDRESS, NODE
 
 READY_SECONDS = 120
 # The kubelet sets these for the whole machine. In the node's namespace it finds files with the expected values.
-_KERNEL = {
+KERNEL = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
     "kernel/panic": "10",
@@ -70,7 +70,7 @@ class Node:
         os.makedirs("/var/log/pods", exist_ok=True)
         _run("mount", "--make-rshared", "/")
         (self.folder / "kernel").mkdir()
-        for name, value in _KERNEL.items():
+        for name, value in KERNEL.items():
             covered = self.folder / "kernel" / name.replace("/", ".")
             covered.write_text(f"{value}\n")
             _run("mount", "--bind", str(covered), f"/proc/sys/{name}")
