@@ -114,11 +114,17 @@ def check_one(command: str) -> str:
     if words[:2] == ["docker", "compose"]:
         return check_compose(words[2:])
     if words[:2] == ["docker", "build"]:
-        return check_file("Dockerfile", f" AS {words[words.index('--target') + 1]}\n")
+        return check_build(words)
     if words[0].endswith("airflow") and words[1:3] in (["dags", "trigger"], ["dags", "unpause"]):
         defined = any(f'DAG("{words[3]}"' in page.read_text() for page in PAGES)  # by the reader
         return "" if defined else check_file(f"dags/{words[3]}.py", "DAG(")
     return "a command that this test does not know"
+
+
+def check_build(words: list[str]) -> str:
+    if "--file" in words:
+        return check_file(words[words.index("--file") + 1], "FROM ")
+    return check_file("Dockerfile", f" AS {words[words.index('--target') + 1]}\n")
 
 
 def check_file(name: str, text: str) -> str:
