@@ -90,6 +90,7 @@ def _own(end: ExitStack, steps: Steps) -> tuple[dict[str, str], list[str]]:
         session.NAMESPACE: "ais",
         session.IMAGES: OWN_IMAGES,
         session.OWN: str(cluster.folder),
+        session.MACHINE: str(os.getpid()),  # a process in the network of the machine
         session.KUBECTL: json.dumps([str(cluster.binaries / "kube"), "kubectl"]),
     }, cluster.enter
 

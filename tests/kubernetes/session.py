@@ -29,8 +29,8 @@ READY_SECONDS = 300
 # Several sessions on one cluster do not share it.
 FORWARDER = f"storeside-test-{uuid.uuid4().hex[:8]}"
 # Environment variables by which the runner tells its tests which cluster to use.
-KUBECONFIG, NAMESPACE, IMAGES, OWN, KUBECTL, STARTED = (
-    f"STORESIDE_K8S_{name}" for name in ("KUBECONFIG", "NAMESPACE", "IMAGES", "OWN", "KUBECTL", "STARTED")
+KUBECONFIG, NAMESPACE, IMAGES, OWN, KUBECTL, STARTED, MACHINE = (
+    f"STORESIDE_K8S_{name}" for name in ("KUBECONFIG", "NAMESPACE", "IMAGES", "OWN", "KUBECTL", "STARTED", "MACHINE")
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.kubernetes.files import NODE
 from tests.kubernetes.node import KERNEL
-from tests.kubernetes.session import Session
+from tests.kubernetes.session import MACHINE, Session
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def own_node(cluster: Session) -> None:
 
 def on_the_machine(*command: str) -> str:
     """Run a command in the network of the machine, not in that of the node."""
-    entered = ["nsenter", "--net=/proc/1/ns/net", "--", *command]
+    entered = ["nsenter", f"--net=/proc/{os.environ[MACHINE]}/ns/net", "--", *command]
     return subprocess.run(entered, capture_output=True, text=True, check=True).stdout
 
 
@@ -31,7 +32,7 @@ def test_its_network_and_packet_filter_are_its_own(cluster: Session) -> None:
 
 
 def test_its_mounts_name_and_kernel_settings_are_its_own(cluster: Session) -> None:
-    assert str(cluster.own_folder) not in Path("/proc/1/mountinfo").read_text()
+    assert str(cluster.own_folder) not in Path("/proc/self/mountinfo").read_text()
     assert Path("/proc/sys/kernel/hostname").read_text().strip() != NODE
     seen_by_the_node = {name: (cluster.own_folder / "kernel" / name.replace("/", ".")).read_text() for name in KERNEL}
     assert {name: text.strip() for name, text in seen_by_the_node.items()} == KERNEL
