@@ -85,6 +85,12 @@ def connects(cluster: Session, pod: str, address: str, port: int) -> bool:
     return said.strip() == "open"
 
 
+def addresses(cluster: Session, listener: str) -> list[str]:
+    """Return the addresses from which the listener has seen connections."""
+    lines = cluster.kubectl("logs", listener).splitlines()
+    return [line.removeprefix("from ") for line in lines if line.startswith("from ")]
+
+
 def peer(cluster: Session, pod: dict[str, Any]) -> Peer:
     return Peer(pod["status"]["podIP"], cluster.namespace, pod["metadata"]["labels"])
 
@@ -94,9 +100,7 @@ def test_a_target_is_seen_as_its_node_and_the_policy_lets_it_in(
 ) -> None:
     host = listener["pod"]["status"]["hostIP"]
     assert connects(cluster, FORWARDER, host, listener["port"])
-    seen = until(
-        lambda: [line.split()[1] for line in cluster.kubectl("logs", listener["name"]).splitlines()], 20, "line"
-    )
+    seen = until(lambda: addresses(cluster, listener["name"]), 20, "line")
     forwarder = cluster.kubectl.json("get", "pod", FORWARDER)["status"]["podIP"]
     sources = {address for address in seen if address != listener["pod"]["status"]["podIP"]}
     assert sources
