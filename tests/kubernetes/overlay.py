@@ -61,7 +61,7 @@ def write(folder: Path, namespace: str, images: str, own: Path | None) -> None:
 
 
 def _changes(role: str, own: bool) -> list[dict[str, Any]]:
-    found = [{"op": "replace", "path": f"{_TEMPLATE}/containers/0/resources", "value": _SMALL}]
+    found: list[dict[str, Any]] = [{"op": "replace", "path": f"{_TEMPLATE}/containers/0/resources", "value": _SMALL}]
     if role == "proxy":
         found.append({"op": "replace", "path": f"{_TEMPLATE}/containers/0/args/3", "value": f"-ntargets={TARGETS}"})
     else:

@@ -43,7 +43,7 @@ except OSError:
 def listener(cluster: Session) -> Iterator[dict[str, Any]]:
     """A pod with the labels of an ETL behind a NodePort, as AIStore makes them."""
     name = unique("listener")
-    container = {"name": "c", "image": cluster.transformer, "command": ["python", "-c", LISTENS]}
+    container: dict[str, Any] = {"name": "c", "image": cluster.transformer, "command": ["python", "-c", LISTENS]}
     container["readinessProbe"] = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
     spec = {"containers": [container], "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False}
     pod = {
@@ -99,7 +99,8 @@ def test_a_target_is_seen_as_its_node_and_the_policy_lets_it_in(
     cluster: Session, listener: dict[str, Any], policies: list[dict[str, Any]]
 ) -> None:
     host = listener["pod"]["status"]["hostIP"]
-    assert connects(cluster, FORWARDER, host, listener["port"])
+    # kube-proxy opens the port some time after the pod is ready
+    until(lambda: connects(cluster, FORWARDER, host, listener["port"]), 60, "connection to the port of the node")
     seen = until(lambda: addresses(cluster, listener["name"]), 20, "line")
     forwarder = cluster.kubectl.json("get", "pod", FORWARDER)["status"]["podIP"]
     sources = {address for address in seen if address != listener["pod"]["status"]["podIP"]}

@@ -32,6 +32,7 @@ def test_its_network_and_packet_filter_are_its_own(cluster: Session) -> None:
 
 
 def test_its_mounts_name_and_kernel_settings_are_its_own(cluster: Session) -> None:
+    assert cluster.own_folder is not None
     assert str(cluster.own_folder) not in Path("/proc/self/mountinfo").read_text()
     assert Path("/proc/sys/kernel/hostname").read_text().strip() != NODE
     seen_by_the_node = {name: (cluster.own_folder / "kernel" / name.replace("/", ".")).read_text() for name in KERNEL}
