@@ -133,7 +133,7 @@ class Node:
             f"--service-cluster-ip-range={files.SERVICES}", "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
         )  # fmt: skip
-        self._wait_for_the_api()
+        self._wait("the API server", "get", "--raw", "/readyz")
         self._kube(
             "kube-controller-manager", f"--kubeconfig={pki}/kube-controller-manager.conf",
             f"--service-account-private-key-file={pki}/service-accounts.key", f"--root-ca-file={pki}/ca.crt",
@@ -147,6 +147,7 @@ class Node:
         self._kube("kube-proxy", f"--config={self.folder}/kube-proxy.json")
         self._kubectl("apply", "-f", "-", stdin=files.dns_rights())
         self._start("coredns", str(self.coredns), "-conf", f"{self.folder}/Corefile")
+        self._wait("the node", "wait", f"node/{NODE}", "--for=condition=Ready", "--timeout=10s")
 
     def _kube(self, name: str, *arguments: str) -> None:
         self._start(name, str(self.kube), name, *arguments)
@@ -159,11 +160,11 @@ class Node:
         command = [str(self.kube), "kubectl", f"--kubeconfig={self.pki}/admin.conf", *arguments]
         return subprocess.run(command, input=stdin, text=True, capture_output=True, check=False).returncode
 
-    def _wait_for_the_api(self) -> None:
+    def _wait(self, what: str, *command: str) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        while self._kubectl("get", "--raw", "/readyz"):
+        while self._kubectl(*command):
             if time.monotonic() > deadline:
-                raise SystemExit(f"the API server is not ready after {READY_SECONDS} s: see kube-apiserver.log")
+                raise SystemExit(f"{what} is not ready after {READY_SECONDS} s")
             time.sleep(0.3)
 
 
