@@ -10,15 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from storeside.stack import airflow, authn, clickhouse, hsds, ports, s3
 from storeside.stack.clickhouse_server import NOT_CONFINED
 from storeside.stack.clients import clients_environment
 from storeside.stack.component import Component
+from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct
-from storeside.stack.settings import CHECKOUT, SOURCES, Stack, StackError, default_folder
+from storeside.stack.settings import Stack, StackError, default_folder
 from storeside.stack.supervisor import Supervisor
 from storeside.stack.tables import print_components, print_table
 from storeside.transformers import landlock
@@ -29,31 +29,6 @@ PARTS = tuple(part for stage in STAGES for part in stage if part not in hsds.PAR
 ALL_PARTS = (*PARTS, *hsds.PARTS)
 TARGETS = 2
 FREE_BYTES = 2_000_000_000
-# Transformers of the checkout's user, such as my_package.words:count, are found in its root.
-_CODE = {"cwd": str(CHECKOUT), "env": {"PYTHONPATH": str(SOURCES)}}
-_SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
-# The commands that the pod runner runs in place of images, and what pods may ask for: our transforms with their
-# parameters. A class (`init_class`) is code of the caller: only the owner's file allows it.
-IMAGES: Mapping[str, Mapping[str, Any]] = {
-    "storeside/transformer-*": {
-        "command": ["{python}", "-m", "storeside.transformers.serve", "--host", "{host}", "--port", "{port}"],
-        "allowed": [
-            f"AUDIO_*= {_SERVE.format('audio_transcode')}",
-            f"AUDIO_*= {_SERVE.format('audio_transcode_probe')}",
-            f"AUDIO_*= {_SERVE.format('audio_probe')}",
-            f"AUDIO_*= FFMPEG_*= {_SERVE.format('audio_ffmpeg')}",
-        ],
-        **_CODE,
-    },
-    # the image that the SDK's `init_class` asks for
-    "aistorage/runtime_python": {
-        "command": [
-            *("{python}", "-m", "uvicorn", "storeside.stack.podrunner.runtime_python:app"),
-            *("--host", "{host}", "--port", "{port}", "--no-access-log"),
-        ],
-        **_CODE,
-    },
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

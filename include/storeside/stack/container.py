@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from storeside.stack import aistore, aistore_build
-from storeside.stack.cli import IMAGES
 from storeside.stack.podrunner import component as podrunner
+from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import CHECKOUT, Stack, StackError, default_folder
 from storeside.stack.supervisor import Supervisor
 
