@@ -52,4 +52,4 @@ def examine(service: Service) -> Iterator[Finding]:
         remedy = answered(domains.status_code, "see the logs of its service node")
         yield _here.failed("login", f"status {domains.status_code}", remedy)
     else:
-        yield _here.ok("login", f"as {service.user or 'nobody'}")
+        yield _here.ok("login", f"as {service.user or 'anonymous'}")

@@ -79,7 +79,7 @@ def free_ports(count: int) -> list[int]:
 class Stack:
     """The recorded choices for one embedded stack.
 
-    Running processes write only to `state`; `cache` keeps what is built once. In a `secure` stack AIStore requires
+    Running processes write only to `state`; `cache` keeps builds and downloads. In a `secure` stack AIStore requires
     tokens from AuthN, and its nodes sign their requests to each other.
     """
 
