@@ -485,7 +485,7 @@ def test_aistore_wants_a_token(doctor: Callable[..., list[Finding]], plain_clust
     url = plain_cluster({"enabled": True, "signature": {"key": "a-secret-of-authn", "method": "HMAC"}})
     for token in ("", "not.a.token"):
         finding = failed(doctor((), aistore=lambda token=token: Cluster(url, token=token)))["AIStore login"]
-        assert "put a token that AIStore's AuthN has issued" in finding.remedy
+        assert "a token from AIStore's AuthN" in finding.remedy
 
 
 # Kubernetes

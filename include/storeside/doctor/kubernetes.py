@@ -40,7 +40,7 @@ def examine(pods: PodWatch) -> Iterator[Finding]:
                 yield _here.failed("logs", f"{e.status} {e.reason}", _remedy(e.status, pods.namespace))
                 return
         else:
-            yield _here.ok("logs", f"that of {pod.metadata.name} can be read")
+            yield _here.ok("logs", f"the log of {pod.metadata.name} is readable")
             return
     yield _here.skipped("logs", "no pod in the namespace has a log yet")
 

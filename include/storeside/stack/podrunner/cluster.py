@@ -51,7 +51,7 @@ class Cluster:
     def _accept(self, manifest: Manifest, kind: str) -> Manifest:
         metadata = manifest.get("metadata", {})
         if not _NAME.fullmatch(metadata.get("name", "")):
-            raise InvalidError(f"{metadata.get('name')!r} is not a name for a {kind}")
+            raise InvalidError(f"{metadata.get('name')!r} is not a valid name for a {kind}")
         metadata.update(
             namespace=self.settings.namespace,
             uid=str(uuid.uuid4()),

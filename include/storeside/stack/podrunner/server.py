@@ -167,7 +167,7 @@ class Api:
         """End a pod; the pods of AIStore's nodes cannot be deleted."""
         name = request.path_params["name"]
         if name in self.cluster.nodes:
-            return failure(403, "Forbidden", f'pod "{name}" is a node of the store', "pods", name)
+            return failure(403, "Forbidden", f'pod "{name}" is a node of AIStore', "pods", name)
         manifest = await self.cluster.delete_pod(name)
         return JSONResponse(manifest) if manifest else _not_found("pods", name)
 
