@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # Bits of `features`; see AIStore's cmn/feat/feat.go.
 FEATURES = {"S3-API-via-Root": 1 << 3, "S3-Reverse-Proxy": 1 << 13}
 _LOGIN_REMEDY = (
-    "set the password of the AIStore connection to a token from AIStore's AuthN, or set its extra authn_url, its login"
-    " and its password"
+    "set the password of the AIStore connection to a token from AIStore's AuthN, or set its extra authn_url, its"
+    " login and its password"
 )
 _UNREACHABLE = re.compile(r"deadline exceeded|timed? ?out|i/o timeout|connection refused|no such host", re.IGNORECASE)
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)

@@ -81,7 +81,7 @@ def listed(path: Path) -> Iterator[tuple[str, Line]]:
         with path.open() as file:
             facts = os.fstat(file.fileno())
             if facts.st_uid not in (0, os.getuid()) or facts.st_mode & 0o022:
-                raise NotAllowedError(f"{path}: another user can write it: make yourself its owner, and run chmod 600")
+                raise NotAllowedError(f"{path}: another user can write it: own it yourself, and run chmod 600")
             text = file.read()
     except FileNotFoundError:
         return
