@@ -57,11 +57,11 @@ def run(stack: Stack, own: Path | None, count: int) -> list[tuple[str, str]]:
     before = _rows(clickhouse)
     _run_again(api, prefix)
     again = _rows(clickhouse) - before
-    return _table(stack, clickhouse, upload, Outcome(started, seconds, read, again))
+    return _table(stack, clickhouse, upload, Measured(started, seconds, read, again))
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Measured:
     """Start and seconds of the first run, object bytes sent to clients during it, and rows that the second added."""
 
     started: datetime
@@ -164,9 +164,9 @@ def _tell_tasks(api: AirflowApi, run: str, seen: dict[str, str], started: float)
             _tell(f"  {name:20} {state:8} {time.monotonic() - started:6.1f} s")
 
 
-def _table(stack: Stack, clickhouse: Client, upload: Upload, outcome: Outcome) -> list[tuple[str, str]]:
+def _table(stack: Stack, clickhouse: Client, upload: Upload, measured: Measured) -> list[tuple[str, str]]:
     """Return the result table: the outcomes of the uploaded recordings in all runs, read from ClickHouse."""
-    bound = {"prefix": upload.prefix, "started": outcome.started}
+    bound = {"prefix": upload.prefix, "started": measured.started}
     done, failed, size_in, size_out = first_row(
         clickhouse.query(
             "SELECT countIf(status = 'done'), countIf(status = 'failed'),"
@@ -209,13 +209,13 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, outcome: Outcome) -
         *(("", f"{name}: {reason}") for name, reason in failures),
         (
             "audio read by Airflow workers",
-            f"{max(outcome.read - pulled, 0)} bytes of {size_in / 1e6:.1f} MB transformed",
+            f"{max(measured.read - pulled, 0)} bytes of {size_in / 1e6:.1f} MB transformed",
         ),
         ("", f"ClickHouse pulled {pulled / 1e3:.0f} kB of facts from the cluster"),
         ("validation", verdict),
         ("rows loaded", f"{rows}, {audio / 60:.1f} minutes of speech"),
-        ("rows loaded by a second run", str(outcome.again)),
-        ("whole run", f"{outcome.seconds:.1f} s"),
+        ("rows loaded by a second run", str(measured.again)),
+        ("whole run", f"{measured.seconds:.1f} s"),
         ("see the results", f"make up, then {stack.url('airflow')}/dags/{DAG}"),
         ("", "SELECT object, duration_seconds, rms_dbfs FROM speech.manifest LIMIT 5"),
     ]
