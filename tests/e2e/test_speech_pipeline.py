@@ -233,7 +233,7 @@ def test_parameters_that_do_not_go_together_fail_at_once(pipeline: Pipeline) -> 
     assert state == "failed"
     task = pipeline.tasks(run)["transcode"]
     assert (task["state"], task["try_number"]) == ("failed", 1)
-    assert "codec 'pcm_s16le' does not go into ogg: use one of opus" in pipeline.log(run, "transcode")
+    assert "container ogg cannot contain codec 'pcm_s16le': use one of opus" in pipeline.log(run, "transcode")
     with pytest.raises(requests.HTTPError) as refused:  # values that the form would reject
         pipeline.api.trigger(DAG, {"channels": 9})
     assert refused.value.response.status_code in (400, 422)

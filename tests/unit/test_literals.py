@@ -40,7 +40,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISCopyBucketOperator, {**PAIR, "retry_failed": "maybe"}, "retry_failed 'maybe' is neither"),
     (AISTransformBucketOperator, {**PAIR, **ETL, "communication": "tcp"}, "communication 'tcp' is not one of"),
     (AISTransformBucketOperator, {**PAIR, **ETL, "in_place": "perhaps"}, "in_place 'perhaps' is neither"),
-    (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "codec 'opus' does not go into wav"),
+    (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "container wav cannot contain codec 'opus'"),
     (AISTranscodeAudioOperator, {**PAIR, "sample_rate": 10}, "sample rate 10 Hz is outside"),
     (AISTranscodeAudioOperator, {**PAIR, "facts": "facts"}, "facts: bucket 'facts'"),
     (AISProbeAudioOperator, {**PAIR, "source": "in"}, "source: bucket 'in'"),

@@ -7,11 +7,11 @@ from typing import Any
 
 from storeside.stack.settings import CHECKOUT, SOURCES
 
-# Transformers of the checkout's user, such as my_package.words:count, are found in its root.
+# The pod runner finds the user's own transformers, such as my_package.words:count, in the root of the checkout.
 _CODE = {"cwd": str(CHECKOUT), "env": {"PYTHONPATH": str(SOURCES)}}
 _SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
-# The commands that the pod runner runs in place of images, and what pods may ask for: our transforms with their
-# parameters. A class (`init_class`) is code of the caller: only the owner's file allows it.
+# The pod runner runs `command` instead of an image. Pods may request only the commands in `allowed`: Storeside's
+# transforms with their parameters. A class (`init_class`) is the caller's code, so only the owner's file allows it.
 IMAGES: Mapping[str, Mapping[str, Any]] = {
     "storeside/transformer-*": {
         "command": ["{python}", "-m", "storeside.transformers.serve", "--host", "{host}", "--port", "{port}"],
@@ -23,7 +23,7 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
         ],
         **_CODE,
     },
-    # the image that the SDK's `init_class` asks for
+    # the image that the SDK's `init_class` requests
     "aistorage/runtime_python": {
         "command": [
             *("{python}", "-m", "uvicorn", "storeside.stack.podrunner.runtime_python:app"),
