@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # A multi-object job does not end: it is done when this many consecutive polls find it idle (xact/api_wait.go).
 IDLE_POLLS = 2
-# A job that no target has known for this many seconds is lost, because the targets were restarted.
+# A job that no target has known for this many seconds is lost, as after a restart of all: the rest is reconciled.
 FORGOTTEN_SECONDS = 30.0
 # After this many seconds of unanswered control calls, and then at this interval, the follower checks for stuck
 # targets.
@@ -260,7 +260,7 @@ def naming_stuck_targets(client: Client) -> Iterator[None]:
 
 
 def wait_for_rebalance(client: Client, seconds: float = 120) -> None:
-    """Wait until all targets answer and no rebalance runs: until then, AIStore refuses transforms and lists in part.
+    """Wait until all targets answer and no rebalance runs: before, transforms are refused, listings incomplete.
 
     Raises AIStoreTransientError after `seconds`, and StuckTargetError when a target is stuck.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aistore.sdk import Client
 
 _SCHEMES = {provider: scheme for scheme, provider in PROVIDERS.items()}
-# More than AIStore's longest chain: the backend is another cluster's bucket, whose backend is a cloud bucket.
+# Enough for AIStore's longest chain: the backend is another cluster's bucket, whose backend is a cloud bucket.
 _MOST_FRONTS = 4
 
 

@@ -102,8 +102,9 @@ class CopyJob:
 
         Raises:
             CopyInputError: source and destination are one bucket, an endpoint refuses every request, or it denies
-            each of the first objects. Objects that were copied stay copied. CopyTransientError: some objects failed
-            for a transient reason; all others are done. CopyCancelled: the copy was stopped.
+            each of the first objects. Objects that were copied stay copied.
+            CopyTransientError: some objects failed for a transient reason; all others are done.
+            CopyCancelled: the copy was stopped.
         """
         self.source.check(is_source=True)
         self.destination.check()

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 _PARALLEL = 8
 # For _MANY keys or more, the load first lists the objects below their common prefix, up to _PER_KEY objects per key.
-# A page of a thousand objects takes S3 about as long as 40 requests for single objects, so a listing that finds
-# nothing adds a third at most.
+# A page of a thousand objects costs about as much as 40 requests for single objects, so a listing that finds none of
+# the keys adds a third at most.
 _MANY, _PER_KEY = 20, 8
 
 # The object, the reason why it cannot be examined, or None if it does not exist.

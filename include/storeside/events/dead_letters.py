@@ -94,9 +94,7 @@ class DeadLetters:
                     others.append(message)
                     continue
                 name = _ours(message, ORIGIN) or message.id
-                if (
-                    name in letters and letters[name][0].body != message.body
-                ):  # another body is no copy: the attribute is forged
+                if name in letters and letters[name][0].body != message.body:  # no copy: the attribute is forged
                     name = message.id
                 letters.setdefault(name, []).append(message)
         return letters, others

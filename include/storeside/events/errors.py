@@ -34,6 +34,6 @@ class EventTransientError(EventError, Transient):
 
 
 class TriedOutError(EventTransientError):
-    """Several tries failed, so the next try should be later than Airflow's first retry."""
+    """Several tries failed, so the next try should not be soon."""
 
     is_soon = False

@@ -45,12 +45,12 @@ class Lease:
         self._end.set()
 
     def hold(self, messages: Iterable[Message]) -> None:
-        """Start to extend these messages. For a message that was received twice, the newer handle counts."""
+        """Extend the timeout of these messages as well. If a message was received twice, the newer handle counts."""
         with self._lock:
             self._held.update({message.id: message for message in messages})
 
     def let_go(self, messages: Iterable[Message]) -> None:
-        """Stop extending these messages."""
+        """Stop extending the timeout of these messages."""
         with self._lock:
             for message in messages:
                 self._held.pop(message.id, None)

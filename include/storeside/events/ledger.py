@@ -43,7 +43,7 @@ class EventLedger:
         self.client = client
         self.queue = queue
         self.run_id = run_id
-        self._given_back: dict[str, float] = {}  # sending times of released messages, by message id
+        self._released: dict[str, float] = {}  # sending times of released messages, by message id
 
     def create(self) -> None:
         """Create the tables, or bring them up to date. Raises DatabaseError."""
@@ -74,9 +74,9 @@ class EventLedger:
         deliveries = list(deliveries)
         for message in (delivery.message for delivery in deliveries):
             if state == "released" and message.sent:
-                self._given_back[message.id] = message.sent
+                self._released[message.id] = message.sent
             else:
-                self._given_back.pop(message.id, None)
+                self._released.pop(message.id, None)
         rows = [row for delivery in deliveries for row in self._rows(delivery, state)]
         if rows:
             self.client.insert(
@@ -119,10 +119,10 @@ class EventLedger:
             dead = 0
         age = 0.0
         if not depth.is_empty:
-            known = messages or self._given_back
+            known = messages or self._released
             # `list` copies the values in one step, because another thread may settle messages.
-            given_back = now - min(list(self._given_back.values()), default=now)
-            age = max(oldest(messages, now), given_back) if known else self._last_age()
+            released = now - min(list(self._released.values()), default=now)
+            age = max(oldest(messages, now), released) if known else self._last_age()
         self.client.insert(
             "storeside.queue_depths",
             [[self.queue, depth.visible, depth.in_flight, depth.delayed, dead, age]],

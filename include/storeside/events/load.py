@@ -200,9 +200,7 @@ class EventLoad:
                 if settled is not None:
                     settled.result()
                 intake.lease.let_go(processed.messages)
-                settled = thread.submit(
-                    copy_context().run, self._settle, processed
-                )  # the context assigns log lines to the task
+                settled = thread.submit(copy_context().run, self._settle, processed)  # assigns log lines to the task
                 settled.add_done_callback(lambda done: intake.close() if done.exception() else None)
             if settled is not None:
                 settled.result()

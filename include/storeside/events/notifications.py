@@ -185,7 +185,7 @@ def _last(events: list[S3Event]) -> S3Event:
 
 
 def _from_s3(record: _Object) -> S3Event:
-    """Parse one of ``Records``. AWS recommends to compare only the major version and to ignore new fields."""
+    """Parse one of ``Records``. AWS recommends comparing only the major version and ignoring new fields."""
     version = record.optional("eventVersion")
     if version and version.partition(".")[0] != "2":
         raise record.wrong("eventVersion", "2.x")

@@ -72,11 +72,11 @@ class Watch:
 
     def step(self) -> dict[str, Any] | None:
         """Do the next step, in a few seconds at most; return the payload of the event to fire, or None."""
-        told = self._step()
-        if told is None and time.monotonic() >= self._depth_due:  # after an event, the next step records it
+        event = self._step()
+        if event is None and time.monotonic() >= self._depth_due:  # after an event, the next step records it
             self._depth_due = time.monotonic() + self.window.depth_seconds
             self._record_depth([message for messages in self._held.values() for message in messages])
-        return told
+        return event
 
     def _step(self) -> dict[str, Any] | None:
         every = {"open": self.window.repeat_seconds, "taken": self.window.failed_seconds}
@@ -87,7 +87,7 @@ class Watch:
             if batch not in self._held:  # leased by another task, or by a watcher that died
                 self._hold(batch, self.batches.messages(batch))
             if self._is_due(f"{state} {batch}", every[state], growth=2.0 if state == "taken" else 1.0):
-                return self._told(batch)
+                return self._payload(batch)
         if unsettled or self._is_followed():
             return None
         if self.batches.given_up_unseen():
@@ -101,13 +101,11 @@ class Watch:
         held = []
         for batch, state, seconds in self.batches.unsettled():
             if state == "open" and seconds > self.window.followed_seconds and self._is_followed():
-                if self._give_back(batch, "a task follows the queue"):
+                if self._release(batch, "a task follows the queue"):
                     self.batches.settled(batch, "")
             elif seconds <= most[state]:
                 held.append((batch, state))
-            elif state == "open" and self._give_back(
-                batch, "check whether the DAG is paused or another run takes long"
-            ):
+            elif state == "open" and self._release(batch, "the DAG may be paused, or have a long run"):
                 self.batches.give_up(batch)
         return held
 
@@ -127,7 +125,7 @@ class Watch:
     def _is_followed(self) -> bool:
         return is_followed(self.batches.client, self.queue.url)
 
-    def _give_back(self, batch: str, why: str) -> bool:
+    def _release(self, batch: str, why: str) -> bool:
         """Release the messages of a batch, unless a run has taken it meanwhile."""
         if self.batches.state(batch)[0] != "open":
             return False
@@ -146,9 +144,7 @@ class Watch:
             log.warning("cannot record the depth of %s: %s", self.queue.name, e)
 
     def _ring(self) -> dict[str, Any] | None:
-        self._due.setdefault(
-            "", (time.monotonic(), self.window.ring_seconds)
-        )  # due at once, because the DAG may be unpaused
+        self._due.setdefault("", (time.monotonic(), self.window.ring_seconds))  # the DAG may be unpaused again
         if not self._is_due("", self.window.ring_seconds) or not (visible := self.queue.depth().visible):
             return None
         return {"queue": self.queue.name, "batch": "", "messages": visible, "events": []}
@@ -164,7 +160,7 @@ class Watch:
             messages |= more
         batch = self.batches.open(list(messages.values()))
         self._hold(batch, list(messages.values()))
-        return self._told(batch)
+        return self._payload(batch)
 
     def _receive(self, wait_seconds: int) -> dict[str, Message]:
         """Receive messages by id, and settle those that need no work, such as S3's test event, without a run."""
@@ -173,7 +169,7 @@ class Watch:
             settle(self.queue, self.ledger, idle)
         return {d.message.id: d.message for d in received if not d.needs_nothing}
 
-    def _told(self, batch: str) -> dict[str, Any]:
+    def _payload(self, batch: str) -> dict[str, Any]:
         """Return the payload of a batch's asset event, whose size is bounded for any number of messages."""
         self._is_due(f"open {batch}", self.window.repeat_seconds)
         messages = self._held[batch]

@@ -42,8 +42,8 @@ class CopyLedger(Ledger):
     def record_copies(self, scope: Scope, rows: Iterable[tuple[Pending, str]]) -> None:
         """Record objects as done with their versions at the destination, after answers with the right checksums.
 
-        After a kill, the next try does not copy them again. `settle_copies` records those that the destination does
-        not list as failed.
+        After a kill, the next try does not copy them again. `settle_copies` records a copy as failed if the
+        destination does not list it.
         """
         copied = list(rows)
         self.insert_listing(
@@ -57,9 +57,9 @@ class CopyLedger(Ledger):
             self.client.insert("storeside.objects", done, column_names=_DONE, settings={"async_insert": 0})
 
     def settle_copies(self, scope: Scope) -> None:
-        """Record copies that the destination lists as written as done, and other copies and objects as failed.
+        """Record each copy as done if the destination lists it as written, otherwise as failed.
 
-        Objects without a copy are recorded only if they have a reason.
+        Objects without a copy are recorded as failed if they have a reason.
         """
         self.client.command(sql.query("settle_copies"), parameters=scope.parameters)
 

@@ -176,7 +176,7 @@ def _tallies(suite: Any) -> list[_Tally]:
     for expectation in suite.expectations:
         name = expectation.expectation_type
         if not isinstance(expectation, by_row) or name in NOT_ROW_BY_ROW:
-            raise QualityError(f"{name} cannot be decided row by row: check a query over the whole table")
+            raise QualityError(f"{name} cannot be decided row by row: use a query over the whole table")
         if not isinstance(expectation.mostly, int | float):
             raise QualityError(f"{name} has a `mostly` that is not a number: {expectation.mostly}")
         check = Check(name, _columns(expectation), expectation.severity.value, expectation.description or "")

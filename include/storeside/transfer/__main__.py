@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one transfer; return 1 when objects failed and 2 when the transfer cannot finish."""
     parser = transfer_arguments("storeside.transfer", __doc__ or "")
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
-    parser.add_argument("--retry-failed", action="store_true", help="load objects again that failed for good before")
+    parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
     given = parser.parse_args(arguments)
     return exit_code(lambda: _transfer(given))
 

@@ -1,4 +1,4 @@
-"""Loads one batch: stages its objects, publishes them, and takes out bad objects."""
+"""Loads one batch: stages its objects, isolates bad ones, and publishes the rest."""
 
 from __future__ import annotations
 

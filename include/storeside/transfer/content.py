@@ -72,7 +72,7 @@ class Content(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Return True, which readers check."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def seekable(self) -> bool:
@@ -213,7 +213,7 @@ class _Body:
             raise s3_error(e, self._content.bucket, self._content.key) from e
 
     def readable(self) -> bool:
-        """Return True, which readers check."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def close(self) -> None:
@@ -244,11 +244,11 @@ class _Decompressed:
             raise OSError(str(e)) from e
 
     def readable(self) -> bool:
-        """Return True, which readers check."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def close(self) -> None:
-        """Let go of what it reads from."""
+        """Close the file that it reads."""
         self._file.close()
 
 
@@ -269,9 +269,9 @@ class _Limited:
         return content
 
     def readable(self) -> bool:
-        """Return True, which readers check."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def close(self) -> None:
-        """Let go of what it reads from."""
+        """Close the file that it reads."""
         self._file.close()

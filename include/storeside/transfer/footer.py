@@ -17,7 +17,7 @@ from storeside.transfer.thrift import Decoder, Struct
 # The count of NULLs in a column whose footer does not count them.
 UNKNOWN = 1 << 60
 OTHER_ROWS = "its footer declares {} rows, but its row groups have {}: write it again"
-# Most footers fit into the last bytes of this number.
+# Most footers fit into this number of last bytes.
 _TAIL = 64 << 10
 _MAGIC = b"PAR1"
 # Compression codecs: all except LZO, which neither pyarrow nor ClickHouse reads.

@@ -25,7 +25,7 @@ UNITS = ("SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
 _QUOTED = r"`(?:[^`\\]|\\.)+`|\"(?:[^\"\\]|\\.)+\""
 _TOKEN = re.compile(rf"\s*(?:(?P<name>{_QUOTED}|[^\W\d][\w.]*)|(?P<number>\d{{1,9}})|(?P<sign>[(),+]))", re.DOTALL)
 _EMPTY = ("", "tuple()")
-# What `_checked` allows after it has removed strings and quoted names.
+# Patterns of `_checked`, which removes strings and quoted names before it compares the rest.
 _STRINGS = re.compile(rf"'(?:[^'\\]|\\.)*'|{_QUOTED}", re.DOTALL)
 _EXPRESSION = re.compile(r"(?:[\w\s(),.+*%=<>!:?|\[\]]|-(?!-)|/(?!\*))*")
 

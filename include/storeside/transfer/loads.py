@@ -196,7 +196,7 @@ class Loads:
         self._insert((o, "replaced", FailureKind.NONE, 0, 0, "") for o in objects)
 
     def totals(self) -> Totals:
-        """Return the totals of this run so far. The count of failures is right only until the plan is dropped."""
+        """Return the totals of this run so far. The count of failures is correct only until the plan is dropped."""
         row = first_row(
             self.client.query(
                 f"SELECT countIf(state = 'loaded'), countIf(state = 'failed' AND {NOW}),"

@@ -1,4 +1,4 @@
-"""Loads objects that failed alone in other ways, as the request's options allow, or records them as failed."""
+"""Retries objects that failed alone in the ways that the request's options allow, or records them as failed."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class ParquetObject:
 
 
 def columns_of(schema: Any) -> list[Column]:
-    """Return the columns of an Arrow schema. Raises LoadObjectError for unsupported types and names in no UTF-8."""
+    """Return the columns of an Arrow schema. Raises LoadObjectError for unsupported types and invalid names."""
     try:
         with faults():
             return arrow_columns(schema)

@@ -28,7 +28,7 @@ from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
-from storeside.transfer.schema import Column, settled, with_overrides
+from storeside.transfer.schema import Column, resolved, with_overrides
 from storeside.transfer.source import Listed, list_objects
 from storeside.transfer.table import REST, Destination, create, look_up
 
@@ -45,7 +45,7 @@ MOST_AT_ONCE = 100_000
 
 @dataclass(frozen=True)
 class Prepared:
-    """The format, the loader and the size of a plan, with which another process can continue; `bytes` are planned."""
+    """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects."""
 
     format: str
     push: bool
@@ -201,7 +201,7 @@ class Preparation:
 
     def _create(self, columns: list[Column]) -> Destination:
         options = self.request.table_options
-        columns = [Column(c.name, settled(c.type)) for c in with_overrides(columns, options.columns)]
+        columns = [Column(c.name, resolved(c.type)) for c in with_overrides(columns, options.columns)]
         return create(self.client, self.request.table, columns, options, self.request.limits.columns)
 
     def _complete(self, destination: Destination) -> None:

@@ -61,8 +61,8 @@ def is_nested(kind: str) -> bool:
     return bare(kind).startswith(("Array(", "Map(", "Tuple("))
 
 
-def settled(kind: str) -> str:
-    """Return the type of a new column: String if no value has shown another type."""
+def resolved(kind: str) -> str:
+    """Return a column type with String in place of types that no value has shown."""
     return re.sub(rf"\b{NOTHING}\b", "String", kind)
 
 

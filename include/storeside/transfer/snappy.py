@@ -34,11 +34,11 @@ class Snappy:
         return content
 
     def readable(self) -> bool:
-        """Return True, which readers check."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def close(self) -> None:
-        """Let go of what it reads from."""
+        """Close the compressed file."""
         self._file.close()
 
     def _framed(self) -> Iterator[bytes]:

@@ -74,9 +74,7 @@ class Staging:
                 return self._read(objects, how)
             except (DatabaseError, OperationalError, TransferTransientError) as e:
                 if self.work.relists and (code_of(e) == OBJECT_CHANGED or is_unlistable(e)):
-                    self.work.relists = (
-                        False  # some endpoints write ETags in listings and in responses in different ways
-                    )
+                    self.work.relists = False  # some endpoints write ETags differently in listings and responses
                     continue
                 error = classify(e)
                 if not isinstance(error, TransferTransientError):
@@ -190,9 +188,7 @@ class Staging:
         )
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
-            if reason := excess(
-                there, 0, rows=limits.rows, size=0
-            ):  # the statement ended before the first look of `watched`
+            if reason := excess(there, 0, rows=limits.rows, size=0):  # too fast for `watched`
                 raise about(LimitError(reason), o.planned.key)
             if o.rows >= 0 and there != o.rows:
                 raise about(LoadObjectError(f"it has {o.rows} rows, but {there} arrived"), o.planned.key)

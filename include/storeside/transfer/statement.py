@@ -14,7 +14,7 @@ from storeside.transfer.loads import LONG_STATEMENT, Planned
 from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
-from storeside.transfer.schema import NOTHING, Column, bare, is_nested, is_nullable, loose, nullable, same, settled
+from storeside.transfer.schema import NOTHING, Column, bare, is_nested, is_nullable, loose, nullable, resolved, same
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID, REST, Destination
@@ -159,7 +159,7 @@ def parquet_reading(
         here = [nested for nested in nulls if nested.path[0] == column.name]
         target = destination.type_of(column.name)
         if target is None:
-            rest.append(Column(column.name, settled(column.type)))
+            rest.append(Column(column.name, resolved(column.type)))
         elif not fits(column.type, target):
             raise DriftError(
                 f"column {column.name!r} is {column.type}, which {destination.name} cannot convert to {target}"
@@ -208,7 +208,7 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
         return _nothing(name, target, refuse_nulls)
     if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
         return _Way(Column(name, target), here, sent="as it is")
-    kind = settled(column.type)
+    kind = resolved(column.type)
     if clock := re.fullmatch(r"Time64\((\d)\)", bare(kind)):
         return _time_of_day(name, kind, target, int(clock.group(1)))
     if holds(target) and any(len(nested.path) == 1 for nested in nulls):

@@ -25,7 +25,7 @@ from storeside.transfer.errors import (
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
 from storeside.transfer.lock import locked
 from storeside.transfer.options import TableOptions, require_engine
-from storeside.transfer.schema import Column, bare, nullable, settled
+from storeside.transfer.schema import Column, bare, nullable, resolved
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 
@@ -91,7 +91,9 @@ class Destination:
         for column in columns:
             now = self.type_of(column.name)
             if now is None:
-                actions.append(f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(settled(column.type))}")
+                actions.append(
+                    f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(resolved(column.type))}"
+                )
             elif now != column.type:
                 if _names(key, column.name):
                     raise TransferInputError(
@@ -312,7 +314,7 @@ def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], *
     found = destination.count([o.planned for o in doubtful])
     whole = [o for o in doubtful if found.get(o.planned.load_id, 0) == o.rows]
     other = [o for o in doubtful if found.get(o.planned.load_id, 0) != o.rows]
-    log.info("of the loads with an interrupted publication, %d are in the table, %d are not", len(whole), len(other))
+    log.info("%d loads with an interrupted publication are in the table, %d are not", len(whole), len(other))
     if partial := [o.planned for o in other if o.planned.load_id in found]:
         destination.remove(partial)
     older, outdated = _versions(loads, [o.planned for o in whole], replace_older)

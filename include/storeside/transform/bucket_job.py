@@ -317,7 +317,7 @@ def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]
     """Record the objects of a job without `keeps_result` as done, after the caller has used their results.
 
     `before_closing` may record exceptions while the job's listings still exist. A repeated call does nothing, because
-    the plan is gone.
+    the plan no longer exists.
     """
     if ledger.planned(scope):
         ledger.settle(scope, record_done=True, no_reason=NO_REASON)

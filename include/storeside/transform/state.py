@@ -86,9 +86,9 @@ class Options:
     `prefix` or `names` select objects. `latest` makes AIStore look for newer versions in a remote source. `sync`
     removes results whose source was deleted there. With either of them, AIStore sends contents instead of file paths.
     `workers` is the number of concurrent objects per target (0: one per disk, -1: one). Without `continue_on_error`,
-    a job ends at the first failure that AIStore notices, which it does not over ``ws``, and untried objects stay
-    pending. Objects that failed for good are copied to the bucket `quarantine`. The bucket `sidecars` is created if
-    it does not exist, for transforms that store sidecars there.
+    a job ends at the first failure that AIStore notices (never over ``ws``), and untried objects stay pending.
+    Objects that failed for good are copied to the bucket `quarantine`. The bucket `sidecars` is created if it does
+    not exist, for transforms that store sidecars there.
 
     Without `keeps_result`, the results are intermediate, and every result at the destination belongs to this run.
     Call the function `acknowledge` after the results have been used: it records the objects as done, and the results
