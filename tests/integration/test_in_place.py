@@ -297,7 +297,7 @@ def test_what_cannot_be_done_in_place_is_refused(
     ).raise_for_status()  # fmt: skip
     job = in_place(aistore, clickhouse, bucket, "1")
     for attempt in (job.preview, lambda: drive(job)):
-        with pytest.raises(AIStoreError, match=f"are in {s3}"):
+        with pytest.raises(AIStoreError, match=f"are stored in {s3}"):
             attempt()
 
 

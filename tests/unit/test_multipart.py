@@ -93,7 +93,7 @@ def test_parts_under_the_minimum_are_refused_before_anything_is_sent() -> None:
         CopyInputError, match="part size 1048576 is under the minimum of 5242880 bytes at s3 x: set part_size"
     ):
         Settings(part_size=MIB).check(S3_LIMITS, "s3 x")
-    with pytest.raises(CopyInputError, match="under the 5242880"):
+    with pytest.raises(CopyInputError, match="under the minimum of 5242880"):
         Mover(Samples(), Samples(), Profile.of(Settings(part_size=MIB)))
 
 

@@ -331,7 +331,7 @@ def test_a_bucket_that_is_denied_says_which_permission_lists_it(refusing: Refusi
     [
         (401, CopyInputError, r"give the connection a token"),
         (403, CopyInputError, "a token"),
-        (503, CopyTransientError, "make it"),
+        (503, CopyTransientError, "did not create it"),
     ],
 )
 def test_a_cluster_that_does_not_let_in_says_so(
