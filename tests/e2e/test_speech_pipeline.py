@@ -187,7 +187,7 @@ def test_good_recordings_are_loaded_and_bad_ones_listed(pipeline: Pipeline, load
     assert pipeline.xcom(run, "publish")["rows"] == len(good)
     probed = pipeline.xcom(run, "probe")  # the transcode has probed all of them
     assert (probed["done"], probed["job_seconds"]) == (len(good), 0)
-    assert "0 are to be made" in pipeline.log(run, "probe")
+    assert "0 are missing" in pipeline.log(run, "probe")
 
 
 def test_an_upload_alone_starts_a_run_that_loads_it_and_nothing_again(

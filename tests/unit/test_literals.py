@@ -51,7 +51,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (GXValidateManifestOperator, {**FACTS, "on_invalid_rows": "no"}, "on_invalid_rows 'no': use"),
     (S3ToClickHouseOperator, {**LOAD, "bucket": "s3://trips"}, "bucket 's3://trips': a bucket's name has"),
     (S3ToClickHouseOperator, {**LOAD, "table": "trips"}, "table 'trips': write database.table"),
-    (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': braces"),
+    (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': close each brace"),
     (S3EventsToClickHouseOperator, {**LOAD, "sqs_queue": "q", "on_drift": "no"}, "on_drift 'no': choose one of"),
     (CheckConnectionsOperator, {"bucket": "s3://in"}, "bucket 's3://in'"),
 ]

@@ -414,7 +414,7 @@ def test_names_and_prefix_together_are_refused() -> None:
     operator = AISTransformObjectsOperator(
         task_id="t", source="ais://a", destination="ais://b", objects="x", prefix="x"
     )
-    with pytest.raises(AirflowFailException, match="neither a prefix nor sync"), airflow_errors():
+    with pytest.raises(AirflowFailException, match="exclude a prefix and sync"), airflow_errors():
         operator.options()
 
 
