@@ -34,14 +34,14 @@ PARAMS = {
         type="integer",
         minimum=1,
         section="How",
-        description="Maximum number of messages per run; the next run takes the rest",
+        description="Maximum number of messages per run; the next run processes the rest",
     ),
     "max_bytes": Param(
         0,
         type="integer",
         minimum=0,
         section="How",
-        description="Maximum bytes of new objects per run; the next run takes the rest; 0 is no limit",
+        description="Maximum bytes of new objects per run; the next run processes the rest. 0 means no limit",
     ),
 }
 
@@ -50,19 +50,19 @@ with DAG(
     description="Loads the objects of S3 events into a ClickHouse table, each version once",
     schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("*/15 * * * *", timezone="UTC"), assets=[tables]),
     catchup=False,
-    max_active_runs=1,  # more would be safe; one at a time bounds the load of a burst
+    max_active_runs=1,  # parallel runs would be safe; one at a time limits the load of a burst
     params=PARAMS,
     tags=["s3", "sqs", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### S3 events to ClickHouse
 
-1. **load_events**: leases messages of the queue, loads the current objects in one step, and only then deletes the
-   messages. Messages whose objects cannot be loaded go to the dead-letter queue with the reason.
+1. **load_events**: leases messages of the queue, loads the current version of their objects in one step, and only
+   then deletes the messages. Messages whose objects cannot be loaded go to the dead-letter queue with the reason.
 
 A watcher in the triggerer leases a batch of events and starts a run for it; it leases the next batch when that run
-has ended. Every quarter of an hour a run reads the queue itself, so a pause of a week costs only time: the run loads
-what is in the queue. `s3_to_clickhouse` finds objects whose events were lost. Both DAGs may load into the same table.
+has ended. A run also starts every quarter of an hour and drains the queue, so no event is lost when the DAG was
+paused for a week. `s3_to_clickhouse` finds objects whose events were lost. Both DAGs may load into the same table.
 
 The outcome of each event: `SELECT key, event, state, reason FROM storeside.events FINAL ORDER BY recorded_at DESC`.
 """,

@@ -1,4 +1,4 @@
-"""Operators that copy and transform buckets; the AIStore cluster does the work."""
+"""Operators that copy and transform buckets inside an AIStore cluster."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ _AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
 
 
 def transformer_command(transform: str) -> tuple[str, ...]:
-    """Return the command of our image that serves `transform`."""
+    """Return the command that serves the transformer `transform` in Storeside's image."""
     serve = ("python", "-m", "storeside.transformers.serve", "--transform", transform)
     return (*serve, "--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
 
 
 class AISCopyBucketOperator(BucketJobOperator):
-    """Has AIStore copy one bucket into another, such as ``s3://in`` to ``ais://in``; remote backends are supported.
+    """Copies one bucket into another inside AIStore, such as ``s3://in`` to ``ais://in``, or any remote backend.
 
-    Only objects that are new or changed since the last copy are copied. With `aws_conn_id`, S3 itself lists an
-    ``s3://`` source, so the versions are ETags.
+    The task copies only objects that are new or changed since the last copy. With `aws_conn_id`, it lists an
+    ``s3://`` source through S3's own API, so the versions are ETags.
 
     :param source: bucket URI; AIStore reads it through its own backend
     :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param prefix: copy only objects whose names start with this
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
-    :param continue_on_error: False ends the job at the first object that fails
+    :param continue_on_error: False aborts the job at the first object that fails
     :param retry_failed: also try objects that failed for good in an earlier run
-    :param latest: have AIStore look for newer versions of objects in a remote source
+    :param latest: AIStore checks a remote source for newer versions of objects
     :param quarantine: URI of a bucket that receives a copy of each source object that failed for good
     :param plan_only: change nothing; only report how many objects would be listed, processed, skipped and refused
     :param workers: concurrent workers per target; 0 lets AIStore choose
@@ -61,7 +61,7 @@ class AISCopyBucketOperator(BucketJobOperator):
         self.aws_conn_id = aws_conn_id
 
     def listing(self, source: Bucket) -> Callable[[], Iterator[StoredObject]] | None:
-        """List an S3 source through S3."""
+        """Return a listing of an ``s3://`` source through S3's own API; None lets AIStore list the source."""
         if source.scheme != "s3" or self.aws_conn_id is None:
             return None
 
@@ -74,31 +74,31 @@ class AISCopyBucketOperator(BucketJobOperator):
 
 
 class AISTransformBucketOperator(BucketJobOperator):
-    """Has AIStore transform one bucket into another with an ETL that runs beside its targets.
+    """Transforms one bucket into another with an ETL that runs beside AIStore's targets.
 
-    Afterwards the task reconciles the destination with the source, because AIStore 5.0 reports objects as done that
-    failed over WebSocket. Missing objects that are not bad themselves are retried over ``hpush``; failed objects are
-    listed with their reasons. The other arguments are those of `AISCopyBucketOperator`.
+    AIStore 5.0 reports objects as done although they failed over WebSocket, so the task reconciles the destination
+    with the source. It retries missing objects over ``hpush``, unless the transformer refused the object itself, and
+    lists failed objects with their reasons. The other arguments are those of `AISCopyBucketOperator`.
 
     :param source: bucket URI
     :param destination: bucket URI; a missing ``ais://`` bucket is created
-    :param etl: the whole ETL, or a chain of them (``a >> b``), instead of the arguments below
+    :param etl: a complete ETL, or a chain of ETLs (``a >> b``); replaces the arguments `image` to `pod_resources`
     :param image: the transformer's image
-    :param command: the command to run in the image; empty runs the image's own
-    :param environment: the transformer's parameters; each set of parameters runs as an ETL of its own
+    :param command: the command to run in the image; empty runs the image's own command
+    :param environment: the transformer's parameters; each set of parameters runs as a separate ETL
     :param communication: ``ws``, ``hpush`` or ``hpull``
     :param object_timeout: maximum seconds for one object
-    :param processes: transformer processes beside each target; by default one per CPU that the transformer may use
+    :param processes: worker processes of the transformer beside each target; by default one per CPU of its pod
     :param workers: objects in flight per target; AIStore's limit is the target's CPUs plus four
     :param pod_resources: Kubernetes' ``requests`` and ``limits`` for the transformer's pods
     :param extensions: maps the extension of a source object (without dot) to the extension of its result
     :param prepend: prefix for the name of every result
     :param sync: also remove results whose objects no longer exist in a remote source
-    :param keep_etl: leave the ETL running for later tasks; see `storeside.operators.aistore_etl`
+    :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it
     :param in_place: replace each object with its result, which has the same name. `destination` must then be the same
         URI as `source`, and the bucket must be an ``ais://`` bucket of this cluster. Failed objects stay unchanged,
-        and nothing is deleted. Without this argument a destination that is the source is refused, however its URI is
-        written
+        and nothing is deleted. When this is off, the task refuses a destination that is the source's bucket, even
+        under another URI
     """
 
     template_fields = (
@@ -153,8 +153,8 @@ class AISTransformBucketOperator(BucketJobOperator):
         bucket = Bucket.parse(self.source)
         if Bucket.parse(self.destination) != bucket:
             raise OperatorInputError(
-                f"in_place: the destination {self.destination} is not the source {self.source}: name the same bucket"
-                " twice, or leave in_place off"
+                f"in_place: the destination {self.destination} differs from the source {self.source}: set both to the"
+                " same URI, or turn in_place off"
             )
         check_policy(self.on_failed_objects)
         hook = AIStoreHook(self.aistore_conn_id)
@@ -187,12 +187,12 @@ class AISTransformBucketOperator(BucketJobOperator):
         return replace(super().options(), sync=as_bool(self.sync, "sync"), keep_etl=self.keep_etl)
 
     def naming(self, context: Context) -> Naming:
-        """Return the extension mapping and the prefix of results."""
+        """Return the mapping of extensions and the prefix for results."""
         return Naming(dict(self.extensions or {}), self.prepend)
 
 
 class AISTransformObjectsOperator(AISTransformBucketOperator):
-    """Has AIStore transform selected objects of a bucket; see `AISTransformBucketOperator`.
+    """Transforms selected objects of a bucket inside AIStore; see `AISTransformBucketOperator`.
 
     :param objects: names of objects, or a template of names such as ``shard-{0001..0100}.tar``
     """
@@ -204,13 +204,13 @@ class AISTransformObjectsOperator(AISTransformBucketOperator):
         self.objects = objects
 
     def options(self) -> Options:
-        """Add the names."""
+        """Add the names of the selected objects."""
         names = expand(self.objects) if isinstance(self.objects, str) else list(self.objects)
         return replace(super().options(), names=names)
 
 
 class AISTranscodeAudioOperator(AISTransformBucketOperator):
-    """Has AIStore transcode a bucket of recordings; see `AISTransformBucketOperator`.
+    """Transcodes a bucket of recordings inside AIStore; see `AISTransformBucketOperator`.
 
     :param container: ``wav``, ``flac``, ``mp3``, ``ogg`` or ``m4a``
     :param codec: a codec that the container supports, such as ``pcm_s16le``
@@ -221,12 +221,12 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
     :param duration_seconds: maximum seconds of audio; leave out the rest
     :param trim_silence_dbfs: remove leading and trailing audio that is quieter than this
     :param loudness_lufs: integrated loudness (EBU R 128) of the results
-    :param keep_extension: name the result of ``a.flac`` ``a.flac.wav`` and not ``a.wav``, so that recordings whose
-        names differ only in their extensions have different results
-    :param facts: URI of a bucket for the facts about the results. The same pass writes them, and
-        `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
-        ``transformer_endpoint``. An object whose facts cannot be stored fails. An object that was transcoded without
-        facts is not transcoded again to get them.
+    :param keep_extension: append the new extension instead of replacing the old one (``a.flac.wav``, not ``a.wav``),
+        so that recordings whose names differ only in their extensions have different results
+    :param facts: URI of a bucket for the facts about the results. The transformer writes them in the same pass, and
+        the `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
+        ``transformer_endpoint``. If the facts of an object cannot be stored, the object fails. The task does not
+        transcode an object again only to get its facts
     """
 
     template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts")
@@ -277,7 +277,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
 
     def spec(self, context: Context) -> EtlSpec:
-        """Put the format into the ETL's environment; the URL for facts changes no result and goes into its tuning."""
+        """Add the format to the ETL's environment, and the URL for facts, which changes no result, to its tuning."""
         spec = super().spec(context)
         tuning = dict(spec.tuning)
         if self.facts:

@@ -205,7 +205,7 @@ def test_the_task_fails_with_what_to_mend(known: Any, monkeypatch: pytest.Monkey
 
 def test_hsds_may_be_absent_and_the_others_may_not(known: dict[str, Any]) -> None:
     del known["aws_default"]
-    with pytest.raises(AirflowFailException, match="no connection aws_default"):
+    with pytest.raises(AirflowFailException, match="connection aws_default does not exist"):
         operator().execute({})
 
 

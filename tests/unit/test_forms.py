@@ -80,7 +80,7 @@ def test_listed_names_are_taken(kind: str, value: Any) -> None:
 def test_other_names_fail_the_task_for_good_and_say_what_to_do(kind: str, value: Any, named: str) -> None:
     with pytest.raises(AirflowFailException) as failed:
         run({"x": value}, x=field(kind))
-    assert f"x names '{named}'" in str(failed.value)
+    assert f"x: '{named}' is not one of" in str(failed.value)
     assert "Airflow Variable storeside_forms" in str(failed.value)
 
 
@@ -116,7 +116,7 @@ def test_a_variable_that_cannot_be_read_allows_nothing(variable: Any, value: str
 
 def test_an_empty_list_allows_nothing(variable: Any) -> None:
     variable({"queues": []})
-    with pytest.raises(AirflowFailException, match="forms may name: none"):
+    with pytest.raises(AirflowFailException, match="forms may use: none"):
         run({"x": "tables-events"}, x=field("queue"))
 
 

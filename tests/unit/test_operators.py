@@ -359,7 +359,7 @@ def test_an_in_place_transform_names_one_bucket_twice(monkeypatch: pytest.Monkey
         made = job(destination, "True")
         assert isinstance(made, InPlaceJob)
         assert (made.source, made.destination) == (Bucket("ais", "a"), Bucket("ais", "a"))
-    with pytest.raises(ValueError, match="the destination ais://b is not the source ais://a"):
+    with pytest.raises(ValueError, match="the destination ais://b differs from the source ais://a"):
         job("ais://b", True)
     with pytest.raises(ValueError, match="in_place 'maybe' is neither true nor false"):
         job("ais://a", "maybe")

@@ -33,7 +33,7 @@ _ADPCM_STEPS = 64
 _LIMITS = Limits(seconds=600)
 _NUMBERS = re.compile(r"\d+")
 # Titles of sections in docs/differences.md.
-BEHIND = "Bytes before and behind a recording are not read"
+BEHIND = "Bytes before and after a recording are not read"
 VERSIONS = "Damage that one version of libav finds and another does not"
 
 

@@ -16,7 +16,7 @@ from storeside.transfer.formats import Csv
 from tests.fuzz.differential.text import Refused, Rows
 
 AFTER_QUOTES = "Spaces after a closing quote"
-TEXT_AFTER_QUOTES = "Text after a closing quote, where pyarrow parses"
+TEXT_AFTER_QUOTES = "Text after a closing quote, in dialects that pyarrow parses"
 CARRIAGE_RETURN = "Carriage returns within CSV values"
 LAST_DELIMITER = "A delimiter at the end of a CSV row"
 QUOTED_NUMBERS = "Numbers in single quotes"
