@@ -204,6 +204,7 @@ lint: $(STAMP) ## ruff, mypy, the order of imports, spelling
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache --no-logo
 	@$(VENV)/bin/codespell
+	@$(PYTHON) -m tests.prose
 	@$(PYTHON) -m tests.structure
 
 .PHONY: docs
