@@ -201,7 +201,7 @@ def test_secrets_do_not_go_to_another_server(launch: Launch, webs: Callable[[], 
     put = {**PROVEN, "Ais-Node-Url": f"{attacker.url}{path}"}
     refused = requests.put(f"{server.url}/in/echo", CONTENT, headers=put, timeout=20)
     assert refused.status_code == 500
-    assert "no node of AIStore" in refused.text
+    assert "not a node of AIStore" in refused.text
     with connect(server.socket, additional_headers=PROVEN) as ws:
         ws.send(json.dumps({"path": "echo", "pipeline": f"{attacker.url}{path}"}).encode())
         ws.send(CONTENT)
@@ -222,10 +222,10 @@ def test_redirects_to_other_servers_are_not_followed(launch: Launch, webs: Calla
     target.redirect = f"{attacker.url}/steal"
     direct = {**PROVEN, "Ais-Node-Url": f"{target.url}/{UNAME}"}
     refused = requests.put(f"{server.url}/in/echo", CONTENT, headers=direct, timeout=20)
-    assert "which is no node of AIStore" in refused.text
+    assert "which is not a node of AIStore" in refused.text
     proxy.redirect = target.redirect
     refused = requests.put(f"{server.url}/in/sidecar", CONTENT, headers=PROVEN, timeout=20)
-    assert "which is no node of AIStore" in refused.text
+    assert "which is not a node of AIStore" in refused.text
     assert not attacker.requests
     proxy.redirect = f"{node.url}/moved"  # as a proxy sends one to a target
     assert requests.put(f"{server.url}/in/sidecar", CONTENT, headers=PROVEN, timeout=20).content == CONTENT

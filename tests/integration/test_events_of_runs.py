@@ -82,7 +82,7 @@ def test_what_asks_for_nothing_starts_no_run(mailbox: Mailbox, lease: Lease) -> 
     until(lambda: watcher.step() or len(mailbox.events()) == 2, 10, "end of both")
     assert mailbox.depth() == (0, 0)
     assert mailbox.events()[probe, "ObjectCreated:Put"] == [
-        ("skipped", "Storeside itself wrote the object, to try or measure the bucket")
+        ("skipped", "Storeside wrote the object to test or measure the bucket")
     ]
     mailbox.send(mailbox.record(probe), mailbox.record("a.jsonl"))  # but events that come with others do
     told = until(watcher.step, 10, "batch")
@@ -460,9 +460,12 @@ def test_what_is_given_back_says_why(mailbox: Mailbox, run: Run) -> None:
     ((_, missing),), ((_, other),), ((_, later),) = (
         mailbox.events()[key, "ObjectCreated:Put"] for key in ("in/a.flac", "other/b.flac", "in/c.flac")
     )
-    assert "neither speech.manifest nor storeside.objects says what became of it: start speech_pipeline" in missing
-    assert other == f"the last run to have its event takes only s3://{mailbox.bucket}/in/*"
-    assert later == "the run ended before it came to this recording: its log says why"
+    assert (
+        "neither speech.manifest nor storeside.objects has an outcome of the recording: start speech_pipeline"
+        in missing
+    )
+    assert other == f"the last run with its event processes only s3://{mailbox.bucket}/in/*"
+    assert later == "the run ended before it reached this recording: its log has the reason"
 
 
 def test_keys_may_be_long(mailbox: Mailbox, run: Run) -> None:

@@ -70,7 +70,7 @@ def test_a_bucket_is_not_copied_into_itself(
     for name, body in BODIES.items():
         one.put(name, body, NOTHING)
     source, destination = (other, one) if turned else (one, other)
-    with pytest.raises(CopyInputError, match="is the bucket that is copied"):
+    with pytest.raises(CopyInputError, match="is the same bucket as the source"):
         copying.copy(source, destination, prepend=prepend)
     assert contents(one) == BODIES
     assert copying.left() == 0

@@ -151,7 +151,7 @@ def test_a_missing_bucket_is_not_made(stack: Stack, clickhouse: Any, aistore: An
 def test_nothing_to_read_is_said_before_the_loader_starts(
     stack: Stack, clickhouse: Any, bucket: Bucket, loader: str, prefix: str
 ) -> None:
-    with pytest.raises(ValueError, match=r"less than two objects.*have a dataset written"):
+    with pytest.raises(ValueError, match=r"fewer than two objects.*let the measurement write a dataset"):
         measurement(stack, clickhouse, bucket, loader, load={"dataset_bytes": 0, "prefix": prefix}).run()
 
 

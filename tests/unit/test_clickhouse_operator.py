@@ -168,5 +168,5 @@ def test_a_table_is_named_with_its_database(table: str) -> None:
 
 def test_new_tables_are_of_an_engine_whose_rows_stay() -> None:
     TableOptions(engine="ReplicatedReplacingMergeTree('/t', 'r', v)").check()
-    with pytest.raises(TransferInputError, match=r"a new table is of engine SummingMergeTree.*materialized view"):
+    with pytest.raises(TransferInputError, match=r"a new table has the engine SummingMergeTree.*materialized view"):
         TableOptions(engine="SummingMergeTree(n)").check()

@@ -40,7 +40,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISCopyBucketOperator, {**PAIR, "retry_failed": "maybe"}, "retry_failed 'maybe' is neither"),
     (AISTransformBucketOperator, {**PAIR, **ETL, "communication": "tcp"}, "communication 'tcp' is not one of"),
     (AISTransformBucketOperator, {**PAIR, **ETL, "in_place": "perhaps"}, "in_place 'perhaps' is neither"),
-    (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "codec 'opus' does not go into wav"),
+    (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "container wav cannot contain codec 'opus'"),
     (AISTranscodeAudioOperator, {**PAIR, "sample_rate": 10}, "sample rate 10 Hz is outside"),
     (AISTranscodeAudioOperator, {**PAIR, "facts": "facts"}, "facts: bucket 'facts'"),
     (AISProbeAudioOperator, {**PAIR, "source": "in"}, "source: bucket 'in'"),
@@ -51,7 +51,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (GXValidateManifestOperator, {**FACTS, "on_invalid_rows": "no"}, "on_invalid_rows 'no': use"),
     (S3ToClickHouseOperator, {**LOAD, "bucket": "s3://trips"}, "bucket 's3://trips': a bucket's name has"),
     (S3ToClickHouseOperator, {**LOAD, "table": "trips"}, "table 'trips': write database.table"),
-    (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': braces"),
+    (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': close each brace"),
     (S3EventsToClickHouseOperator, {**LOAD, "sqs_queue": "q", "on_drift": "no"}, "on_drift 'no': choose one of"),
     (CheckConnectionsOperator, {"bucket": "s3://in"}, "bucket 's3://in'"),
 ]

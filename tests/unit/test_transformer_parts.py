@@ -149,7 +149,7 @@ def test_the_journal_ends_somewhere(capfd: pytest.CaptureFixture[str]) -> None:
         journal.record(Failure(0, "", str(number), "", False))
     log = capfd.readouterr().out
     assert [f.object for f in failures.parse(log)] == ["0", "1"]
-    assert log.count("the rest is not listed") == 1
+    assert log.count("further ones are not listed") == 1
 
 
 @pytest.fixture

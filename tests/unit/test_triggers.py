@@ -253,7 +253,7 @@ def test_a_job_that_no_target_knows_is_over_after_a_while(
     clock.now += 16
     progress = follower.poll()
     assert (progress.objects, progress.bytes, progress.finished) == (5, 50, True)
-    assert progress.error.startswith("no target knows it, as after their restart, for 31 s")
+    assert progress.error.startswith("no target knows it, as after a restart of all, for 31 s")
     assert cluster.aborted() == ["etl-1"]
 
 

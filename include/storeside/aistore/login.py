@@ -1,4 +1,4 @@
-"""Tokens of AIStore's AuthN that renew themselves."""
+"""Requests tokens from AIStore's AuthN, and renews them before they expire."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _SECONDS = 10.0
 
 
 class Login:
-    """A user of AuthN. As a text it is a valid token: jobs may last longer than a token does.
+    """A user of AuthN, whose text is always a valid token, because jobs may last longer than a token.
 
-    AIStore's SDK formats its token into the header of each request, so it takes this object in place of a text.
+    AIStore's SDK formats its token into the header of each request, so it accepts this object as a token. `str`
+    raises AIStoreInputError when AuthN refuses the user, and AIStoreTransientError when it does not answer.
     """
 
     def __init__(self, url: str, username: str, password: str, verify: str | bool = True) -> None:
@@ -56,17 +57,17 @@ class Login:
         try:
             return str(answer.json()["token"])
         except (ValueError, KeyError, TypeError) as e:
-            raise AIStoreInputError(f"{self._what}: the answer has no token: is this AuthN's address?") from e
+            raise AIStoreInputError(f"{self._what}: the answer has no token: correct the address of AuthN") from e
 
 
 @lru_cache(maxsize=32)
 def login(url: str, username: str, password: str, verify: str | bool = True) -> Login:
-    """Return the login of this process for a user: all its clients share one token."""
+    """Return the login of a user; all clients of this process share its token."""
     return Login(url, username, password, verify)
 
 
 def expiry(token: str) -> float:
-    """Return the time, in seconds of the epoch, at which a JSON Web Token expires; 0 if it does not say."""
+    """Return the expiry of a JSON Web Token in seconds since the epoch; 0 if it states none."""
     try:
         body = token.split(".")[1]
         return float(json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"])

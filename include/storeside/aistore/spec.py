@@ -1,4 +1,4 @@
-"""The specification of an ETL: the same specification is the same ETL, and its name says so."""
+"""The specification of an ETL. Equal specifications are one ETL, because its name contains their hash."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 from storeside.aistore.errors import AIStoreInputError
 
 COMMUNICATION_TYPES = ("ws", "hpush", "hpull")
-# Image that the SDK's `Etl.init_class` uses; the tag is the Python version.
+# The image of the SDK's `Etl.init_class`; the tag is the Python version.
 CLASS_IMAGE = f"aistorage/runtime_python:{sys.version_info.major}.{sys.version_info.minor}"
-# Environment variable that identifies the specification of a running ETL; another ETL may have the same name.
+# Environment variable that identifies the specification of a running ETL, because names can be chosen.
 MARK = "STORESIDE_SPEC"
 # Names of ETLs: 6 to 32 characters of lower-case letters, digits and hyphens (AIStore, k8s.ValidateEtlName).
 _PREFIX_LENGTH = 20
-# AIStore's own time-out for an object also counts the time in the queue for a worker. The server's time-out must come
+# AIStore's time-out for an object includes the time in the queue for a worker. The transformer's time-out must end
 # first, because its error states the reason.
 _QUEUE_SECONDS = 60
 
 
 def check_communication(kind: str) -> None:
-    """Raise AIStoreInputError for a communication type that AIStore does not have."""
+    """Raise AIStoreInputError for an unknown communication type."""
     if kind not in COMMUNICATION_TYPES:
         raise AIStoreInputError(f"communication {kind!r} is not one of {', '.join(COMMUNICATION_TYPES)}")
 
@@ -34,21 +34,21 @@ def check_communication(kind: str) -> None:
 class EtlSpec:
     """One ETL: an image, its command and environment, and how AIStore sends objects to it.
 
-    ``a >> b >> c`` is a chain: each object passes all stages in one request, and no intermediate result is stored.
-    Two transforms that differ only in `environment` are two ETLs, because bucket transforms carry no arguments.
-    Raises AIStoreInputError for a combination that AIStore 5.0 refuses or handles wrongly.
+    ``a >> b >> c`` is a chain: each object passes all stages in one request, and AIStore stores no intermediate
+    result. Two transforms that differ only in `environment` are two ETLs, because bucket transforms have no
+    arguments. Raises AIStoreInputError for a combination that AIStore 5.0 refuses or handles wrongly.
     :param label: readable part of the ETL's name
     :param image: container image of the transformer
     :param command: command of its container
     :param environment: variables that affect the results
     :param tuning: further variables, which affect the speed but not the results
     :param communication: ``ws``, ``hpush`` or ``hpull``
-    :param direct_put: the transformer sends each result straight to the target that stores it
+    :param direct_put: the transformer sends each result directly to the target that stores it
     :param file_access: the transformer reads objects from the target's disk; for ``hpush`` and ``ws``
     :param init_timeout: seconds within which the transformer must be ready
     :param object_timeout: seconds that the transformer may spend on one object
     :param resources: Kubernetes requests and limits of the container
-    :param etl_name: name of the ETL in AIStore; it replaces an ETL of that name with another specification
+    :param etl_name: name of the ETL in AIStore; a running ETL of this name with another specification is replaced
     :param then: further stages of a chain; ``>>`` sets it
     :param payload: code that the transformer's image does not contain; `of_class` sets it
     """
@@ -75,7 +75,7 @@ class EtlSpec:
                 "AIStore 5.0 has no WebSocket transform without direct put: use hpush, or direct_put"
             )
         if self.then and not all(stage.direct_put for stage in self.stages):
-            raise AIStoreInputError("the stages of a chain hand objects on by direct put: turn it on for all of them")
+            raise AIStoreInputError("the stages of a chain pass objects on by direct put: set it for all of them")
         if self.etl_name:
             from aistore.sdk.etl.etl import Etl
 
@@ -89,10 +89,10 @@ class EtlSpec:
         cls, server: type, *, label: str = "", dependencies: Sequence[str] = (), os_packages: Sequence[str] = (),
         **options: Any,
     ) -> EtlSpec:  # fmt: skip
-        """Return the ETL of a Python class that extends one of the SDK's servers, sent as a pickle (``init_class``).
+        """Return the ETL of a Python class that extends a server class of the SDK, sent as a pickle (``init_class``).
 
-        The pod installs `dependencies` and `os_packages` before it starts. The class's module is sent with the class,
-        so it may be a DAG file. Raises TypeError when the class is not a server.
+        The pod installs `dependencies` and `os_packages` before it starts. The pickle contains the module of the
+        class, which may be a DAG file. Raises TypeError when the class is not a server class.
         """
         import cloudpickle
         from aistore.sdk.etl.webserver import serialize_class
@@ -107,7 +107,7 @@ class EtlSpec:
             if by_value:
                 cloudpickle.unregister_pickle_by_value(module)
         packages = {"PACKAGES": ",".join(dependencies), "OS_PACKAGES": ",".join(os_packages)}
-        # the module is sent with the class and may change what the class does
+        # the module may decide what the class does
         source = hashlib.sha256(inspect.getsource(module if by_value else server).encode()).hexdigest()
         return cls(
             label or server.__name__,
@@ -128,11 +128,11 @@ class EtlSpec:
 
     @property
     def name(self) -> str:
-        """The ETL's name: the label and a hash of everything else, so the name identifies this specification."""
+        """The ETL's name: `etl_name`, or the label with a hash of the specification."""
         if self.etl_name:
             return self.etl_name
         label = "".join(c if c.isascii() and c.isalnum() else "-" for c in self.label.lower()).strip("-")
-        if not label[:1].isalpha():  # Kubernetes: a service name begins with a letter
+        if not label[:1].isalpha():  # a service name of Kubernetes begins with a letter
             label = f"etl-{label}"
         return f"{label[:_PREFIX_LENGTH].strip('-')}-{self.mark[:10]}"
 
@@ -145,7 +145,7 @@ class EtlSpec:
     def all_names(self) -> tuple[str, ...]:
         """The names of all ETLs that a job of this chain may start.
 
-        Failed objects are retried over ``hpush``, and jobs with ``latest`` or ``sync`` send contents, not paths.
+        A retry uses ``hpush``, and jobs with ``latest`` or ``sync`` send contents instead of paths.
         """
         specs = (self, self.over("hpush"), self.without_files(), self.without_files().over("hpush"))
         return tuple(dict.fromkeys(name for spec in specs for name in spec.names))
@@ -163,7 +163,7 @@ class EtlSpec:
 
     @property
     def effect(self) -> str:
-        """A hash that identifies the *result*: unlike `name` it does not depend on how the bytes travel."""
+        """A hash that identifies the *result*; unlike `name`, it does not depend on how AIStore sends the bytes."""
         effects = [[s.image, s.command, sorted(s.environment.items())] for s in self.stages]
         text = json.dumps(effects if self.then else effects[0])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -173,7 +173,7 @@ class EtlSpec:
         return self._each(communication=communication)
 
     def without_files(self) -> EtlSpec:
-        """Return the same chain, with objects sent as contents instead of file paths."""
+        """Return the same chain, for which AIStore sends contents instead of file paths."""
         return self._each(file_access=False)
 
     def _each(self, **changes: Any) -> EtlSpec:
@@ -183,7 +183,7 @@ class EtlSpec:
     def message(self) -> dict[str, Any]:
         """Return AIStore's message that starts this ETL (``ETLSpecMsg``, ext/etl/api.go).
 
-        It is built here because SDK 2.0.0 leaves out the resources.
+        The SDK cannot build it, because SDK 2.0.0 omits the resources.
         """
         environment = {**self.environment, **self.tuning, **self.payload, MARK: self.mark}
         environment["OBJECT_TIMEOUT"] = str(self.object_timeout)

@@ -22,34 +22,35 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
     from types_boto3_s3 import S3Client
 
-# Events per query, which are sent as a table: parameters have at most 128 KiB (http_max_field_value_size).
+# Events per query. A query sends them as a table, because parameters have at most 128 KiB
+# (http_max_field_value_size).
 _SLICE = 5000
 WANTED = ("n UInt32", "key String", "etag String", "at Float64")
 _GONE = Outcome("skipped", "it was deleted before it could be loaded")
 _MISSING = Outcome(
     "undone",
-    "the run ended without it, and neither speech.manifest nor storeside.objects says what became of it: start"
+    "the run ended, and neither speech.manifest nor storeside.objects has an outcome of the recording: start"
     " speech_pipeline with 'Retry failed', and send the message back",
 )
-_NOT_REACHED = Outcome("untried", "the run ended before it came to this recording: its log says why")
+_NOT_REACHED = Outcome("untried", "the run ended before it reached this recording: its log has the reason")
 
 
 @dataclass(frozen=True)
 class _Taken:
-    """The recordings that a run processes: those of `source` (a bucket's URI) below `prefix`."""
+    """The recordings that a run processes: all of `source` (a bucket's URI) below `prefix`."""
 
     source: str
     prefix: str
     complete: bool
 
     def outcome(self, bucket: str, key: str, found: Found) -> Outcome:
-        """Return the outcome of an event whose recording is neither loaded nor failed; `found` is its object now."""
+        """Return the outcome of an event whose recording is neither loaded nor failed; `found` is its object."""
         if found is None:
             return _GONE
         if isinstance(found, Listed) and is_folder_marker(key, found.size):
             return FOLDER
         if f"s3://{bucket}" != self.source or not key.startswith(self.prefix):
-            return Outcome("untried", f"the last run to have its event takes only {self.source}/{self.prefix}*")
+            return Outcome("untried", f"the last run with its event processes only {self.source}/{self.prefix}*")
         if not self.complete:
             return _NOT_REACHED
         return Outcome("undone", str(found)) if isinstance(found, LoadObjectError) else _MISSING
@@ -85,7 +86,7 @@ def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken:
             if event.created:
                 places.setdefault(event.bucket, []).append((delivery, n))
             else:
-                delivery.outcomes[n] = Outcome("skipped", "it tells of no new content")
+                delivery.outcomes[n] = Outcome("skipped", "the event reports no new content")
     for bucket, those in places.items():
         for start in range(0, len(those), _SLICE):
             _decide_some(bucket, those[start : start + _SLICE], client, s3, taken)

@@ -1,7 +1,7 @@
 -- Objects in the ledger whose names, or whose results' names, begin with a text or contain it. `stem` is the text
--- without an extension. A result has the name of its object except for the extension, so it is enough to search the
--- objects' names. The search avoids FINAL, which costs several times as much, and therefore allows for up to four
--- unmerged versions of a row. The outcome is read with FINAL, and its status is checked again.
+-- without an extension. A result has the name of its object except for the extension, so a search of the objects'
+-- names is enough. The search avoids FINAL, which takes several times as long, and so allows for up to four unmerged
+-- versions of a row. The outcome is read with FINAL, and its status is checked again.
 SELECT
     source, destination, object, destination_object, toString(status) AS status, reason, bytes_in, bytes_out, run_id,
     toUnixTimestamp64Milli(recorded_at) AS recorded_ms

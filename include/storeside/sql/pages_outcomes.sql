@@ -1,6 +1,6 @@
--- Outcome in one run of each object of a bucket pair. The newest row of this run counts; a later run's row belongs to
--- that run and may have replaced this one. Up to four rows of an object may still be unmerged. The status is checked
--- twice, to find objects and again on their newest rows, because an earlier try may have left other rows.
+-- The outcome of each object of a bucket pair in one run. The newest row of this run counts; the row of a later run
+-- belongs to that run and may have replaced this one. Up to four rows of an object may still be unmerged. The status
+-- is checked twice, in the search and on the newest rows, because an earlier try may have left other rows.
 SELECT *
 FROM
 (

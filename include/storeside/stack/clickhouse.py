@@ -20,7 +20,7 @@ MEMORY_RATIO = 0.4
 
 
 def components(stack: Stack) -> list[Component]:
-    """Return the ClickHouse server; writes its settings to a file that only its owner, and not its SQL, can read."""
+    """Return the ClickHouse server; writes its settings to a file that its owner can read but its SQL cannot."""
     folder = stack.state / "clickhouse"
     config = Config(
         folder=str(folder),
@@ -33,7 +33,7 @@ def components(stack: Stack) -> list[Component]:
     )
     path = stack.state / "run" / "clickhouse.json"
     write(path, json.dumps(asdict(config), indent=1))
-    (folder / "launcher.json").unlink(missing_ok=True)  # of version 0.1.0
+    (folder / "launcher.json").unlink(missing_ok=True)  # written by version 0.1.0
     return [
         Component(
             name="clickhouse",
@@ -47,12 +47,12 @@ def components(stack: Stack) -> list[Component]:
 
 
 def passwords(stack: Stack) -> dict[str, str]:
-    """Return the passwords of the users of Airflow's connections, by name."""
+    """Return the passwords of the users of Airflow's connections, by user name."""
     return {name: stack.secrets[name.replace("storeside", "clickhouse")] for name in (LOADER, LEDGER, PAGES)}
 
 
 def collections(stack: Stack) -> dict[str, dict[str, str]]:
-    """Return the named collections that let queries read S3 without credentials in their text.
+    """Return the named collections, with which queries read S3 without credentials in their text.
 
     Use: ``s3(storeside_s3, url = 'http://…/bucket/key')`` or ``s3(storeside_s3, filename = 'bucket/key')``.
     """
@@ -72,7 +72,7 @@ def collections(stack: Stack) -> dict[str, dict[str, str]]:
 
 
 def healthy(stack: Stack) -> bool:
-    """Whether the server answers and accepts the product's user."""
+    """Return whether the server answers and accepts Storeside's user."""
     query = urllib.parse.urlencode({"query": "SELECT 1"})
     login = base64.b64encode(f"{USER}:{stack.secrets['clickhouse']}".encode()).decode()
     url = f"{stack.url('clickhouse_http')}/?{query}"

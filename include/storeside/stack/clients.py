@@ -1,4 +1,4 @@
-"""How clients of the stack find its servers."""
+"""Addresses and credentials with which clients connect to the stack's servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from storeside.stack.settings import HOST, Stack
 
 
 def clients_environment(stack: Stack) -> dict[str, str]:
-    """Return the variables, secrets included, by which clients and `python -m storeside.transfer` find this stack."""
+    """Return the variables, with secrets, that connect clients and `python -m storeside.transfer` to this stack."""
     access_key, secret_key = s3.keys(stack)
     return {
         "CLICKHOUSE_HOST": HOST,

@@ -30,7 +30,7 @@ _FACTS = (
 
 
 class Grouping:
-    """Groups objects by how they are read; the worker reads their footers if it has `pushed` objects."""
+    """Groups objects by how they are read. The worker reads the footers of `pushed` objects, ClickHouse others."""
 
     def __init__(self, work: Work, *, pushed: bool) -> None:
         self.work = work

@@ -1,4 +1,4 @@
-"""Checks whether objects can be transformed, without keeping a result: AIStore's dry validation of a bucket."""
+"""Checks whether objects can be transformed, without a result: AIStore's dry validation of a bucket."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inspection:
-    """Has every object of `source` transformed and discards the results.
+    """Transforms every object of `source` and discards the results.
 
-    It always uses ``hpush``: over WebSocket AIStore 5.0 reports an inspection but transforms nothing.
+    It always uses ``hpush``, because over WebSocket AIStore 5.0 reports an inspection but transforms nothing.
     """
 
     client: Client

@@ -1,26 +1,24 @@
 """A worker's HTTP requests: to targets, to the next ETL of a pipeline, and for sidecars.
 
-Connections are kept, one per server, and nothing is copied: with results of megabytes this is most of the work.
-A redirect is followed to the same server and to AIStore's nodes only.
+The client keeps one connection per server and copies no data: for results of megabytes, copying and connecting would
+be most of the work. It follows redirects only to the same server and to AIStore's nodes.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
+from .http_connection import Connection, Response
 from .settings import Settings
 from .transformer import Data
 
-# Seconds without a byte after which a server counts as lost; the request is then repeated.
+# Seconds without a byte after which the client gives up on a server and repeats the request.
 _SILENCE = 60.0
 _LONGEST_DELAY = 30.0
 _BUSY = (429, 502, 503, 504)
@@ -30,86 +28,69 @@ _REASON_LENGTH = 300
 
 
 class DeliveryError(Exception):
-    """An object's bytes did not reach their destination, through no fault of the object unless `final` is set."""
+    """An object's bytes did not reach their destination; the object is the cause only if `final` is set."""
 
     def __init__(self, reason: str, final: bool = False) -> None:
         super().__init__(reason)
         self.final = final
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A server's answer."""
-
-    status: int
-    headers: HTTPMessage
-    body: bytes
-
-    @property
-    def reason(self) -> str:
-        """Status and the server's explanation, extracted from AIStore's JSON."""
-        text = self.body[:4096].decode("utf-8", "replace").strip()
-        with suppress(ValueError, TypeError, KeyError):
-            text = json.loads(text)["message"]
-        return f"HTTP {self.status}: {str(text)[:_REASON_LENGTH]}".rstrip(": ")
-
-
 class HttpClient:
-    """Requests over kept connections; transient errors are tried `settings.retries` more times."""
+    """Sends requests over kept connections; repeats them up to `settings.retries` times after transient errors."""
 
     def __init__(self, settings: Settings) -> None:
         self._retries = settings.retries
         self._nodes = nodes_of(settings)
         self._most = settings.largest_body
         self._verify, self._certificate = settings.tls
-        self._connections: dict[tuple[str, str], HTTPConnection] = {}
+        self._connections: dict[tuple[str, str], Connection] = {}
         self._tls: ssl.SSLContext | None = None
 
-    def request(self, method: str, url: str, body: Data = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """Send a request and return the answer, whatever its status. Raises DeliveryError."""
+    def request(self, method: str, url: str, body: Data = b"", headers: Mapping[str, str] | None = None) -> Response:
+        """Send a request and return the answer with any status. Raises DeliveryError."""
         delay = 1.0
         for left in range(self._retries, -1, -1):
             try:
                 answer = self._follow(method, url, body, headers or {})
                 if answer.status not in _BUSY or not left:
                     return answer
-            except (OSError, HTTPException) as e:
+            except OSError as e:
                 if not left:
                     server = urlsplit(url).netloc
                     raise DeliveryError(f"{method} to {server} failed: {type(e).__name__}: {e}") from e
-            except (ValueError, UnicodeError) as e:  # an address or a header that HTTP cannot carry
+            except (ValueError, UnicodeError) as e:  # the address or a header is not valid in HTTP
                 raise DeliveryError(f"{method}: {e}", final=True) from e
             time.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY)
         raise AssertionError
 
-    def _follow(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Answer:
+    def _follow(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Response:
         for _ in range(_MOST_REDIRECTS):
             answer = self._exchange(method, url, body, headers)
-            location = answer.headers.get("Location")
+            location = answer.headers.get("location")
             if answer.status not in _REDIRECTS or not location:
                 return answer
             url = self._redirected(url, location)
         return answer
 
     def _redirected(self, url: str, location: str) -> str:
-        """Return the address that a server redirects to. Raises DeliveryError for one of another server."""
+        """Return the address of a redirect. Raises DeliveryError if it leads to a foreign server."""
         before, after = urlsplit(url), urlsplit(urljoin(url, location))
         same = (before.scheme, before.netloc) == (after.scheme, after.netloc)
         if not same and (after.scheme != before.scheme or address_of(after) not in self._nodes):
             raise DeliveryError(
-                f"{before.netloc} redirects to {after.netloc}, which is no node of AIStore: AIS_NODES lists them"
+                f"{before.netloc} redirects to {after.netloc}, which is not a node of AIStore; AIS_NODES lists them"
             )
         return after.geturl()
 
-    def _exchange(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Answer:
+    def _exchange(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Response:
         parts = urlsplit(url)
         server = (parts.scheme, parts.netloc)
         connection = self._connections.pop(server, None)
         if connection is not None:
             try:
                 return self._converse(connection, method, parts, body, headers)
-            except (ConnectionError, HTTPException):  # closed by the server while it was idle: not worth a delay
+            except ConnectionError:  # the server closed the idle connection: retry at once
                 connection.close()
         connection = self._open(parts)
         try:
@@ -119,53 +100,40 @@ class HttpClient:
             raise
 
     def _converse(
-        self, connection: HTTPConnection, method: str, parts: SplitResult, body: Data, headers: Mapping[str, str]
-    ) -> Answer:
+        self, connection: Connection, method: str, parts: SplitResult, body: Data, headers: Mapping[str, str]
+    ) -> Response:
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-        try:
-            with _corked(connection.sock):
-                connection.request(method, target, body or None, headers)
-        except (BrokenPipeError, ConnectionResetError):
-            # A server that refuses the body answers before it has read it, and closes. No answer is an error too.
-            connection.sock.settimeout(1)
-        response = connection.getresponse()
-        answer = Answer(response.status, response.headers, response.read(self._most + 1))
+        answer = connection.request(method, target, body, headers, self._most)
+        if answer.keep_alive:
+            self._connections[parts.scheme, parts.netloc] = connection
+        else:
+            connection.close()
         if len(answer.body) > self._most:
             raise DeliveryError(f"the answer has more than {self._most} bytes (MAX_BODY)", final=True)
-        if response.will_close:
-            connection.close()
-        else:
-            self._connections[parts.scheme, parts.netloc] = connection
         return answer
 
-    def _open(self, parts: SplitResult) -> HTTPConnection:
-        if not parts.hostname:
-            raise ValueError(f"{parts.geturl()!r} is not an address")
-        if parts.scheme == "https":
-            self._tls = self._tls or _tls_context(self._verify, self._certificate)
-            tls = HTTPSConnection(parts.hostname, parts.port, timeout=_SILENCE, context=self._tls)
-            tls.connect()
-            return tls
-        connection = HTTPConnection(parts.hostname, parts.port, timeout=_SILENCE)
-        connection.connect()
-        return connection
+    def _open(self, parts: SplitResult) -> Connection:
+        if parts.scheme != "https":
+            return Connection(parts, None, _SILENCE)
+        self._tls = self._tls or _tls_context(self._verify, self._certificate)
+        return Connection(parts, self._tls, _SILENCE)
 
 
-@contextmanager
-def _corked(connection: socket.socket) -> Iterator[None]:
-    """Send head and body together: waking the other side twice costs more than all other work on a small object."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-    yield
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+def reason(answer: Response) -> str:
+    """Return the status of an answer and the server's explanation, which AIStore sends as JSON."""
+    text = answer.body[:4096].decode("utf-8", "replace").strip()
+    with suppress(ValueError, TypeError, KeyError):
+        text = json.loads(text)["message"]
+    return f"HTTP {answer.status}: {str(text)[:_REASON_LENGTH]}".rstrip(": ")
 
 
 def address_of(url: SplitResult) -> str:
-    """Return host and port of an address. Raises ValueError when the port is no number."""
+    """Return host and port of an address. Raises ValueError if the port is not a number."""
     return f"{url.hostname}:{url.port or (443 if url.scheme == 'https' else 80)}"
 
 
 def nodes_of(settings: Settings) -> frozenset[str]:
-    """Return the addresses (host:port) of AIStore's nodes: of the target, and those of the cluster map."""
+    """Return the addresses (host:port) of AIStore's nodes: the target's own, and those in the cluster map."""
     if not settings.target_url:
         return settings.nodes
     return settings.nodes | {address_of(urlsplit(settings.target_url))}
