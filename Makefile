@@ -198,12 +198,13 @@ bench: $(STAMP) ## run all benchmarks and write docs/benchmarks.md; ARGS="transf
 	@$(PYTHON) -m tests.benchmarks.report $(ARGS)
 
 .PHONY: lint
-lint: $(STAMP) ## run ruff, mypy, the checks of imports, spelling and structure
+lint: $(STAMP) ## run ruff, mypy, the checks of imports, spelling, style of prose and structure
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache --no-logo
 	@$(VENV)/bin/codespell
+	@$(PYTHON) -m tests.prose
 	@$(PYTHON) -m tests.structure
 
 .PHONY: docs

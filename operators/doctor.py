@@ -26,7 +26,7 @@ class CheckConnectionsOperator(DeferringOperator):
     """Tests every connection in the same way as the pipelines use it; a failed check fails the task with its remedy.
 
     The task logs in, creates and drops tables in ClickHouse, puts, reads and deletes an object in S3 and in AIStore,
-    lets ClickHouse read both objects, and waits for the S3 event of its own object. It removes everything that it
+    lets ClickHouse read both objects, and waits for the S3 event of its object. It removes everything that it
     created. Returns the numbers of checks made and skipped.
 
     :param bucket: S3 bucket to test, without ``s3://``

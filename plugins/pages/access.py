@@ -1,4 +1,4 @@
-"""What each user may see and do: Airflow's own authentication and permissions."""
+"""The permissions of each user, from Airflow's own authentication and permissions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _unknown_dags() -> list[DagDetails]:
 def require_same_origin(request: Request) -> None:
     """Refuse requests that another site made the visitor's browser send.
 
-    Another site cannot send a bearer token. Browsers add the other schemes by themselves, such as ``Basic`` and
+    Another site cannot send a bearer token. Browsers add the other schemes automatically, such as ``Basic`` and
     ``Negotiate`` for a proxy in front of Airflow.
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -88,8 +88,8 @@ def incomplete(request: Request, error: RequestValidationError) -> Response:
 
 @app.exception_handler(Exception)
 def broken(request: Request, error: Exception) -> Response:
-    """Admit an error of our own; Starlette writes it to the API server's log."""
-    said = "This page has a fault of its own. The log of Airflow's API server has the details."
+    """Report a defect of the plugin; Starlette writes the error to the API server's log."""
+    said = "This page has a defect. The log of Airflow's API server has the details."
     answer = render(request, "error.html", code=500, title="Not possible", said=said)
     answer.headers.update(HEADERS)  # the middleware that adds them does not see this response
     return answer
@@ -97,7 +97,7 @@ def broken(request: Request, error: Exception) -> Response:
 
 @app.exception_handler(BadInput)
 def wrong(request: Request, error: BadInput) -> Response:
-    """Show what is wrong with a request."""
+    """Show the fault of a request."""
     return render(request, "error.html", code=400, title="Not possible", said=str(error))
 
 

@@ -131,7 +131,7 @@ def _rejected(tables: Tables, stage: Movement | None) -> list[dict[str, Any]] | 
 
 @dataclass(frozen=True)
 class Row:
-    """A task of a run: what Airflow knows, what was recorded, and when, as parts of the time of the whole run."""
+    """A task of a run: its state in Airflow, its records, and its times as parts of the time of the whole run."""
 
     name: str
     state: str
@@ -195,7 +195,7 @@ def _now(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> 
 
 
 def _progress(tables: Tables, client_of: Callable[[str], Any], movement: Movement) -> Progress:
-    """Return a movement's progress. A cluster that does not answer does not fail the page: the progress says so."""
+    """Return a movement's progress. If a cluster does not answer, the progress states that and the page does not fail."""
     if movement.is_load:
         return movements.load_progress(tables, movement)
     # rows of earlier versions do not name the connection

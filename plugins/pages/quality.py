@@ -1,4 +1,4 @@
-"""Quality: what Great Expectations found, over time."""
+"""Quality: the results of Great Expectations over time."""
 
 from __future__ import annotations
 

@@ -678,7 +678,7 @@ def test_a_fault_of_a_page_is_a_page(pages: TestClient, monkeypatch: pytest.Monk
     monkeypatch.setattr("storeside.plugins.pages.movement.movements.kinds", fails)
     answer = pages.get("/movement")
     assert answer.status_code == 500
-    assert "This page has a fault of its own" in answer.text
+    assert "This page has a defect" in answer.text
     assert "library" not in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 

@@ -45,7 +45,7 @@ def passing_errors() -> tuple[type[Exception], ...]:
 
 
 class CopyError(StoresideError):
-    """Objects cannot be copied; the message names the object, the reason and the remedy."""
+    """Objects cannot be copied; the message states the object, the reason and the remedy."""
 
 
 class CopyInputError(CopyError, BadInput):

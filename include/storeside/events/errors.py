@@ -14,7 +14,7 @@ from storeside.errors import BadInput, StoresideError, Transient
 
 
 class EventError(StoresideError):
-    """Events cannot be received or processed; the message names the queue, the reason and the remedy."""
+    """Events cannot be received or processed; the message states the queue, the reason and the remedy."""
 
 
 class EventInputError(EventError, BadInput):

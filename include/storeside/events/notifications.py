@@ -103,7 +103,7 @@ class S3Event:
         """The event's effect on the object's content.
 
         - created: the object has new content. This covers every ``ObjectCreated`` event, even unknown ones, because
-          an unnecessary look at an object does no harm.
+          an unnecessary request for an object does no harm.
         - removed: a request (``ObjectRemoved``), a lifecycle rule (``LifecycleExpiration``) or a loss in S3
           (``ReducedRedundancyLostObject``) removed the content.
         - ignored: the content is unchanged. Tags, ACLs, annotations and retention are no content; a transition,

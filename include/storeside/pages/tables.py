@@ -25,7 +25,7 @@ _SLOW = (
     " when ClickHouse has less to do."
 )
 _REFUSED = "ClickHouse refuses the pages' user to read Storeside's tables. Grant it SELECT on the database storeside."
-# What a page says about an error of ClickHouse, by its code; the API server's log has ClickHouse's own text.
+# The text on a page for an error of ClickHouse, by its code; the API server's log has ClickHouse's own text.
 _REASONS = {
     159: _SLOW, 160: _SLOW,  # TIMEOUT_EXCEEDED, TOO_SLOW
     202: "ClickHouse has too many queries at the moment. Try again in a minute.",  # TOO_MANY_SIMULTANEOUS_QUERIES

@@ -29,7 +29,7 @@ from storeside.stack.s3 import REGION, keys
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError
 from storeside.stack.trouble import of_scheduler
 
-# Tasks use an API server of their own. In a shared process, users and tasks block each other: after a user's request
+# Tasks use a separate API server. In a shared process, users and tasks block each other: after a user's request
 # Airflow writes a log entry in the event loop and waits for SQLite's lock. A task's request holds that lock and waits
 # for the event loop.
 PROCESSES = {

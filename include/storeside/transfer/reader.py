@@ -22,7 +22,7 @@ from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached
 
-# Minimum bytes of an object that gets a statement of its own.
+# Minimum bytes of an object that gets a separate statement.
 _LARGE = 8 << 20
 
 

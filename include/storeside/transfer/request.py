@@ -22,7 +22,7 @@ CHOICES = {
 }
 
 # Databases that no load may write to: their tables decide which objects count as loaded, which messages are done and
-# what the pages show.
+# which rows the pages show.
 RESERVED = ("storeside", "storeside_staging", "system", "information_schema")
 MANIFEST = "speech.manifest"
 

@@ -198,8 +198,8 @@ class AudioFormat:
     def facts_name(self, name: str) -> str:
         """Return the name of the facts about the result of the object `name`: the result's name with ``.json``.
 
-        If the extension is not in `extensions`, the facts have exactly the result's name: AIStore's mapping, which
-        names the facts of a probe, then replaces nothing.
+        If the extension is not in `extensions`, the facts have exactly the result's name, because AIStore's mapping
+        for the facts of a probe then replaces nothing.
         """
         stem, dot, extension = name.rpartition(".")
         if not dot or extension not in {self.container: "", **self.extensions}:
