@@ -22,10 +22,11 @@ _SECONDS = 600
 def main(folder: str) -> int:
     """Upload the audio files of the folder, run the pipeline and print the manifest; return 1 if it failed."""
     systems = connections.systems(connections.found(os.environ, connections.IDS), BUCKET)
-    if systems.s3 is None or systems.clickhouse is None:
+    reader = systems.pages or systems.clickhouse  # the loader may not read the manifest
+    if systems.s3 is None or reader is None:
         print("error: the environment has no connections to S3 and ClickHouse", file=sys.stderr)
         return 1
-    s3, clickhouse = systems.s3(), systems.clickhouse()
+    s3, clickhouse = systems.s3(), reader()
     if not Path(folder).is_dir():
         print(f"error: {folder} is not a folder: set RECORDINGS to a folder with audio files", file=sys.stderr)
         return 1
