@@ -11,7 +11,7 @@ from clickhouse_connect.driver.binding import bind_query
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside import sql
-from storeside.pages import benchmarks, movement, objects, progress, quality, queues
+from storeside.pages import benchmarks, etls, movement, objects, overview, progress, quality, queues
 from storeside.pages.datapath import data_path
 from storeside.pages.movement import SORTS, Filter, Movement, Sort
 from storeside.pages.objects import Place, Search
@@ -110,6 +110,7 @@ def everything(tables: Tables) -> list[Any]:
         queues.history(tables, "q"), queues.events(tables, "q").rows, queues.dags(tables, "q"),
         benchmarks.charts(tables), movement.totals(tables, Filter()), movement.places(tables),
         objects.count(tables, Search()), objects.count_loads(tables, Search()), queues.count(tables, "q"),
+        overview.pipelines(tables), overview.open_failures(tables), etls.uses(tables),
     ]  # fmt: skip
 
 
@@ -179,6 +180,8 @@ def fill_all(client: Client, dag: str, name: str = "x") -> None:
     client.fill("loads", destination="db.table", bucket="b", key=name, version="v", state="loaded", run_id=run)
     client.fill("speech.manifest", bucket="ais://b", object=name, run_id=run)
     client.fill("events", queue="q", message_id="m", bucket="b", key=name, state="dead", run_id=run)
+    detail = json.dumps({"etls": ["wav-1"], "job": "j", "aistore_conn_id": "c"})
+    run_row(client, run, "runs", state="running", detail=detail, at="2100-01-01")
     for source, destination in (("ais://a", "ais://b"), ("s3://b", "clickhouse://db.table")):
         client.fill(
             "failures", run_id=run, source=source, destination=destination, object=f"{name} failed", state="failed",
@@ -203,7 +206,8 @@ def test_rows_of_dags_that_one_may_not_read_are_not_there(client: Client) -> Non
             bool(movement.outcomes(tables, stage(run_id="secret/r"), "failed").rows),
             bool(movement.outcomes(tables, load("secret/r"), "failed").rows),
             bool(objects.count(tables, Search("x"))), bool(objects.count_loads(tables, Search("x"))),
-            bool(queues.count(tables, "q")),
+            bool(queues.count(tables, "q")), bool(overview.pipelines(tables)), bool(overview.open_failures(tables)),
+            bool(etls.uses(tables)),
         ]  # fmt: skip
 
     def load(run: str) -> Movement:
@@ -449,6 +453,37 @@ def test_failures_of_a_run_stay_when_a_later_run_replaces_its_outcomes(client: C
     assert failed("d/first") == [before] * 2
     everything = movement.outcomes(tables, stage(run_id="d/second", source="s3://b")).rows
     assert [(row["object"], row["status"]) for row in everything] == [("bad", "done"), ("worse", "done")]
+
+
+def test_the_overview_counts_failures_that_no_run_has_mended(client: Client) -> None:
+    tables = Tables(client)
+    settle(client, "d/first", 1, good="done", bad="failed", worse="failed")
+    # the name of an object counts once: it was copied and loaded into a table, and failed in both
+    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 4, "newest_run": "d/first"}]
+    settle(client, "e/second", 2, bad="done", worse="failed")
+    found = {row["dag_id"]: (row["objects"], row["newest_run"]) for row in overview.open_failures(tables)}
+    assert found == {"d": (2, "d/first"), "e": (2, "e/second")}
+    assert [row["dag_id"] for row in overview.open_failures(Tables(client, {"e"}))] == ["e"]
+    settle(client, "e/third", 3, worse="done")
+    assert overview.open_failures(tables) == []
+
+
+def test_pipelines_have_what_they_moved_and_their_queues(client: Client) -> None:
+    tables = Tables(client)
+    run_row(client, "speech/1", at="2100-01-01", done=3, bytes_in=10)
+    run_row(client, "speech/2", at="2100-01-02", done=4, bytes_in=10)
+    run_row(client, "old/1", done=4)
+    client.fill("events", queue="https://sqs/1/q", message_id="m", run_id="events/1/ab")
+    client.fill("event_batches", queue="https://sqs/1/q", batch="a", run_id="events/1", state="taken")
+    client.fill("queue_depths", queue="https://sqs/1/q", visible=5, dead=2, oldest_seconds=90.0)
+    found = {one.dag: one for one in overview.pipelines(tables)}
+    assert set(found) == {"speech", "events"}
+    assert (found["speech"].objects, found["speech"].bytes) == (7, 20)
+    events = found["events"]
+    assert [(queue.label, queue.waiting, queue.dead) for queue in events.queues] == [("q", 5, 2)]
+    assert (events.waiting, events.dead, events.oldest_seconds) == (5, 2, 90.0)
+    assert [one.dag for one in overview.pipelines(tables, "PEE")] == ["speech"]
+    assert [one.dag for one in overview.pipelines(Tables(client, {"events"}))] == ["events"]
 
 
 def test_later_runs_of_the_same_buckets_are_found(client: Client) -> None:
