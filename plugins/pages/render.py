@@ -26,12 +26,19 @@ _INVISIBLE = {
     *range(0x2060, 0x206A),
     0xFEFF,
 }
+_CODE = Markup("<code>{}</code>")
 _SHOWN = {code: f"\\u{code:04x}" for code in _INVISIBLE} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 def name(text: str) -> str:
     """Write the name of an object, with invisible characters escaped."""
     return text.translate(_SHOWN)
+
+
+def prose(text: str) -> Markup:
+    """Write a reason or a message: what stands between backticks is code, and no backtick is shown."""
+    parts = name(text).split("`")
+    return Markup("").join(_CODE.format(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def size(count: float) -> str:
@@ -98,7 +105,7 @@ _environment.filters |= {
     "ago": ago,
     "utc": utc,
 }
-_environment.filters["instance"] = instance
+_environment.filters |= {"instance": instance, "prose": prose}
 _environment.globals["query"] = query
 
 

@@ -16,7 +16,7 @@ from storeside.pages.storage import read_target
 from storeside.pages.tables import write_cursor
 from storeside.plugins import storeside_plugin
 from storeside.plugins.pages import etls, overview, storage
-from storeside.plugins.pages.render import moment
+from storeside.plugins.pages.render import moment, prose
 from storeside.plugins.storeside_plugin import Pages, StoresidePlugin
 from tests.unit.test_pages import Airflow, Tables, airflow, known, pages, tables  # noqa: F401 (fixtures)
 
@@ -123,6 +123,11 @@ def test_filters_have_suggestions(pages: TestClient, tables: Tables) -> None:  #
 
 def test_times_can_be_shown_in_airflows_time_zone() -> None:
     assert moment(1.4) == '<time datetime="1970-01-01T00:00:01Z" data-at="1">1970-01-01 00:00:01 UTC</time>'
+
+
+def test_backticks_become_code_and_names_stay_text() -> None:
+    assert prose("use `make <up>` or\u202e") == "use <code>make &lt;up&gt;</code> or\\u202e"
+    assert "`" not in prose("an odd ` one, and `two`")
 
 
 def test_the_menu_has_one_entry_with_icon_and_category() -> None:
