@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Request, Response
@@ -17,6 +17,9 @@ from storeside.plugins.pages.access import TablesDep, may_read_runs
 from storeside.plugins.pages.connections import aistore, answering
 from storeside.plugins.pages.render import render
 from storeside.plugins.pages.runs import started_by
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
 
 router = APIRouter()
 _MOST_CLUSTERS = 4
@@ -54,7 +57,7 @@ def _cluster(conn_id: str, uses: list[Use], all_dags: bool) -> Cluster:
         return Cluster(conn_id, problem=str(e))
 
 
-def _etls(client: Any, conn_id: str, uses: list[Use], all_dags: bool) -> Iterator[tuple[Etl, list[Use]]]:
+def _etls(client: Client, conn_id: str, uses: list[Use], all_dags: bool) -> Iterator[tuple[Etl, list[Use]]]:
     for name, listed in etls.names(client):
         mine = [use for use in uses if use.conn_id == conn_id and name in use.names][:_MOST_USES]
         if mine or all_dags:
