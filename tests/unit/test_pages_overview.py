@@ -11,7 +11,7 @@ import pytest
 from aistore.sdk.types import ETLDetails, ETLInfo, Smap, Snode
 from fastapi.testclient import TestClient
 
-from storeside.pages import storage as storages
+from storeside.aistore import control_plane
 from storeside.pages.storage import read_target
 from storeside.pages.tables import write_cursor
 from storeside.plugins import storeside_plugin
@@ -250,7 +250,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Client:
     )  # fmt: skip
     for module in (etls, storage):
         monkeypatch.setattr(module, "aistore", lambda _: client)
-    monkeypatch.setattr(storages.control_plane, "unanswering", lambda *_: [])
+    monkeypatch.setattr(control_plane, "unanswering", lambda *_: [])
     return client
 
 
@@ -307,8 +307,8 @@ def test_storage_shows_capacity_rebalance_and_what_is_stuck(
     assert "Nothing is stuck" in page
     assert re.findall(r'<span class="state [^"]*">([^<]*)<', page) == ["ready", "in maintenance"]
     assert "<div>rebalances</div><div>a disk is faulty</div>" in page
-    stuck = storages.control_plane.Target("aistarget2", "no answer to ETLs within 3 s", stuck=True)
-    monkeypatch.setattr(storages.control_plane, "unanswering", lambda *_: [stuck])
+    stuck = control_plane.Target("aistarget2", "no answer to ETLs within 3 s", stuck=True)
+    monkeypatch.setattr(control_plane, "unanswering", lambda *_: [stuck])
     cluster.client.answers["aistarget2"] = {}
     monkeypatch.setattr(
         cluster, "get_info", lambda: Smap(tmap={"aistarget2": node()}, pmap={}, proxy_si=node()), raising=False
