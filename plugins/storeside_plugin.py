@@ -41,7 +41,7 @@ class Pages:
         if self._loading.done():
             await self._loading.result()(scope, receive, send)
             return
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         await send({"type": "http.response.body", "body": _STARTING})
 
 

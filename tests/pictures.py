@@ -104,6 +104,7 @@ def picture(tab: Page, stack: Stack, path: str, look: str, file: Path) -> int:
     """Take a picture of a page, and return how much the accessibility checker finds on it."""
     address = f"{stack.url('airflow')}/storeside/{path}"
     tab.goto(address)
+    tab.locator("main").wait_for()  # the first request loads the pages
     settle(tab)
     found = accessibility.findings(tab)
     print("\n".join([f"{file.name}", *found]), flush=True)

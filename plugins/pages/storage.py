@@ -26,12 +26,15 @@ def overview(
     request: Request, tables: TablesDep, user: GetUserDep, conn_id: Annotated[str, Query(max_length=250)] = ""
 ) -> Response:
     """Show the cluster to users who may read all DAGs, whose data it holds; to others only their stuck tasks."""
-    stuck = [one for one in _stuck(tables) if may_read_runs(user, one.dag_id)]
+    running = [one for one in _running(tables) if may_read_runs(user, one.dag_id)]
+    states = tasks.states(running)
+    stuck = [one for one in running if tasks.shown_state(one, states.get((one.run_id, one.task_id), "")) == "cut off"]
     known = sorted({AIStoreHook.default_conn_name, *(_conn_ids(tables) if tables.dags is None else ())})
     chosen = conn_id if conn_id in known else AIStoreHook.default_conn_name
     state, problem = _cluster(chosen) if tables.dags is None else (None, "")
     return render(
-        request, "storage.html", title="Storage", state=state, problem=problem, stuck=stuck, known=known,
+        request, "storage.html", title="Storage", state=state, problem=problem, known=known,
+        stuck=stuck[:_MOST_STUCK], of_job={one.detail["job"]: one for one in running if one.detail.get("job")},
         conn_id=chosen, all_dags=tables.dags is None, full=storage.FULL,
     )  # fmt: skip
 
@@ -51,9 +54,6 @@ def _conn_ids(tables: Tables) -> list[str]:
     return [str(one.detail["aistore_conn_id"]) for one in found if one.detail.get("aistore_conn_id")]
 
 
-def _stuck(tables: Tables) -> list[Movement]:
-    """Return movements that are recorded as running and whose tasks do not run: a task was killed."""
-    found = movement.movements(tables, Filter(state="running"), limit=_MOST_RUNNING).rows
-    states = tasks.states(found)
-    stuck = [one for one in found if tasks.shown_state(one, states.get((one.run_id, one.task_id), "")) == "cut off"]
-    return stuck[:_MOST_STUCK]
+def _running(tables: Tables) -> list[Movement]:
+    """Return movements that are recorded as running; those whose tasks do not run were cut off."""
+    return movement.movements(tables, Filter(state="running"), limit=_MOST_RUNNING).rows
