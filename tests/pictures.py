@@ -74,8 +74,8 @@ def pages(stack: Stack) -> dict[str, str]:
     if failed:
         found["failed-run"] = "run?" + urlencode({"dag": "ingest", "run": failed[-1]["dag_run_id"]})
     made = (
-        "SELECT source, object FROM storeside.objects WHERE destination LIKE 'ais://%' AND status = 'done'"
-        " AND destination_object LIKE '%.wav' LIMIT 1"
+        "SELECT source, object FROM storeside.objects FINAL WHERE source LIKE 'ais://%' AND status = 'done'"
+        " AND effect != '' AND object LIKE '%.flac' ORDER BY bytes_in DESC LIMIT 1"
     )
     if one := newest(made):
         found["object"] = "object?" + urlencode({"bucket": one[0], "object": one[1]})
@@ -120,9 +120,10 @@ def picture(tab: Page, stack: Stack, path: str, look: str, file: Path) -> int:
         inner.locator("h1").wait_for()
         if "dead-letters" in path:
             inner.get_by_role("button", name="Read the dead letters").click()
+            inner.locator("table").wait_for()
         tab.wait_for_timeout(2500)
         content = tab.screenshot()
-    image = Image.open(io.BytesIO(content)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    image = Image.open(io.BytesIO(content)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     image.save(file, optimize=True)
     return len(found)
 

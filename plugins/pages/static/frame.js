@@ -14,6 +14,8 @@ document.addEventListener("click", (event) => {
   outside.remove();
 });
 
+document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+
 // In the tab of a run or a task there are no tabs of ours: from another page, a link leads back to the run.
 const around = /\/dags\/([^/]+)\/runs\/([^/]+)/.exec(parent === window ? "" : parent.location.pathname);
 const back = document.querySelector("p.back");
@@ -36,7 +38,7 @@ window.addEventListener("pageshow", () => { delete document.documentElement.data
 
 // On a phone each row of a table is a card, whose cells are labelled by the table's head.
 document.querySelectorAll("table.cards").forEach((table) => {
-  const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.replace(/[↑↓]/, "").trim());
+  const heads = [...table.querySelectorAll("thead th")].map((head) => (head.dataset.short || head.textContent.replace(/[↑↓]/, "").trim()));
   table.querySelectorAll("tbody tr").forEach((row) => {
     [...row.cells].forEach((cell, n) => { cell.dataset.label = heads[n] || ""; });
   });

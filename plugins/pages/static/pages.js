@@ -258,7 +258,7 @@ async function waveform(figure) {
 }
 
 document.querySelectorAll("figure.player").forEach((figure) => {
-  waveform(figure).catch((error) => {
-    figure.querySelector("[data-facts]").textContent = `This browser cannot decode it: ${error.message}`;
+  waveform(figure).catch(() => {
+    figure.querySelector("[data-facts]").textContent = "This browser cannot play it: it is damaged, empty, or in a format that the browser does not know.";
   });
 });

@@ -17,13 +17,13 @@ function showTimes(within = document) {
   const day = { year: "numeric", month: "2-digit", day: "2-digit" };
   const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZone };
   const long = new Intl.DateTimeFormat("sv-SE", { ...day, ...clock, second: "2-digit" });
-  const short = new Intl.DateTimeFormat("sv-SE", { month: "2-digit", day: "2-digit", ...clock });
   const name = new Intl.DateTimeFormat("en", { timeZone, timeZoneName: "short" });
   within.querySelectorAll("[data-at]").forEach((place) => {
     const at = new Date(Number(place.dataset.at) * 1000);
     const zone = name.formatToParts(at).find((part) => part.type === "timeZoneName").value;
+    const text = long.format(at); // 2026-11-23 07:45:00
     const isShort = place.dataset.short !== undefined;
-    place.textContent = isShort ? short.format(at) : `${long.format(at)} ${zone}${place.dataset.after || ""}`;
+    place.textContent = isShort ? text.slice(5, 16) : `${text} ${zone}${place.dataset.after || ""}`;
   });
 }
 
