@@ -39,6 +39,11 @@ def script() -> str:
     return (folder / "axe_playwright_python" / "axe.min.js").read_text()
 
 
+def figure(count: int) -> str:
+    """Return the line that scripts read: how much was found on all pages."""
+    return f"BENCH pages.axe_violations {count} findings"
+
+
 def findings(page: Page) -> list[str]:
     """Return what axe finds on the page that is open: rule, element, explanation."""
     page.evaluate(script())
