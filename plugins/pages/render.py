@@ -36,7 +36,7 @@ def name(text: str) -> str:
 
 
 def prose(text: str) -> Markup:
-    """Write a reason or a message: what stands between backticks is code, and no backtick is shown."""
+    """Write a reason or a message; text between backticks becomes code, so that the page shows no backticks."""
     parts = name(text).split("`")
     return Markup("").join(_CODE.format(part) if n % 2 else part for n, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""Storage: the targets of the AIStore cluster, their capacity, what it rebalances, and what is stuck."""
+"""Storage: the targets of the AIStore cluster, their capacity, rebalances, and stuck targets and tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _cluster(conn_id: str) -> tuple[State | None, str]:
 
 
 def _conn_ids(tables: Tables) -> list[str]:
-    """Return the connections of recent movements: only these may be asked for."""
+    """Return the connections of recent movements: the page accepts no others."""
     found = movement.movements(tables, Filter(), limit=_MOST_RUNNING).rows
     return [str(one.detail["aistore_conn_id"]) for one in found if one.detail.get("aistore_conn_id")]
 

@@ -11,7 +11,7 @@ from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directe
 
 STATUSES = ("", "done", "loaded", "failed")
 STATES = ("", "running", "done", "partial", "failed")
-# What a list of movements is sorted by, and the expression for it.
+# The possible orders of a list of movements, and the expression for each.
 SORTS = {
     "when": "0",
     "done": "done",
@@ -102,7 +102,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Sort:
-    """What a list of movements is sorted by, and in which order; the newest comes first among equal ones."""
+    """The order of a list of movements: a column, and its direction; among equal values the time decides."""
 
     by: str = "when"
     order: str = "desc"

@@ -1,4 +1,4 @@
-"""Pipelines: what the tasks of each DAG moved, which objects failed, and the queues whose messages it takes."""
+"""Pipelines: the movements of each DAG, its failed objects, and the queues whose messages it processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What is recorded of one DAG. Times are in seconds since the epoch, 0 when unknown.
+    """The records of one DAG. Times are in seconds since the epoch, 0 when unknown.
 
     `failed` counts objects that failed lately and that no run has processed since; `failed_run` is the newest run in
     which one of them failed.

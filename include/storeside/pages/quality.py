@@ -35,7 +35,7 @@ class Verdict:
 
 
 def verdicts(tables: Tables, at: At = FIRST, text: str = "") -> Page[Verdict]:
-    """Return a page of validations, newest first; `text` is a part of the name of a DAG or of what was validated.
+    """Return a page of validations, newest first; `text` is a part of the name of a DAG or of the validated data.
 
     Raises BadInput for an invalid cursor.
     """

@@ -152,7 +152,7 @@ def directed(statement: str, *, descending: bool, **words: str) -> str:
     """Return the statement of a listing in one direction, or, for a previous page, in the other one.
 
     In the statement, ``BEYOND`` compares with the cursor, and ``DIRECTION`` follows each sorted column. `words` are
-    further words to replace by text of our own, never by a visitor's.
+    further words and their replacements: constants, never texts of a visitor.
     """
     words = {**words, "BEYOND": "<" if descending else ">", "DIRECTION": "DESC" if descending else "ASC"}
     for word, text in words.items():
