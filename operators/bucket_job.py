@@ -168,7 +168,7 @@ class BucketJobOperator(MovementOperator):
                 record_running(
                     job.ledger, context, self.kind, str(job.source), str(job.destination),
                     started=state.started, objects=state.pending, job=state.job_id,
-                    aistore_conn_id=self.aistore_conn_id,
+                    aistore_conn_id=self.aistore_conn_id, etls=list(state.etl_names),
                 )  # fmt: skip
                 self.defer(
                     trigger=AISJobTrigger(

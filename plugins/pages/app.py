@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from storeside.errors import BadInput
 from storeside.pages.tables import UnavailableError
-from storeside.plugins.pages import audio, benchmarks, movement, objects, quality, queues
+from storeside.plugins.pages import audio, benchmarks, etls, movement, objects, overview, quality, queues, storage
 from storeside.plugins.pages.access import require_read
 from storeside.plugins.pages.limits import page_place, stream_place
 from storeside.plugins.pages.render import render
@@ -31,7 +31,7 @@ HEADERS = {
 LARGEST_FORM = 64 << 10
 
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
-for part in (movement, objects, queues, quality, benchmarks):
+for part in (overview, movement, objects, queues, quality, etls, storage, benchmarks):
     # The place is taken first: `require_read` needs a thread, too. It is free again when the page is made.
     app.include_router(part.router, dependencies=[Depends(page_place, scope="function"), Depends(require_read)])
 app.include_router(audio.router, dependencies=[Depends(stream_place), Depends(require_read)])
@@ -42,7 +42,7 @@ app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), 
 @app.get("/", dependencies=[Depends(require_read)])
 def home(request: Request) -> RedirectResponse:
     """Redirect to the first page."""
-    return RedirectResponse(f"{request.scope['root_path']}/movement")
+    return RedirectResponse(f"{request.scope['root_path']}/overview")
 
 
 @app.middleware("http")

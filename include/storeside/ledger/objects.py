@@ -310,8 +310,20 @@ class Ledger:
         return [name for (name,) in rows]
 
     def record_run(self, run: Mapping[str, Any]) -> None:
-        """Record one finished task of a run in ``storeside.runs``; keys are the table's columns."""
+        """Record one task of a run in ``storeside.runs``; keys are the table's columns.
+
+        When the task has ended, its failures are kept in ``storeside.failures`` as well: a later run replaces its
+        outcomes in the ledgers.
+        """
         self.client.insert("storeside.runs", [list(run.values())], column_names=list(run), settings=_SYNCHRONOUS)
+        if run.get("state") != "running" and run.get("destination"):
+            self._keep_failures(run)
+
+    def _keep_failures(self, run: Mapping[str, Any]) -> None:
+        asked = {name: run[name] for name in ("run_id", "source", "destination")}
+        kept = "SELECT count() FROM storeside.failures WHERE run_id = {run_id:String}"
+        if run.get("failed") or int(first_row(self.client.query(kept, parameters=asked))[0]):
+            self.client.command(sql.query("keep_failures"), parameters=asked)
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""

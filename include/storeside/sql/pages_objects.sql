@@ -16,20 +16,26 @@ WHERE (source, destination, object) IN
             position(object, {text:String}) > 0 OR position(destination_object, {text:String}) > 0,
             startsWith(object, {text:String}) OR startsWith(destination_object, {text:String})
         )
-        AND ({bucket:String} = '' OR source = {bucket:String} OR destination = {bucket:String})
+        AND ({bucket:String} = '' OR position(source, {bucket:String}) > 0 OR position(destination, {bucket:String}) > 0)
         AND ({status:String} = '' OR status = {status:String})
         AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
         -- rows after the cursor, written so that ClickHouse uses the primary key
         AND
         (
-            source > {after_source:String}
-            OR source = {after_source:String} AND destination > {after_destination:String}
-            OR source = {after_source:String} AND destination = {after_destination:String} AND object > {after_object:String}
+            {is_first:Bool}
+            OR {by_name:Bool} AND (
+                source BEYOND {after_source:String}
+                OR source = {after_source:String} AND destination BEYOND {after_destination:String}
+                OR source = {after_source:String} AND destination = {after_destination:String}
+                    AND object BEYOND {after_object:String}
+            )
+            OR NOT {by_name:Bool} AND (toInt64(SORTED), source, destination, object)
+                BEYOND ({after_value:Int64}, {after_source:String}, {after_destination:String}, {after_object:String})
         )
-    ORDER BY source, destination, object
+    ORDER BY ORDER_VALUE source DIRECTION, destination DIRECTION, object DIRECTION
     LIMIT {limit:UInt32} * 4
 )
     AND ({status:String} = '' OR objects.status = {status:String})
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
-ORDER BY source, destination, object
+ORDER BY ORDER_VALUE source DIRECTION, destination DIRECTION, object DIRECTION
 LIMIT {limit:UInt32}
