@@ -1,4 +1,4 @@
-"""An S3 server with one object of any size, made up as it is read: the same megabyte of CSV again and again.
+"""An S3 server with one object of any size, which it generates while it is read: the same megabyte of CSV repeated.
 
 ``python -m tests.benchmarks.big_object --size BYTES`` prints the endpoint and the rows of the object.
 """

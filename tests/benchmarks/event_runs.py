@@ -1,4 +1,4 @@
-"""The stack of the events benchmark, and commands of ours as processes that are measured."""
+"""The stack of the events benchmark, and Storeside's commands as measured processes."""
 
 from __future__ import annotations
 

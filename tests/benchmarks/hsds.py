@@ -1,8 +1,8 @@
-"""HSDS beside h5py as in the article's table, and exports against h5pyd's own single request: ``make bench-hsds``.
+"""HSDS and h5py as in the article's table, and exports compared with h5pyd's single request: ``make bench-hsds``.
 
-The dataset is 12000 x 2200 64-bit integers in the article's table and, for the export, ten times larger than the
-256 MB that a worker may take. Exports are to Parquet with arrays, on an S3 server that serves a folder (versitygw).
-Nodes are started anew before each export, so that their peaks are of it alone.
+The dataset has 12000 x 2200 64-bit integers in the article's table and, for the export, ten times the 256 MB that a
+worker may use. Exports write Parquet with arrays to an S3 server that serves a folder (versitygw). The benchmark
+restarts the nodes before each export, so that their peak memory is that of this export.
 """
 
 from __future__ import annotations

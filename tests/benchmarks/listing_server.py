@@ -1,8 +1,8 @@
-"""An S3 server that lists a bucket of a million objects that do not exist: only ListObjectsV2, made up page by page.
+"""An S3 server that generates listings (ListObjectsV2) of a bucket with a million objects that do not exist.
 
-``python -m tests.benchmarks.listing_server --count 1000000`` prints its endpoint and serves until it is ended. Any
-bucket has the same objects, listed as S3 does: in the order of their keys, at most 1,000 a page, with prefix,
-start-after and continuation tokens. Signatures are not checked; what is not a listing is refused.
+``python -m tests.benchmarks.listing_server --count 1000000`` prints its endpoint and serves until it is stopped. Each
+bucket has the same objects, listed as in S3: in the order of their keys, at most 1,000 per page, with prefix,
+start-after and continuation tokens. The server does not check signatures and refuses all other requests.
 """
 
 from __future__ import annotations

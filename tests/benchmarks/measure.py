@@ -1,4 +1,4 @@
-"""What all benchmarks share: tools they need, CPU seconds of processes, medians, and the lines that they end with."""
+"""Helpers of all benchmarks: required tools, CPU seconds of processes, medians, and the BENCH lines."""
 
 from __future__ import annotations
 

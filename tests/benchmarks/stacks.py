@@ -1,4 +1,4 @@
-"""The stack of a benchmark, apart from all others, and servers of its own."""
+"""The separate stack of a benchmark, and its servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Deterministic data in the shape of New York's yellow taxi trips, as objects of all forms: made once, then cached.
+"""Deterministic data in the shape of New York's yellow taxi trips, in all formats: generated once, then cached.
 
-The same 19 columns, types, empty values and rough distributions as the public files have (one month is about three
-million trips in 50 MB of Parquet), from a seed. ``python -m tests.benchmarks.taxi FOLDER`` makes the common ones.
+The data have the 19 columns, types, empty values and rough distributions of the public files (one month is about
+three million trips in 50 MB of Parquet), from a seed. ``python -m tests.benchmarks.taxi FOLDER`` writes the common
+formats.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Loading from S3 into ClickHouse against the engine itself, Airbyte, dlt and sling: ``make bench-transfer``.
+"""Loads from S3 into ClickHouse compared with the engine itself, Airbyte, dlt and sling: ``make bench-transfer``.
 
-All cases run interleaved: hand-written ``INSERT … SELECT FROM s3()`` statements, which are the limit, our loaders,
-and the peers, which only read. Objects come from versitygw; every load goes into a fresh MergeTree table, whose rows
-are counted after each, and compared with those of the statement in the first round, which else only warms up.
-Aims that are missed are named in the end, of those that were measured; the exit status is 1 then.
+All cases run interleaved: hand-written ``INSERT … SELECT FROM s3()`` statements, which are the limit, Storeside's
+loaders, and the peers, which only read. versitygw serves the objects. Every load writes to a new MergeTree table. The
+benchmark counts its rows, and in the first round, which is otherwise a warm-up, compares them with the rows of the
+statement. At the end it lists the missed aims; the exit status is 1 if an aim was missed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Our side of ``make bench-transfer``, in a process of its own so that its CPU and memory can be told apart.
+"""Storeside's side of ``make bench-transfer``, in a separate process to measure its CPU and memory.
 
-The engine's statements go through here as well: a server that was idle while a process started is a tenth slower, and
-that has to be the same for both. Imports and clients are not in the time that is compared with the engine's; they are
-in the time that is compared with the peers', which have to start as well.
+This process also runs the engine's statements, because a server that was idle while a process started is a tenth
+slower, and this must affect both cases equally. The comparison with the engine excludes imports and the creation of
+clients. The comparison with the peers includes them, because the peers start, too.
 
-``python -m tests.benchmarks.transfer_ours`` reads one request as JSON, does it, and prints what it took.
+``python -m tests.benchmarks.transfer_ours`` reads one request as JSON, runs it, and prints its cost.
 """
 
 from __future__ import annotations

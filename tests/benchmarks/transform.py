@@ -1,7 +1,7 @@
-"""Transcoding in the cluster against the published way, the client, and the limit: ``make bench-transform``.
+"""Transcoding in the cluster compared with the published method, a client, and the limit: ``make bench-transform``.
 
-All cases run interleaved on one embedded cluster. CPU is that of all processes that work for a case: AIStore's nodes,
-the ETL's servers with their children, and this process where it is the client.
+All cases run interleaved on one embedded cluster. CPU time is that of all processes that work for a case: AIStore's
+nodes, the ETL's servers with their children, and this process if it is the client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The S3 server of the transfer benchmarks: versitygw, which serves a folder as fast as the disk gives it.
+"""The S3 server of the transfer benchmarks: versitygw, which serves a folder at the speed of the disk.
 
-A folder below its own is a bucket and a file there is an object, so objects are made by writing files; versitygw
-keeps an object's ETag in an extended attribute, which `publish` sets.
+Each folder below its root is a bucket, and each file in it an object, so the benchmark creates objects by writing
+files. versitygw stores an object's ETag in an extended attribute, which `publish` sets.
 """
 
 from __future__ import annotations
