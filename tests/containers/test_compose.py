@@ -24,7 +24,7 @@ from tests.support import unique, until
 pytestmark = pytest.mark.timeout(2400)
 
 DAG = "speech_pipeline"
-RUN_SECONDS = 300
+RUN_SECONDS = 600
 RECORDINGS = 60
 MB = 1_000_000
 # Users of the images, which are not root.
