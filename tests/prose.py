@@ -58,7 +58,7 @@ _DIRECTIVE = re.compile(r"\s*(?:noqa|type:|fmt:|pragma|ruff:|!).*")
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of `RULES`: what it finds, and sentences that it must find or accept."""
+    """A rule of `RULES`: its patterns, and sentences that it must find or accept."""
 
     name: str
     message: str

@@ -122,7 +122,7 @@ def article(stack: Stack, folder: Path, rounds: int) -> None:
 
 
 def export(stack: Stack, folder: Path, rounds: int, gigabytes: float) -> int:
-    """Export a large dataset, beside h5pyd reading it with one request, which is what it takes to have it at all."""
+    """Export a large dataset, and for comparison read it with h5pyd, which uses a single request."""
     login = hsds.login(stack)
     server = vars(login)
     client = Client(Server(**server))
@@ -199,7 +199,7 @@ def checksum(folder: Path) -> int:
 
 
 def restart(stack: Stack) -> None:
-    """Start all nodes anew."""
+    """Restart all nodes."""
     supervisor = Supervisor(stack)
     for name in reversed(NODES):
         supervisor.restart(name)
@@ -212,7 +212,7 @@ def pids(stack: Stack) -> dict[str, int]:
 
 
 def worker(kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Do something in a process of its own; returns its seconds, and the megabytes that it took at the most."""
+    """Run a function in a new process; return its seconds and its peak memory in MB."""
     command = [sys.executable, "-m", "tests.benchmarks.hsds", "--worker", kind]
     done = subprocess.run(
         command, input=json.dumps(given), stdout=subprocess.PIPE, text=True, cwd=CHECKOUT, check=True

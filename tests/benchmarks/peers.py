@@ -50,7 +50,7 @@ def fastapi_app() -> object:
 
 
 class Echo:
-    """Returns as many bytes as a transcoded object has: what it costs the cluster to move them."""
+    """Returns the number of bytes of a transcoded object, to measure the cluster's cost of moving them."""
 
     mime_type = "application/octet-stream"
 

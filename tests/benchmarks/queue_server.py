@@ -168,7 +168,7 @@ def _batch(done: Iterator[tuple[str, bool]]) -> dict[str, Any]:
 
 @contextmanager
 def serve(count: int, objects: int, bucket: str, answer_ms: float = 0) -> Iterator[str]:
-    """Serve from a process of its own; gives the endpoint."""
+    """Serve from a new process; yields the endpoint."""
     given = ("--count", count, "--objects", objects, "--bucket", bucket, "--answer-ms", answer_ms)
     with serving("tests.benchmarks.queue_server", *given) as endpoint:
         yield endpoint

@@ -119,7 +119,7 @@ def _figures(text: str) -> Iterator[re.Match[str]]:
 
 
 def run(name: str, arguments: Sequence[str]) -> tuple[str, int]:
-    """Run one benchmark and show what it prints; returns its section, empty without figures, and its exit status."""
+    """Run one benchmark and show its output; return its section, empty without figures, and its exit status."""
     began = time.monotonic()
     command = [sys.executable, "-m", f"tests.benchmarks.{name}", *arguments]
     lines = []

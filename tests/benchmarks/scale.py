@@ -44,7 +44,7 @@ PARTS = ("airflow", "history", "stream")
 
 
 class Site:
-    """A stack, and what the cases use of it."""
+    """A stack, and its parts that the cases use."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -81,7 +81,7 @@ class Site:
         return time.monotonic() - began
 
     def costs(self, dag: str, **conf: Any) -> dict[str, int]:
-        """Run a DAG and return what it has left in Airflow."""
+        """Run a DAG and return the sizes of its records in Airflow."""
         before = self.left()
         self.run(dag, **conf)
         return {name: value - before[name] for name, value in self.left().items()}
@@ -136,7 +136,7 @@ def history(site: Site, runs: int, rounds: int) -> None:
 
 
 def _remember(site: Site, runs: int) -> None:
-    """Have the last run and its task instances there so many times, in the days before."""
+    """Copy the last run and its task instances `count` times, to the days before."""
     # Kept apart by their ids and times; the rest of the columns is as the last run has it.
     times = ("run_after", "start_date", "end_date")
     with closing(sqlite3.connect(site.database, timeout=60)) as database, database:
@@ -179,7 +179,7 @@ def stream(gigabytes: float) -> None:
 
 
 def main() -> None:
-    """Run the parts that are asked for."""
+    """Run the parts that the arguments select."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.scale", description=(__doc__ or "").split("\n")[0]
     )

@@ -38,7 +38,7 @@ class Cluster:
     def seconds(self, cpu_seconds: float) -> dict[str, float]:
         """Return how long each part of the cluster takes for all recordings, if it alone were the limit.
 
-        Each of `nodes` keeps one of so many results itself and sends the others, by direct put.
+        Each node stores one of `nodes` results itself and sends the others by direct put.
         """
         away = (self.nodes - 1) / self.nodes
         return {
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def report(found: dict[tuple[int, int], Figures], count: int, rounds: int) -> None:
-    """Print medians, and what they come to on the published cluster."""
+    """Print medians, and the model's seconds for the published cluster."""
     print(f"{count} recordings of 12 s to 44.1 kHz stereo; medians of {rounds} rounds; {measure.machine()}\n")
     print("| targets | workers per target | objects/s | CPU ms per object | in AIStore | in the workers |")
     print("|---|---|---|---|---|---|")

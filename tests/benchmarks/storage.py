@@ -106,7 +106,7 @@ def timed(work: Callable[[], object]) -> float:
 
 @contextmanager
 def both(binary: Path, folder: Path, rtt: float, rate: float) -> Iterator[list[Store]]:
-    """Give a bucket of S3 and one of OCI, each behind a link of its own; servers and links are processes."""
+    """Yield a bucket of S3 and one of OCI, each behind a separate link; servers and links are processes."""
     import boto3
 
     (folder / "bench").mkdir()

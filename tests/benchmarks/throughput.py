@@ -91,7 +91,7 @@ class Timed(Measurement):
 
 
 def loopback(streams: int, seconds: float) -> float:
-    """Return bytes per second of so many plain TCP streams between two processes: what the network gives here."""
+    """Return bytes per second of plain TCP streams between two processes, the throughput of this network."""
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         senders = [multiprocessing.Process(target=_send, args=(port, seconds)) for _ in range(streams)]

@@ -110,7 +110,7 @@ def remember(client: Any, bucket: str, entries: Iterable[Entry], table: str) -> 
 
 
 def plan(client: Any, boto: Any, collection: str, bucket: str, prefix: str, table: str) -> int:
-    """List what is below a prefix, compare it with the ledger, and return how many objects there are to load."""
+    """List the objects below a prefix, compare them with the ledger, and return the number of objects to load."""
     loads = Loads(client, "plan", table, Source(bucket, prefix, collection), "run")
     loads.create()
     made = Plan(loads)
@@ -120,7 +120,7 @@ def plan(client: Any, boto: Any, collection: str, bucket: str, prefix: str, tabl
 
 
 def known(count: int) -> Iterable[Entry]:
-    """Yield `count` objects for the ledger: of a listing of as many, every thousandth is new, the next has changed.
+    """Yield `count` objects for the ledger. In the listing, every thousandth object is new and the next has changed.
 
     In place of the new ones it has some that the bucket has no more.
     """

@@ -169,7 +169,7 @@ def _inside() -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """What a peer has to read, and a folder of its own."""
+    """The objects that a peer reads, and its folder."""
 
     environment: Path
     work: Path

@@ -40,7 +40,7 @@ SOURCE = Bucket("ais", "recordings-12s")
 
 @dataclass
 class Bench:
-    """The cluster, the recordings in it, and what has been measured."""
+    """The cluster, its recordings, and the measurements."""
 
     stack: Stack
     client: Any
@@ -143,7 +143,7 @@ def echo(size: int) -> EtlSpec:
 
 
 def start(count: int, targets: int | None = None) -> Bench:
-    """Bring up a cluster of its own, of so many targets, and put `count` recordings into it."""
+    """Start a separate cluster of `targets` targets, and put `count` recordings into it."""
     logging.disable(logging.INFO)  # Airflow writes it among the figures
     measure.require(["cc", "pkg-config", "libavformat", "ffmpeg"])
     build.build()

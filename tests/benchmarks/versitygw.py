@@ -93,7 +93,7 @@ def serve(binary: Path, folder: Path, keys: Keys | None = None) -> Iterator[Gate
     (port,) = free_ports(1)
     environment = os.environ | {"ROOT_ACCESS_KEY": keys.access, "ROOT_SECRET_KEY": keys.secret}
     options = ["--port", f"{HOST}:{port}", "--region", REGION, "--health", HEALTH]
-    # As S3 does, it keeps connections open; by itself it would close each after one answer.
+    # Keep connections open like S3; by default versitygw closes a connection after one response.
     command = [str(binary), *options, "--keep-alive", "--quiet", "posix", str(folder)]
     nothing = subprocess.DEVNULL
     process = subprocess.Popen(command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing)

@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.02
 
 @dataclass
 class Look:
-    """Looks at the runs of the DAG and at the cluster; `transformed` says that a transform was seen."""
+    """Observes the runs of the DAG and the cluster; `transformed` is set after the first transform."""
 
     api: AirflowApi
     aistore: Any

@@ -1,4 +1,4 @@
-"""A container engine for the tests: the one that runs, or one that is started for them and stopped afterwards."""
+"""A container engine for the tests: a running one, or one that is started for them and stopped afterwards."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Engine:
 
 @contextmanager
 def engine(cache: Path) -> Iterator[Engine]:
-    """Yield an engine with the plugins compose and buildx; `cache` keeps what is built for it.
+    """Yield an engine with the plugins compose and buildx; `cache` stores their binaries.
 
-    Without a running engine, root starts dockerd with its data below `cache`, and stops it in the end. Raises
-    EngineError that says what is missing.
+    Without a running engine, root starts dockerd with its data below `cache`, and stops it at the end. Raises
+    EngineError with the missing requirement.
     """
     if not shutil.which("docker"):
         raise EngineError("there is no container engine: install Docker 20.10 or newer with Compose 2.24 or newer")

@@ -1,4 +1,4 @@
-"""docker-compose.yaml as a project of its own: other ports, own volumes, own secrets; everything is removed again."""
+"""docker-compose.yaml as a separate project: other ports, own volumes, own secrets; removed at the end."""
 
 from __future__ import annotations
 
