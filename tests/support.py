@@ -120,7 +120,7 @@ def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
 
 
 def allow_in_forms(api: AirflowApi, **lists: list[str]) -> None:
-    """Set the Variable that says what forms may name; lists that are not given keep their defaults."""
+    """Set the Variable with the names that forms accept; missing lists keep their defaults."""
     value = {"key": VARIABLE, "value": json.dumps(lists)}
     try:
         api.request("POST", "variables", json=value)

@@ -93,7 +93,7 @@ class Run:
 
 
 def isolated() -> bool:
-    """Tell whether peers can be cut off from the network here."""
+    """Return whether peers can be cut off from the network here."""
     if not shutil.which(NAMESPACE[0]):
         return False
     return subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode == 0

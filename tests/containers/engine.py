@@ -24,7 +24,7 @@ PLUGINS = (
 
 
 class EngineError(RuntimeError):
-    """There is no usable container engine; the message says what to install."""
+    """There is no usable container engine; the message states the missing program."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Engine:
         return done
 
     def has(self, image: str) -> bool:
-        """Tell whether the engine has an image."""
+        """Return whether the engine has an image."""
         return not self.docker("image", "inspect", image, check=False).returncode
 
 

@@ -116,7 +116,7 @@ def _override(services: Mapping[str, Any], ports: Mapping[str, int]) -> str:
 
 
 def _may_raise_limits() -> bool:
-    """Tell whether this machine's root has CAP_SYS_RESOURCE, which the engine needs to raise limits."""
+    """Return whether this machine's root has CAP_SYS_RESOURCE, which the engine needs to raise limits."""
     status = Path("/proc/1/status").read_text()
     bounding = next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd"))
     return bool(int(bounding, 16) >> _CAP_SYS_RESOURCE & 1)

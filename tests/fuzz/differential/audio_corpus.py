@@ -147,7 +147,7 @@ def _encode(base: Base, samples: _Samples, path: str) -> None:
 
 
 def _riff(samples: _Samples, rate: int) -> bytes:
-    """Return a WAV file that does not say which channel is which."""
+    """Return a WAV file that does not identify its channels."""
     channels = samples.shape[1]
     head = struct.pack("<HHIIHH", 1, channels, rate, rate * channels * 2, channels * 2, 16)
     data = samples.tobytes()

@@ -166,7 +166,7 @@ class Reading:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same; NaN is the same as NaN."""
+    """Return whether two values are the same; NaN is the same as NaN."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     return type(one) is type(other) and bool(one == other)

@@ -199,7 +199,7 @@ def _difference(rows: Any, wanted: Any) -> str:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Tell whether values are the same; NaN is the same as NaN."""
+    """Return whether values are the same; NaN is the same as NaN."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

@@ -37,7 +37,7 @@ _AT_ONCE = 2
 
 
 class Refused(Exception):
-    """A reader does not take a file; the message says why."""
+    """A reader refuses a file; the message states the reason."""
 
 
 @dataclass(frozen=True)
