@@ -47,7 +47,7 @@ def run(stack: Stack, statement: str, *, as_json: bool) -> int:
     if not sys.stdin.isatty():
         return max((_print(query, text) for text in statements(sys.stdin)), default=0)
     print(f"ClickHouse at {query.url} as {USER}. End each statement with ';', and leave with Ctrl-D.")
-    print(f"In a browser: {query.url}/play with user {USER}, password {query.password}")
+    print(f"In a browser: {query.url}/play with user {USER}; {stack.state / 'stack.json'} has the password")
     _prompt(query)
     return 0
 
