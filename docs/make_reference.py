@@ -127,7 +127,7 @@ def _options(options: type) -> str:
     lines += [_markdown(_PARAM.sub("", text)) + "\n", "| field | default | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(options):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        shown = "needed" if default is dataclasses.MISSING else f"`{default!r}`"
+        shown = "required" if default is dataclasses.MISSING else f"`{default!r}`"
         lines.append(f"| `{field.name}` | {shown} | {_markdown(meanings[field.name])} |".replace("||", "\\|\\|"))
     return "\n".join([*lines, ""])
 
@@ -146,7 +146,7 @@ def _section(ancestry: list[Described], found: dict[str, Described], values: dic
     if defaults:
         lines += ["| argument | default | meaning |", "|---|---|---|"]
         for name in sorted(defaults, key=lambda n: bool(defaults[n])):
-            shown = f"`{values.get(defaults[name], defaults[name])}`" if defaults[name] else "needed"
+            shown = f"`{values.get(defaults[name], defaults[name])}`" if defaults[name] else "required"
             meaning = _markdown(meanings.get(name) or COMMON.get(name) or elsewhere.get(name, ""))
             note = "templated" if name in templated else ""
             text = "; ".join(filter(None, [meaning, note])).replace("|", "\\|")

@@ -38,7 +38,7 @@ def transformer_command(transform: str) -> tuple[str, ...]:
 
 
 class AISCopyBucketOperator(BucketJobOperator):
-    """Copies one bucket into another inside AIStore, such as ``s3://in`` to ``ais://in``, or any remote backend.
+    """Copies one bucket into another through AIStore, such as ``s3://in`` to ``ais://in``; both may be remote.
 
     The task copies only objects that are new or changed since the last copy. With `aws_conn_id`, it lists an
     ``s3://`` source through S3's own API, so the versions are ETags.
@@ -82,7 +82,8 @@ class AISTransformBucketOperator(BucketJobOperator):
 
     :param source: bucket URI
     :param destination: bucket URI; a missing ``ais://`` bucket is created
-    :param etl: a complete ETL, or a chain of ETLs (``a >> b``); replaces the arguments `image` to `pod_resources`
+    :param etl: a complete ETL, or a chain of ETLs (``a >> b``); replaces `image`, `command`, `environment`,
+        `communication`, `object_timeout`, `processes` and `pod_resources`
     :param image: the transformer's image
     :param command: the command to run in the image; empty runs the image's own command
     :param environment: the transformer's parameters; each set of parameters runs as a separate ETL

@@ -72,7 +72,7 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def secure_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack of its own, without Airflow, whose AIStore asks for tokens."""
+    """A separate stack, without Airflow, whose AIStore requires tokens."""
     folder = tmp_path_factory.mktemp("secure")
     (folder / "cache").symlink_to((default_folder() / "cache").resolve(), target_is_directory=True)
     allow(folder)

@@ -30,18 +30,20 @@ from proselint.tools import LintFile
 from storeside.stack.settings import CHECKOUT
 
 RULES = CHECKOUT / "docs" / "style" / "prose.toml"
-FOLDERS = (
+PLACES = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    ".github",
     "docs",
     "dags",
     "operators",
     "plugins",
-    "include/storeside",
+    "include",
+    "tests",
 )
-# Written by programs: the rules apply to their sources.
-GENERATED = ("docs/reference.md", "docs/benchmarks.md")
+# Pages that programs write from checked sources, and transcriptions of speech.
+EXCLUDED = ("docs/reference.md", "docs/benchmarks.md", "tests/data/speech/README.md")
 # Marks the beginning of a sentence: of a cell, an item, a heading, a comment or a string.
 BEGINNING = "¶"
 _BEGIN = r"(?:¶\s*|(?<=[.!?:])\s+|\n\s*\n\s*)"
@@ -58,7 +60,7 @@ _DIRECTIVE = re.compile(r"\s*(?:noqa|type:|fmt:|pragma|ruff:|!).*")
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of `RULES`: what it finds, and sentences that it must find or accept."""
+    """A rule of `RULES`: its patterns, and sentences that it must find or accept."""
 
     name: str
     message: str
@@ -218,19 +220,19 @@ def prose_of(path: Path) -> str:
     return python(text, strings="tests" not in path.relative_to(CHECKOUT).parts)
 
 
-def files(names: Sequence[str] = FOLDERS) -> Iterator[Path]:
-    """Yield the Markdown and Python files below the names, without generated ones."""
+def files(names: Sequence[str] = PLACES) -> Iterator[Path]:
+    """Yield the Markdown and Python files below the names, without those of `EXCLUDED`."""
     for name in names:
         top = (CHECKOUT / name).resolve()
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.suffix in (".md", ".py") and str(path.relative_to(CHECKOUT)) not in GENERATED:
+            if path.suffix in (".md", ".py") and str(path.relative_to(CHECKOUT)) not in EXCLUDED:
                 yield path
 
 
 def main() -> int:
     """Check the files and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", default=FOLDERS, help="files and folders of the checkout")
+    parser.add_argument("names", nargs="*", default=PLACES, help="files and folders of the checkout")
     parser.add_argument("--count", action="store_true", help="print the number of findings per rule and folder")
     arguments = parser.parse_args()
     found = [

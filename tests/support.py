@@ -21,7 +21,7 @@ from storeside.stack.settings import Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
 
-# What the tests' ETLs need besides our transforms: the file of the owner of their stacks.
+# Commands that the tests' ETLs need besides Storeside's transforms, in the owner's list of their stacks.
 _SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
 ALLOWED = f"""\
 storeside/transformer-* SUFFIX= SECONDS= MARKS= {_SERVE.format("tests.transformers:*")}
@@ -120,7 +120,7 @@ def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
 
 
 def allow_in_forms(api: AirflowApi, **lists: list[str]) -> None:
-    """Set the Variable that says what forms may name; lists that are not given keep their defaults."""
+    """Set the Variable with the names that forms accept; missing lists keep their defaults."""
     value = {"key": VARIABLE, "value": json.dumps(lists)}
     try:
         api.request("POST", "variables", json=value)

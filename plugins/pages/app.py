@@ -50,7 +50,7 @@ async def bounded(request: Request, call_next: Any) -> Response:
     """Refuse bodies that none of our forms sends: FastAPI reads a body before it checks the sender."""
     size = request.headers.get("content-length", "0")
     if "transfer-encoding" in request.headers or len(size) > len(str(LARGEST_FORM)) or int(size) > LARGEST_FORM:
-        said = f"The form is larger than {LARGEST_FORM} bytes, or does not say how large it is."
+        said = f"The form is larger than {LARGEST_FORM} bytes, or does not state its size."
         answer: Response = render(request, "error.html", code=413, title="Not possible", said=said)
         answer.headers["Connection"] = "close"  # its body is not read
         return answer

@@ -200,7 +200,7 @@ def _now(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> 
 
 
 def _progress(tables: Tables, client_of: Callable[[str], Any], movement: Movement) -> Progress:
-    """Return a movement's progress. If a cluster does not answer, the progress states that and the page does not fail."""
+    """Return a movement's progress; if its cluster does not answer, the progress states that."""
     if movement.is_load:
         return progresses.load_progress(tables, movement)
     # rows of earlier versions do not name the connection

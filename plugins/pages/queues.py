@@ -50,7 +50,7 @@ def overview(
 def dead_letters(
     request: Request, tables: TablesDep, user: GetUserDep, queue: str, sent: int | None = None
 ) -> Response:
-    """Offer to read the dead letters of a queue, or tell how many were sent back. It does not read the queue."""
+    """Offer to read the dead letters of a queue, or show the number sent back. It does not read the queue."""
     _, label = _allowed(tables, user, queue)
     return render(
         request, "dead_letters.html", title="Dead letters", queue=label, letters=None, sent=sent, most=_MOST_LETTERS

@@ -22,7 +22,7 @@ from tests.support import put, read, small_spec, unique
 pytestmark = pytest.mark.timeout(180)
 
 NODES = ("ais_proxy", "ais_target0", "ais_target1")
-# What a node sends with a request to another node, for a sender that is in the cluster, and for one that is not.
+# Headers of a request from a node to another node, for a sender inside and outside the cluster.
 SENDERS = [
     {},
     {"ais-caller-id": "aisproxy", "ais-caller-name": "p[aisproxy]"},

@@ -1,4 +1,4 @@
-"""A local user who can reach AIStore's control API tries to run a command of their own as an ETL (finding 4)."""
+"""A local user who can reach AIStore's control API tries to run any command as an ETL (finding 4)."""
 
 from __future__ import annotations
 

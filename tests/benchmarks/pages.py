@@ -1,7 +1,7 @@
-"""The pages over a ledger of many objects and runs: seconds of each page and question, ``make bench-pages``.
+"""The pages over a ledger of many objects and runs, seconds of each page and query: ``make bench-pages``.
 
-The ledger is made up in ClickHouse: ten million objects and a thousand runs. Pages are fetched from Airflow's API
-server, their questions are asked of ClickHouse as the pages ask them.
+ClickHouse generates the ledger: ten million objects and a thousand runs. The benchmark requests the pages from
+Airflow's API server, and runs their queries in ClickHouse.
 """
 
 from __future__ import annotations

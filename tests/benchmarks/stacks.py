@@ -1,4 +1,4 @@
-"""The stack of a benchmark, apart from all others, and servers of its own."""
+"""The separate stack of a benchmark, and its servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def running(only: Collection[str] = PARTS) -> Iterator[Stack]:
 
 @contextmanager
 def serving(module: str, *arguments: object) -> Iterator[str]:
-    """Run a server of ours in a process of its own; gives the first line that it prints."""
+    """Run one of Storeside's servers in a new process; yields the first line that it prints."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as process:
         try:

@@ -1,8 +1,8 @@
 """Throughput of the embedded cluster with 1, 2 and 4 targets, by AIStore's own loader: ``make bench-throughput``.
 
-All clusters are up at once and take turns. What two cores and loopback can show is how the figures are made and what
-AIStore costs a processor for each byte; not how a cluster scales, as all of its "nodes" and the loader share them.
-The model says what the same costs come to on N machines.
+All clusters run at the same time and take turns. On two cores and loopback, the benchmark shows the method and
+AIStore's CPU time per byte. It does not show how a cluster scales, because all "nodes" and the loader share the
+cores. The model computes the throughput of N machines from the same CPU time.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Timed(Measurement):
 
 
 def loopback(streams: int, seconds: float) -> float:
-    """Return bytes per second of so many plain TCP streams between two processes: what the network gives here."""
+    """Return bytes per second of plain TCP streams between two processes, the throughput of this network."""
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         senders = [multiprocessing.Process(target=_send, args=(port, seconds)) for _ in range(streams)]

@@ -1,7 +1,7 @@
-"""Transcoding in the cluster against the published way, the client, and the limit: ``make bench-transform``.
+"""Transcoding in the cluster compared with the published method, a client, and the limit: ``make bench-transform``.
 
-All cases run interleaved on one embedded cluster. CPU is that of all processes that work for a case: AIStore's nodes,
-the ETL's servers with their children, and this process where it is the client.
+All cases run interleaved on one embedded cluster. CPU time is that of all processes that work for a case: AIStore's
+nodes, the ETL's servers with their children, and this process if it is the client.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCE = Bucket("ais", "recordings-12s")
 
 @dataclass
 class Bench:
-    """The cluster, the recordings in it, and what has been measured."""
+    """The cluster, its recordings, and the measurements."""
 
     stack: Stack
     client: Any
@@ -143,7 +143,7 @@ def echo(size: int) -> EtlSpec:
 
 
 def start(count: int, targets: int | None = None) -> Bench:
-    """Bring up a cluster of its own, of so many targets, and put `count` recordings into it."""
+    """Start a separate cluster of `targets` targets, and put `count` recordings into it."""
     logging.disable(logging.INFO)  # Airflow writes it among the figures
     measure.require(["cc", "pkg-config", "libavformat", "ffmpeg"])
     build.build()

@@ -1,4 +1,4 @@
-"""What must not be left when all pipelines are done: jobs, pods, tables, plans, uploads, files, leases, messages."""
+"""State that must not be left after all pipelines: jobs, pods, tables, plans, uploads, files, leases, messages."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
 from tests.support import etl_servers
 
-# Who is killed leaves things to whoever comes next, and what times out does so within this.
+# Seconds after which the next process has removed the state of a killed one, and all time-outs have ended.
 SETTLE_SECONDS = 240.0
 QUEUES = (f"{s3.BUCKET}-events", f"{s3.TABLES}-events")
 # Work files of AIStore, by the folder that they are in; their names end with their target's process, in hexadecimal
 # digits (fs/content.go). Its own cleanup takes those of killed targets, when they are a quarter of an hour old:
-# space.dont_cleanup_time. What a running target forgets stays until it is started again.
+# space.dont_cleanup_time. Files that a running target loses track of stay until its restart.
 _WORK = "%wk"
 CLEANUP_SECONDS = 960.0
 Look = Callable[[Rig, list[Pipeline]], list[str]]
 
 
 def left(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
-    """Return what is still there after the time in which everything has to settle."""
+    """Return the state that is left after the time in which all processes must have cleaned up."""
     some = list(pipelines)
     began = time.monotonic()
     found = _settled(rig, some, [_runs, _tables, _statements, _batches, _messages, _uploads, _jobs, _pods, _files])
@@ -39,7 +39,7 @@ def left(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
 
 
 def until_later(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
-    """Return what somebody takes away later: ClickHouse after days, a load after an hour, AIStore after a restart."""
+    """Return state that is removed later: by ClickHouse after days, a load after an hour, AIStore after a restart."""
     statements = [
         f"SELECT 'broken locks', count() FROM system.tables WHERE database = '{STAGING}'"
         f" AND startsWith(name, '{BROKEN}') HAVING count() > 0"

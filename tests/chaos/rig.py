@@ -22,7 +22,7 @@ from storeside.stack.supervisor import Supervisor
 from tests.link import Link, linked
 
 FOLDER = default_folder() / "chaos"
-# Who asks whom, and the port of the stack that is asked.
+# The client and the server of each link, and the server's port in the stack.
 LINKS = {
     "workers > S3, SQS": "s3",
     "workers > ClickHouse": "clickhouse_http",
@@ -119,7 +119,7 @@ def _stages(made: Rig) -> list[list[Component]]:
 
 
 def _seeing(stack: Stack, **ports: int) -> Stack:
-    """Return the stack as somebody behind links sees it."""
+    """Return the stack with the addresses of the links."""
     return replace(stack, ports={**stack.ports, **ports})
 
 

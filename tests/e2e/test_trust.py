@@ -120,7 +120,7 @@ def marks(airflow: Stack) -> dict[str, str]:
 def used(
     airflow: Stack, api: AirflowApi, marks: dict[str, str], s3_client: S3Client, aistore: Any
 ) -> Iterator[Watch]:
-    """Runs whose connections have marked secrets: one that works, and one that fails at each end."""
+    """Runs whose connections have marked secrets: a successful run, and a failing run for each server."""
     for dag in DAGS:
         until(lambda: any(one["dag_id"] == dag for one in api.get("dags")["dags"]), 90, dag)  # noqa: B023
         api.request("PATCH", f"dags/{dag}", json={"is_paused": False})

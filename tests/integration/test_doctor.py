@@ -236,7 +236,7 @@ def test_clickhouse_allows_nothing(doctor: Callable[..., list[Finding]], stack: 
 
 
 def test_each_user_of_clickhouse_is_restricted(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
-    """What the embedded stack creates passes; a user with all rights in the place of any other fails."""
+    """The users of the embedded stack pass; a user with all rights instead of one of them fails."""
     findings = {f.check: f for f in doctor(("clickhouse",))}
     roles = ("loads", "ledger", "pages")
     assert {findings[f"limits of {role}"].state for role in roles} == {"ok"}

@@ -192,7 +192,7 @@ def test_folder_markers_and_objects_of_our_own_are_no_dead_letters(mailbox: Mail
 
 
 def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
-    """Call `action` after the bucket was asked for its objects, and before they are loaded."""
+    """Call `action` after the run has read the objects' state, and before it loads them."""
 
     def looked(*arguments: Any, pull: bool) -> Any:
         found = look_at(*arguments, pull=pull)

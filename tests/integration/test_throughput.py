@@ -171,7 +171,7 @@ def test_runs_are_compared_with_those_before(clickhouse: Any) -> None:
 
     assert baseline() == (None, 0)
     add(100, 50, "first")
-    add(200, 500, "first")  # begins anew
+    add(200, 500, "first")  # a new series
     add(300, 100, "held")
     add(400, 110, "held")
     add(500, 5, "regression")

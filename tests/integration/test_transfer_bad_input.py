@@ -504,7 +504,7 @@ def faulty(stack: Stack, faults: Faults) -> Iterator[str]:
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_etags_that_are_others_in_listings_than_in_answers(loading: Loading, stack: Stack, form: str) -> None:
-    """As AIStore's: the listed ETag is refused then, so objects are asked for one by one."""
+    """Like AIStore: it refuses the listed ETag, so ClickHouse requests the objects one by one."""
     loading.create("n Int64")
     loading.put({f"{n}.{form}": b"n\n%d\n" % n if form == "csv" else parquet({"n": [n]}) for n in range(30)})
     faults = Faults(bare_etags=True)

@@ -1,4 +1,4 @@
-"""A transfer that is killed at any point, and repeated: no row is lost, no row is there twice."""
+"""A transfer that is killed at any point, and repeated: no row is lost or duplicated."""
 
 from __future__ import annotations
 

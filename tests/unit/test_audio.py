@@ -416,7 +416,7 @@ class Watch:
         assert libc.inotify_add_watch(descriptor, os.fsencode(path), IN_OPEN) >= 0
 
     def opened(self) -> bool:
-        """Tell whether the file was opened, and end the watch."""
+        """Return whether the file was opened, and end the watch."""
         with self.events:
             return bool(self.events.read(4_096))  # None if there was no event
 

@@ -1,4 +1,4 @@
-"""Commands with typing errors: one line that says what is wrong and what to do, and never a traceback."""
+"""Commands with typing errors print one line with the error and the remedy, and never a traceback."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_proxy_that_is_gone_is_no_stuck_target() -> None:
 
 
 def test_an_etl_is_not_started_beside_a_stuck_target(proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One error that names the target, at once, instead of four attempts that time out."""
+    """The task raises one error with the target's name at once, instead of four attempts that time out."""
     found, client = proxy({"aistarget1": {"node_status"}})
     monkeypatch.setattr("storeside.aistore.etl._running", lambda client, spec: False)
     monkeypatch.setattr("storeside.aistore.etl.locked", lambda *a, **k: jobs.naming_stuck_targets(client))

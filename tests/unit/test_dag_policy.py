@@ -91,7 +91,7 @@ def test_params_are_described_and_typed(dag: Any) -> None:
         param.resolve()  # the default is valid
 
 
-# What a field with one of these names lends: everything that a connection of Airflow reaches.
+# Names of fields that give access to everything that a connection of Airflow reaches.
 LENDING = re.compile(r"source|destination|bucket|backends|domain|queue|chart|\w+_connection")
 
 

@@ -1,4 +1,4 @@
-"""What forms may name: the lists of the Variable, and the check before each task."""
+"""Names that forms accept: the lists of the Variable, and the check before each task."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_settings_go_by_size() -> None:
             Profile(steps)
 
 
-# --- moving: stores in memory that keep what they get, and count
+# --- moving: stores in memory that keep their objects and count requests
 
 
 class Shelf(Samples):

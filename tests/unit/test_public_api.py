@@ -19,7 +19,7 @@ FOLDER = CHECKOUT / "operators"
 BASES = {
     "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FormOperator", "LoadOperator", "MovementOperator",
     "QueueOperator",
-    # Operators defer to these by themselves.
+    # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
 }  # fmt: skip
 PYTHON = re.compile(r"```python.*?\n(.*?)```", re.DOTALL)

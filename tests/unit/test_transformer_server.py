@@ -43,7 +43,7 @@ CONTENT = b"what is stored"
 
 @dataclass
 class Target:
-    """A target, and the next hop of every other kind: stores what is put, returns what it has."""
+    """A target, and the next hop of every other kind: stores objects that are put, and returns stored objects."""
 
     url: str
     stored: dict[str, bytes] = field(default_factory=dict)

@@ -189,7 +189,7 @@ def lineage(tables: Tables, place: Place) -> Lineage:
 
 
 def is_known(tables: Tables, place: Place) -> bool:
-    """Tell whether the ledger has the object, within what the visitor may see."""
+    """Return whether the ledger has the object, within what the visitor may see."""
     asked = {"bucket": place.bucket, "object": place.object}
     return bool(
         tables.rows(sql.query("pages_made_into"), **asked) or tables.rows(sql.query("pages_made_from"), **asked)

@@ -48,7 +48,7 @@ class PageInputError(PageError, BadInput):
 
 
 class UnavailableError(PageError, Transient):
-    """A server does not answer, or not in time; the message says what a user can do."""
+    """A server does not answer, or not in time; the message states the remedy."""
 
 
 class UnreadableError(UnavailableError):
@@ -91,7 +91,7 @@ class Tables:
             raise (UnreadableError if code == _DENIED else UnavailableError)(_reason(code)) from e
 
     def may_read(self, dag: str) -> bool:
-        """Tell whether the visitor may read a DAG."""
+        """Return whether the visitor may read a DAG."""
         return self.dags is None or dag in self.dags
 
 
@@ -180,7 +180,7 @@ def read_cursor(text: str, *kinds: type) -> tuple[Any, ...] | None:
 
 
 def _is_bindable(value: Any) -> bool:
-    """Tell whether a row can have the value: a 64-bit number, or text without halves of surrogate pairs."""
+    """Return whether a row can have the value: a 64-bit number, or text without halves of surrogate pairs."""
     if isinstance(value, int):
         return abs(value) < 1 << 63
     return not _HALVES.search(str(value))
