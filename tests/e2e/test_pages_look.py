@@ -13,7 +13,7 @@ from storeside.ledger.objects import Ledger
 from tests import accessibility
 from tests.e2e.conftest import FINDINGS
 from tests.e2e.test_pages import DAG, DESK, PHONE, Site, browser, site, tab  # noqa: F401 (fixtures)
-from tests.support import unique
+from tests.support import unique, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.timeout(900)
 def test_axe_finds_nothing_on_any_page(site: Site, tab: Page, request: pytest.FixtureRequest) -> None:  # noqa: F811
     found: list[str] = []
     for size, scheme in ((DESK, "light"), (DESK, "dark"), (PHONE, "light")):
@@ -60,15 +61,16 @@ def test_the_picture_of_two_places_keeps_its_size(site: Site, tab: Page) -> None
 
 
 def test_a_run_keeps_its_failures_when_a_later_run_succeeds(site: Site, tab: Page) -> None:  # noqa: F811
-    source, destination = unique("s3://kept"), unique("ais://kept")
+    name = unique("kept")
+    source, destination = f"s3://{name}", f"ais://{name}"
     ledger = Ledger(site.clickhouse)
     columns = ["source", "destination", "object", "destination_object", "status", "reason", "run_id"]
     for run, status, reason in (("first", "failed", "no audio stream"), ("second", "done", "")):
-        row = [source, destination, "a.flac", "a.wav", status, reason, f"pages/{run}-{source}"]
+        row = [source, destination, "a.flac", "a.wav", status, reason, f"pages/{run}-{name}"]
         site.clickhouse.insert("storeside.objects", [row], column_names=columns)
         ledger.record_run(
             {
-                "run_id": f"pages/{run}-{source}",
+                "run_id": f"pages/{run}-{name}",
                 "dag_id": "pages",
                 "task_id": "copy",
                 "kind": "copy",
@@ -80,10 +82,10 @@ def test_a_run_keeps_its_failures_when_a_later_run_succeeds(site: Site, tab: Pag
             }
         )
         time.sleep(0.01)
-    tab.goto(site.url("run", dag="pages", run=f"first-{source}"))
+    tab.goto(site.url("run", dag="pages", run=f"first-{name}"))
     row_of = tab.get_by_role("region", name="Objects").get_by_role("row", name="a.flac")
     assert "no audio stream" in row_of.inner_text()
-    tab.get_by_role("link", name=f"second-{source}").click()
+    tab.get_by_role("link", name=f"second-{name}").click()
     tab.get_by_role("region", name="Objects").get_by_role("row", name="a.flac").get_by_text("done").wait_for()
 
 
@@ -95,7 +97,8 @@ def test_airflow_has_one_entry_for_the_pages(site: Site, tab: Page) -> None:  # 
     tab.get_by_role("button", name="Browse").click()
     entry = tab.get_by_role("menuitem", name="Storeside")
     entry.wait_for()
-    assert entry.locator("img").evaluate("i => i.complete && i.naturalWidth > 0")
+    icon = entry.locator("img")
+    until(lambda: icon.evaluate("i => i.complete && i.naturalWidth > 0"), 20, "icon")
     assert tab.get_by_role("button", name="Plugins").count() == 0
 
 
@@ -157,7 +160,11 @@ def test_filter_order_and_page_are_in_the_address(site: Site, tab: Page) -> None
 def test_a_page_that_waits_shows_that_it_loads(site: Site, tab: Page) -> None:  # noqa: F811
     tab.goto(site.url("overview"))
     waiting: list[Route] = []
-    tab.route(re.compile("/storeside/objects"), waiting.append)
+
+    def hang(route: Route) -> None:
+        waiting.append(route)
+
+    tab.route(re.compile("/storeside/objects"), hang)
     tab.get_by_role("link", name="Objects").click(no_wait_after=True)
     tab.locator("html[data-loading]").wait_for(state="attached")
     waiting[0].continue_()
