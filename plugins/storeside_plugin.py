@@ -52,7 +52,7 @@ def _load() -> Any:
 
 
 def _opens_a_page(scope: Any) -> bool:
-    """Tell whether a browser will show the answer, as a whole page or in a frame."""
+    """Return whether a browser will show the answer, as a whole page or in a frame."""
     sent = dict(scope.get("headers", ()))
     return scope.get("method") == "GET" and sent.get(b"sec-fetch-mode") == b"navigate"
 

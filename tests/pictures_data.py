@@ -1,7 +1,7 @@
 """Data for the pictures of the pages, on a running stack: ``python -m tests.pictures_data``. It takes some minutes.
 
 Everything that the pages show comes from real runs: the speech pipeline, loads and events with objects that fail and
-are mended, a copy that fails at once, a benchmark, and an ETL that works while the pictures are taken.
+are fixed, a copy that fails at once, a benchmark, and an ETL that works while the pictures are taken.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ QUEUE = "http://sqs/000000000000/events"
 
 
 def is_query(statement: str, name: str) -> bool:
-    """Tell whether a statement is that of a file, whatever its direction: the first line of a file is a comment."""
+    """Return whether a statement is in this file, with any direction: the first line of a file is a comment."""
     return statement.partition("\n")[0] == sql.query(name).partition("\n")[0]
 
 

@@ -146,7 +146,7 @@ def etls_folder() -> Any:
 
 
 def test_the_first_page_is_not_blank_while_the_pages_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A browser gets a page that loads itself again; a script waits. Airflow's event loop goes on meanwhile."""
+    """A browser gets a page that loads itself again; a script waits. Airflow's event loop continues to run."""
     import threading
 
     goes_on = threading.Event()
