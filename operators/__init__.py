@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from storeside.operators.aistore_etl import AISGetObjectOperator as AISGetObjectOperator
     from storeside.operators.aistore_etl import AISInitEtlOperator as AISInitEtlOperator
     from storeside.operators.aistore_etl import AISInspectBucketOperator as AISInspectBucketOperator
+    from storeside.operators.aistore_etl import AISStartEtlOperator as AISStartEtlOperator
     from storeside.operators.aistore_etl import AISStopEtlOperator as AISStopEtlOperator
     from storeside.operators.aistore_etl import AISTransformObjectOperator as AISTransformObjectOperator
     from storeside.operators.charts import chart_url_pattern as chart_url_pattern
@@ -62,7 +63,7 @@ _NAMES = {
     ),
     "operators.aistore_etl": (
         "AISDeleteEtlOperator", "AISGetObjectOperator", "AISInitEtlOperator", "AISInspectBucketOperator",
-        "AISStopEtlOperator", "AISTransformObjectOperator",
+        "AISStartEtlOperator", "AISStopEtlOperator", "AISTransformObjectOperator",
     ),
     "operators.charts": ("chart_url_pattern",),
     "operators.clickhouse": ("S3ToClickHouseOperator",),
