@@ -14,7 +14,7 @@ __all__ = ["worker", "worker_process"]
 # The workers report faults, because they do all this again.
 with suppress(Exception):
     name = os.environ[TRANSFORM_VARIABLE]
-    if locate(name)[0] == BUILT_IN:
+    if locate(name)[0] in BUILT_IN.values():
         build(name)  # ours start nothing that a fork would lose, and load decoders only when they are constructed
     else:
         import_module(locate(name)[0])
