@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
+    from storeside.operators.settings import dag_settings as dag_settings
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
     from storeside.operators.speech import ClickHousePublishManifestOperator as ClickHousePublishManifestOperator
@@ -76,6 +77,7 @@ _NAMES = {
     "operators.s3_events": (
         "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
     ),
+    "operators.settings": ("dag_settings",),
     "operators.shared": ("only_when",),
     "operators.speech": (
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",

@@ -1,4 +1,4 @@
-"""What forms may name: buckets, connections, queues and HSDS domains that the installation's owner has listed.
+"""What forms may name: buckets, connections, queues and others that the installation's owner has listed.
 
 Tasks use Airflow's connections, which reach more than the user who fills in a form may reach. A field that is made
 with `form_choices` therefore accepts only listed names. Every operator of Storeside checks the fields of its DAG
@@ -27,10 +27,13 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "buckets": (
         *("s3://recordings", "s3://tables", "s3://trips", "s3://arrays"),
         *("ais://ingested", "ais://benchmark", "ais://throughput"),
+        *("s3://texts", "ais://text-facts"),
     ),
     "connections": ("aws_default", "aistore_default", "oci_default"),
     "queues": ("recordings-events", "tables-events"),
     "domains": ("/home/storeside/demo.h5",),
+    "transformers": ("text_facts",),
+    "etls": (),
 }
 # The keyword in a Param's schema that says what the field names.
 _MARK = "storeside"
@@ -61,6 +64,8 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "connection": lambda text: iter([("connections", text)]),
     "queue": lambda text: iter([("queues", text)]),
     "domain": lambda text: iter([("domains", text)]),
+    "transformer": lambda text: iter([("transformers", text)]),
+    "etl": lambda text: iter([("etls", text)]),
 }
 # Kinds whose values are names of a list. A backend may have a connection, too, and its field, an array, would offer
 # nothing but the suggestions.
@@ -70,6 +75,8 @@ _SUGGESTED: Final = {
     "connection": "connections",
     "queue": "queues",
     "domain": "domains",
+    "transformer": "transformers",
+    "etl": "etls",
 }
 
 
@@ -80,7 +87,8 @@ def form_choices(kind: str) -> dict[str, Any]:
     **form_choices("bucket"))``.
 
     :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``backend`` (a bucket with or
-        without ``@connection``), ``chart`` (a URL of object storage), ``connection``, ``queue`` or ``domain``; a
+        without ``@connection``), ``chart`` (a URL of object storage), ``connection``, ``queue``, ``domain``,
+        ``transformer`` (a transform of the transformer's image) or ``etl`` (the name of an ETL that runs already); a
         Param of type ``array`` holds several of them
     :raises OperatorInputError: no such kind
     """
