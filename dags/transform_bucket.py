@@ -1,14 +1,18 @@
-"""Transforms a bucket into another one inside AIStore, with a transformer of ours or an existing ETL."""
+"""Transforms a bucket into another one inside AIStore: by form, on a schedule, and when objects arrive."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
+from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
     AISTransformBucketOperator,
+    S3EventsTrigger,
+    SqsLeaseS3EventsOperator,
+    SqsSettleTransformEventsOperator,
     dag_settings,
     form_choices,
     transformer_command,
@@ -18,6 +22,7 @@ from storeside.operators import (
 SETTINGS = dag_settings(
     "transform_bucket",
     schedule="",  # cron; empty for none
+    queue="",  # SQS queue with the events of the source; empty for none
     source="s3://texts",
     destination="ais://text-facts",
     prefix="",
@@ -28,6 +33,14 @@ SETTINGS = dag_settings(
     extensions={"txt": "json"},
     communication="ws",
 )
+
+QUEUE = SETTINGS["queue"]
+TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
+ARRIVALS = None
+if QUEUE:
+    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
+    ARRIVALS = [Asset(SETTINGS["source"], watchers=[watcher])]
+SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
 
 PARAMS = {
     "source": Param(
@@ -110,7 +123,9 @@ PARAMS = {
 with DAG(
     dag_id="transform_bucket",
     description="Transforms a bucket of any data into another bucket, beside the disks that hold it",
-    schedule=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None,
+    schedule=AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS)
+    if TIMES and ARRIVALS
+    else TIMES or ARRIVALS or None,
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
     params=PARAMS,
@@ -119,17 +134,21 @@ with DAG(
     doc_md="""
 ### Transform a bucket
 
-1. **transform**: AIStore transforms each new or changed object of the source beside the disk that holds it, with a
+1. **lease_events**: only with a queue in the Variable: leases the SQS messages of new objects.
+2. **transform**: AIStore transforms each new or changed object of the source beside the disk that holds it, with a
    transform of Storeside's image or with an ETL that runs already. The task is deferred meanwhile. At its end it
    compares the destination with the source.
+3. **settle_events**: only with a queue: deletes messages of transformed objects, sends messages of objects that
+   failed for good to the dead-letter queue with their reasons, and releases all others. It does so however the run
+   ended.
 
-The Airflow Variable `storeside_transform_bucket` holds the schedule, the image and the form's defaults, such as
-`{"schedule": "0 4 * * *", "source": "s3://papers", "image": "registry.example.com/papers:2"}`. The Variable
+The Airflow Variable `storeside_transform_bucket` holds the schedule, the queue, the image and the form's
+defaults, such as `{"schedule": "0 4 * * *", "source": "s3://papers", "queue": "papers-events"}`. The Variable
 `storeside_forms` says which buckets, transformers and ETLs the form may name. What failed, and why:
 `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,
 ) as dag:
-    AISTransformBucketOperator(
+    transform = AISTransformBucketOperator(
         task_id="transform",
         source="{{ params.source }}",
         destination="{{ params.destination }}",
@@ -147,3 +166,16 @@ The Airflow Variable `storeside_transform_bucket` holds the schedule, the image 
         retry_failed="{{ params.retry_failed }}",
         plan_only="{{ params.plan_only }}",
     )
+
+    if QUEUE:
+        lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
+        settle_events = SqsSettleTransformEventsOperator(
+            task_id="settle_events",
+            sqs_queue=QUEUE,
+            source="{{ params.source }}",
+            destination="{{ params.destination }}",
+            prefix="{{ params.prefix or '' }}",
+            complete="{{ not params.plan_only and ti.xcom_pull('transform') is not none }}",
+        )
+        lease_events >> transform >> settle_events
+        settle_events.as_teardown(setups=lease_events)

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
     from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
     from storeside.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
+    from storeside.operators.transform_events import (
+        SqsSettleTransformEventsOperator as SqsSettleTransformEventsOperator,
+    )
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
     from storeside.transfer.formats import Csv as Csv
     from storeside.transfer.keys import Expression as Expression
@@ -85,6 +88,7 @@ _NAMES = {
     ),
     "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
     "operators.throughput": ("AISMeasureThroughputOperator",),
+    "operators.transform_events": ("SqsSettleTransformEventsOperator",),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "transfer.formats": ("Csv",),
     "transfer.keys": ("Expression",),

@@ -215,11 +215,34 @@ def test_a_variable_sets_schedule_and_defaults(bag: DagBag, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"queue": "papers-events"}, "AssetTriggeredTimetable"),
+        ({"queue": "papers-events", "schedule": "0 4 * * *"}, "AssetOrTimeSchedule"),
+    ],
+)
+def test_a_queue_in_the_variable_starts_runs_and_is_settled(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], kind: str
+) -> None:
+    dag = transform_bucket(monkeypatch, {**given, "source": "s3://papers"}).dags["transform_bucket"]
+    DagSerialization.to_dict(dag)
+    assert type(dag.timetable).__name__ == kind
+    (asset,) = dag.timetable.asset_condition.objects
+    assert (asset.name, asset.uri.rstrip("/")) == ("s3://papers", "s3://papers")
+    assert asset.watchers[0].trigger.queue == "papers-events"
+    assert [task.task_id for task in dag.topological_sort()] == ["lease_events", "transform", "settle_events"]
+    assert dag.get_task("settle_events").is_teardown
+    assert {dag.get_task(name).sqs_queue for name in ("lease_events", "settle_events")} == {"papers-events"}
+    test_doc_names_every_task_in_order(dag)
+    test_tasks_are_one_chain(dag)
+
+
+@pytest.mark.parametrize(
     ("value", "message"),
     [
         ("{", "storeside_transform_bucket is not a JSON object"),
         ([], "storeside_transform_bucket is not a JSON object"),
-        ({"shedule": ""}, "has the setting 'shedule': the DAG knows schedule, source"),
+        ({"shedule": ""}, "has the setting 'shedule': the DAG knows schedule, queue, source"),
         ({"schedule": 5}, 'schedule is 5, but has the type of ""'),
         ({"schedule": "often"}, "storeside_transform_bucket: schedule 'often': Exactly 5"),
     ],

@@ -27,6 +27,7 @@ from storeside.operators import (
     GXValidateManifestOperator,
     S3EventsToClickHouseOperator,
     S3ToClickHouseOperator,
+    SqsSettleTransformEventsOperator,
     StorageCopyBucketOperator,
 )
 from storeside.operators.shared import plain
@@ -51,6 +52,11 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISTransformBucketOperator, {**PAIR, "extensions": "txt"}, "extensions 'txt' is not a mapping"),
     (AISTransformBucketOperator, {**PAIR, "existing_etl": "etl"}, "existing_etl: ETL name 'etl' is too short"),
     (AISTransformBucketOperator, {**PAIR, **ETL, "existing_etl": "my-etl"}, "etl and existing_etl name two ETLs"),
+    (
+        SqsSettleTransformEventsOperator,
+        {**PAIR, "sqs_queue": "q", "destination": "out"},
+        "destination: bucket 'out'",
+    ),
     (AISStartEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
     (AISStopEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
     (AISDeleteEtlOperator, {"etl": EtlSpec.existing("my-etl")}, "my-etl is an existing ETL"),

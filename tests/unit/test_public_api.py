@@ -61,6 +61,7 @@ def test_the_exports() -> None:
         "SqsLeaseS3EventsOperator",
         "SqsRedriveDeadLettersOperator",
         "SqsSettleSpeechEventsOperator",
+        "SqsSettleTransformEventsOperator",
         "StorageBenchmarkOperator",
         "StorageCopyBucketOperator",
         "StorageTuneOperator",
