@@ -237,6 +237,26 @@ def test_a_queue_in_the_variable_starts_runs_and_is_settled(
     test_tasks_are_one_chain(dag)
 
 
+def test_other_dags_take_buckets_queue_and_image_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "source": "s3://calls", "queue": "calls-events", "recordings": "ais://calls", "speech": "ais://call-speech",
+        "facts": "ais://call-facts", "image": "registry.example.com/audio:2", "schedule": "0 5 * * *",
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_SPEECH_PIPELINE", json.dumps(given))
+    dag = DagBag(CHECKOUT / "dags" / "speech_pipeline.py").dags["speech_pipeline"]
+    text = json.dumps(DagSerialization.to_dict(dag))
+    assert [value for value in given.values() if value not in text] == []
+    assert not re.search(r'"ais://(recordings|speech|speech-facts)"', text)
+    assert {task.image for task in dag.tasks if hasattr(task, "image")} == {given["image"]}
+    given = {"bucket": "orders", "queue": "orders-events", "table": "shop.orders", "schedule": "0 5 * * *"}
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_S3_EVENTS_TO_CLICKHOUSE", json.dumps(given))
+    dag = DagBag(CHECKOUT / "dags" / "s3_events_to_clickhouse.py").dags["s3_events_to_clickhouse"]
+    assert {name: dag.params[name] for name in ("bucket", "queue", "table")} == {
+        name: given[name] for name in ("bucket", "queue", "table")
+    }
+    assert dag.timetable.asset_condition.objects[0].name == "s3://orders"
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
