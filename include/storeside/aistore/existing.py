@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.spec import MARK, EtlSpec
-from storeside.aistore.spec_file import seconds
+from storeside.aistore.spec_file import OBJECT_TIMEOUT, seconds
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -75,7 +75,7 @@ def _described(client: Client, spec: EtlSpec) -> EtlSpec:
         environment={n: v for n, v in variables(message).items() if n not in _NO_EFFECT},
         communication=communication,
         direct_put=bool(message.get("support_direct_put")),
-        object_timeout=seconds(message["obj_timeout"], "obj_timeout"),
+        object_timeout=seconds(message.get("obj_timeout", OBJECT_TIMEOUT), "obj_timeout"),
     )
 
 

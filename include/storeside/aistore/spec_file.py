@@ -21,7 +21,7 @@ _FIELDS = frozenset(
 )
 _RUNTIME = frozenset({"image", "command", "env"})
 # What AIStore's documentation gives as defaults (docs/cli/etl.md).
-_COMMUNICATION, _INIT_TIMEOUT, _OBJECT_TIMEOUT = "hpush", "5m", "45s"
+_COMMUNICATION, _INIT_TIMEOUT, OBJECT_TIMEOUT = "hpush", "5m", "45s"
 # Go's notation for durations (time.ParseDuration).
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|h|m|s)")
@@ -78,7 +78,7 @@ def _spec(fields: Mapping[str, Any]) -> EtlSpec:
         direct_put=_flag(fields, "support_direct_put"),
         file_access=file_access,
         init_timeout=seconds(_text(fields, "init_timeout", _INIT_TIMEOUT), "init_timeout"),
-        object_timeout=seconds(_text(fields, "obj_timeout", _OBJECT_TIMEOUT), "obj_timeout"),
+        object_timeout=seconds(_text(fields, "obj_timeout", OBJECT_TIMEOUT), "obj_timeout"),
         resources=_resources(fields.get("resources") or {}),
         etl_name=name,
     )
