@@ -12,6 +12,7 @@ import requests
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.existing import stage_of
+from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
@@ -85,6 +86,7 @@ def test_an_existing_etl_survives_its_runs(api: AirflowApi, aistore: Any) -> Non
         "support_direct_put": True,
         "runtime": {
             "image": TRANSFORMER_IMAGE, "command": list(transformer_command("tests.transformers:upper")),
+            "env": etls._of_the_cluster(aistore, EtlSpec(name, TRANSFORMER_IMAGE)),
         },
     }  # fmt: skip
     aistore.cluster().client.request("put", path="etl", timeout=60, json=message)

@@ -52,6 +52,7 @@ def by_hand(aistore: Any, no_etl_is_left: None) -> Iterator[Start]:
 
     def start(name: str, transform: str = "upper", communication: str = "hpush", **variables: str) -> None:
         names.append(name)
+        given = EtlSpec(name, TRANSFORMER_IMAGE, environment={"NUM_WORKERS": "1", **variables})
         message = {
             "name": name,
             "communication": f"{communication}://",
@@ -61,7 +62,10 @@ def by_hand(aistore: Any, no_etl_is_left: None) -> Iterator[Start]:
             "runtime": {
                 "image": TRANSFORMER_IMAGE,
                 "command": list(transformer_command(f"tests.transformers:{transform}")),
-                "env": [{"name": n, "value": v} for n, v in {"NUM_WORKERS": "1", **variables}.items()],
+                "env": [
+                    *({"name": n, "value": v} for n, v in given.environment.items()),
+                    *etls._of_the_cluster(aistore, given),
+                ],
             },
         }
         aistore.cluster().client.request("put", path="etl", timeout=60, json=message)

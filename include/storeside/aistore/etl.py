@@ -213,10 +213,7 @@ def start(client: Client, name: str, pods: PodWatch | None = None) -> bool:
         jobs.naming_stuck_targets(client),
         locked(client, _lock(name), stale_seconds=_START_SECONDS, patience_seconds=2 * _START_SECONDS),
     ):
-        stage = existing.stage_of(client, name)
-        if not stage:
-            raise AIStoreInputError(f"there is no ETL {name} in the cluster: correct its name or initialize it")
-        if stage == existing.RUNNING:
+        if not _is_stopped(client, name):
             return False
         jobs.require_targets(client)
         try:
@@ -226,6 +223,27 @@ def start(client: Client, name: str, pods: PodWatch | None = None) -> bool:
             kind = AIStoreInputError if watched.is_final or is_final(said(e)) else AIStoreTransientError
             raise kind(f"ETL {name} does not start: {watched.reason or said(e)}") from e
     return True
+
+
+def _is_stopped(client: Client, name: str) -> bool:
+    """Tell whether an ETL must be started. AIStore calls an ETL whose pod has died running for some seconds."""
+    from aistore.sdk.errors import AISError
+
+    stage = existing.stage_of(client, name)
+    if not stage:
+        raise AIStoreInputError(f"there is no ETL {name} in the cluster: correct its name or initialize it")
+    if stage != existing.RUNNING:
+        return True
+    try:
+        _check_health(client, name)
+    except AISError as e:
+        if existing.stage_of(client, name) == existing.RUNNING:
+            raise AIStoreTransientError(
+                f"ETL {name} does not run beside every target ({said(e)}), and AIStore does not start it again: stop"
+                " it first with AISStopEtlOperator"
+            ) from e
+        return True
+    return False
 
 
 def stop(client: Client, name: str) -> None:
