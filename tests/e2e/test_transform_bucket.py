@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import requests
 
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
@@ -112,12 +111,13 @@ def test_events_start_runs_when_the_variable_names_a_queue(
 ) -> None:
     mailbox, to = Mailbox(airflow, clickhouse, s3_client, sqs_client), Bucket("ais", unique("facts"))
     settings = {"source": f"s3://{mailbox.bucket}", "destination": str(to), "queue": mailbox.name}
+    put(aistore, to, {})
     api.request("POST", "variables", json={"key": VARIABLE, "value": json.dumps(settings)})
     try:
         until(lambda: tasks(api) == {"lease_events", "transform", "settle_events"}, 120, "the DAG with a queue", 1)
         for name, content in {**TEXTS, "cover.txt": b"\xff\xd8\xff\xe0"}.items():
             s3_client.put_object(Bucket=mailbox.bucket, Key=name, Body=content)
-        until(lambda: len(sizes(aistore, to)) == 5 if exists(aistore, to) else False, 150, "results", 1)
+        until(lambda: len(sizes(aistore, to)) == 5, 150, "results", 1)
         until(lambda: mailbox.depth() == (0, 0), 60, "empty queue", 1)
         assert list(mailbox.dead()) == ["cover.txt"]
         assert {state for found in mailbox.events().values() for state, _ in found} == {"loaded", "dead"}
@@ -125,13 +125,3 @@ def test_events_start_runs_when_the_variable_names_a_queue(
     finally:
         api.request("DELETE", f"variables/{VARIABLE}")
         until(lambda: tasks(api) == {"transform"}, 120, "the DAG without a queue", 1)
-
-
-def exists(aistore: Any, bucket: Bucket) -> bool:
-    try:
-        bucket.handle(aistore).head()
-    except Exception as e:
-        if isinstance(e, requests.RequestException) or "does not exist" not in str(e):
-            raise
-        return False
-    return True
