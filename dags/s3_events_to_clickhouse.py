@@ -7,14 +7,24 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
-from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, form_choices, params
+from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, dag_settings, form_choices, params
 
-QUEUE = "tables-events"
+# The Airflow Variable storeside_s3_events_to_clickhouse replaces any of these.
+SETTINGS = dag_settings(
+    "s3_events_to_clickhouse", schedule="*/15 * * * *", queue="tables-events", bucket="tables", table="data.trips"
+)
+QUEUE = SETTINGS["queue"]
 
 tables = Asset(
-    "s3://tables",
-    watchers=[AssetWatcher(name=QUEUE, trigger=S3EventsTrigger(queue=QUEUE))],
+    f"s3://{SETTINGS['bucket']}",
+    watchers=[AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))],
 )
+
+
+def with_default(param: Param, default: str) -> Param:
+    """Return a field of the form with another default."""
+    return Param(default, description=param.description, **param.schema)
+
 
 PARAMS = {
     "queue": Param(
@@ -25,9 +35,10 @@ PARAMS = {
         **form_choices("queue"),
         description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
     ),
-    "bucket": params.BUCKET,
+    "bucket": with_default(params.BUCKET, SETTINGS["bucket"]),
     "keys": params.KEYS,
     **params.TABLE,
+    "table": with_default(params.TABLE["table"], SETTINGS["table"]),
     "on_failure": params.ON_FAILURE,
     "max_messages": Param(
         10_000,
@@ -48,7 +59,9 @@ PARAMS = {
 with DAG(
     dag_id="s3_events_to_clickhouse",
     description="Loads the objects of S3 events into a ClickHouse table, each version once",
-    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("*/15 * * * *", timezone="UTC"), assets=[tables]),
+    schedule=AssetOrTimeSchedule(
+        timetable=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC"), assets=[tables]
+    ),
     catchup=False,
     max_active_runs=1,  # parallel runs would be safe; one at a time limits the load of a burst
     params=PARAMS,

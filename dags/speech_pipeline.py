@@ -8,6 +8,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
 from storeside.operators import (
+    TRANSFORMER_IMAGE,
     AISCopyBucketOperator,
     AISProbeAudioOperator,
     AISTranscodeAudioOperator,
@@ -17,25 +18,35 @@ from storeside.operators import (
     S3EventsTrigger,
     SqsLeaseS3EventsOperator,
     SqsSettleSpeechEventsOperator,
+    dag_settings,
     form_choices,
 )
 
-QUEUE = "recordings-events"
-RECORDINGS = "ais://recordings"
-SPEECH = "ais://speech"
-FACTS = "ais://speech-facts"
+# The Airflow Variable storeside_speech_pipeline replaces any of these.
+SETTINGS = dag_settings(
+    "speech_pipeline",
+    schedule="0 3 * * *",  # cron
+    source="s3://recordings",
+    queue="recordings-events",  # SQS queue with the events of the source
+    recordings="ais://recordings",  # AIStore's copies of the source's objects
+    speech="ais://speech",
+    facts="ais://speech-facts",
+    image=TRANSFORMER_IMAGE,
+)
+QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
+RECORDINGS, SPEECH, FACTS = SETTINGS["recordings"], SETTINGS["speech"], SETTINGS["facts"]
 
 # Each asset's name is its URI, as in Asset("ais://speech") of another DAG: Airflow has one active asset per URI.
 recordings = Asset(
-    "s3://recordings",
-    watchers=[AssetWatcher(name="recordings-events", trigger=S3EventsTrigger(queue=QUEUE))],
+    SETTINGS["source"],
+    watchers=[AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))],
 )
-speech = Asset("ais://speech")
+speech = Asset(SPEECH)
 manifest = Asset("clickhouse://speech/manifest")
 
 PARAMS = {
     "source": Param(
-        "s3://recordings",
+        SETTINGS["source"],
         type="string",
         pattern=r"^(s3|gs|az|oci|ais)://[^/]+$",
         title="Bucket of recordings",
@@ -111,7 +122,9 @@ PARAMS = {
 with DAG(
     dag_id="speech_pipeline",
     description="Turns S3 recordings into transcoded speech in AIStore and a validated manifest in ClickHouse",
-    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 3 * * *", timezone="UTC"), assets=[recordings]),
+    schedule=AssetOrTimeSchedule(
+        timetable=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC"), assets=[recordings]
+    ),
     catchup=False,
     # Parallel runs would transform the same bucket pair, which AIStore refuses.
     max_active_runs=1,
@@ -151,6 +164,7 @@ processes only new and changed recordings. To list failed objects with their rea
         task_id="transcode",
         source=RECORDINGS,
         destination=SPEECH,
+        image=IMAGE,
         prefix="{{ params.prefix or '' }}",
         container="{{ params.container }}",
         codec="{{ params.codec }}",
@@ -167,6 +181,7 @@ processes only new and changed recordings. To list failed objects with their rea
         task_id="probe",
         source=SPEECH,
         destination=FACTS,
+        image=IMAGE,
         prefix="{{ params.prefix or '' }}",
         communication="{{ params.communication }}",
         on_failed_objects="{{ params.on_failure }}",

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket, StoredObject, list_s3
 from storeside.aistore.names import expand
-from storeside.aistore.spec import EtlSpec, check_communication
+from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put
 from storeside.operators.bucket_job import BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, ledger, run_key
+from storeside.operators.shared import as_bool, as_mapping, as_seconds, ledger, run_key
 from storeside.speech.manifest import facts_url
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
@@ -82,17 +82,22 @@ class AISTransformBucketOperator(BucketJobOperator):
 
     :param source: bucket URI
     :param destination: bucket URI; a missing ``ais://`` bucket is created
-    :param etl: a complete ETL, or a chain of ETLs (``a >> b``); replaces `image`, `command`, `environment`,
-        `communication`, `object_timeout`, `processes` and `pod_resources`
+    :param etl: a complete ETL, or a chain of ETLs (``a >> b``); replaces the arguments that describe one ETL, from
+        `image` to `pod_resources`. A text, which may be a template, is the name of an ETL that already runs: the task
+        uses it unchanged, and never starts, stops or replaces it; see `EtlSpec.existing`
     :param image: the transformer's image
     :param command: the command to run in the image; empty runs the image's own command
     :param environment: the transformer's parameters; each set of parameters runs as a separate ETL
     :param communication: ``ws``, ``hpush`` or ``hpull``
+    :param direct_put: the transformer sends each result straight to the target that stores it; ``ws`` needs it
+    :param file_access: the transformer reads objects from the target's disk
+    :param init_timeout: maximum seconds until the transformer is ready
     :param object_timeout: maximum seconds for one object
     :param processes: worker processes of the transformer beside each target; by default one per CPU of its pod
-    :param workers: objects in flight per target; AIStore's limit is the target's CPUs plus four
+    :param workers: objects in flight per target; by default AIStore's limit, the target's CPUs plus four
     :param pod_resources: Kubernetes' ``requests`` and ``limits`` for the transformer's pods
-    :param extensions: maps the extension of a source object (without dot) to the extension of its result
+    :param extensions: maps the extension of a source object (without dot) to the extension of its result; a template
+        may render a JSON object
     :param prepend: prefix for the name of every result
     :param sync: also remove results whose objects no longer exist in a remote source
     :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it
@@ -104,8 +109,15 @@ class AISTransformBucketOperator(BucketJobOperator):
 
     template_fields = (
         *BucketJobOperator.template_fields,
+        "existing_etl",
+        "image",
+        "command",
         "environment",
         "communication",
+        "direct_put",
+        "file_access",
+        "init_timeout",
+        "extensions",
         "prepend",
         "sync",
         "in_place",
@@ -115,28 +127,34 @@ class AISTransformBucketOperator(BucketJobOperator):
     def __init__(
         self,
         *,
-        etl: EtlSpec | None = None,
+        etl: EtlSpec | str | None = None,
         image: str = TRANSFORMER_IMAGE,
         command: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         communication: str = "ws",
+        direct_put: bool | str = True,
+        file_access: bool | str = True,
+        init_timeout: int | str = 60,
         object_timeout: int = 300,
         processes: int | None = None,
-        workers: int = ALL_WORKERS,
         pod_resources: Mapping[str, Mapping[str, str]] | None = None,
-        extensions: Mapping[str, str] | None = None,
+        extensions: Mapping[str, str] | str | None = None,
         prepend: str = "",
         sync: bool | str = False,
         keep_etl: bool = False,
         in_place: bool | str = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(workers=workers, **kwargs)
-        self.etl = etl
+        super().__init__(**{"workers": ALL_WORKERS, **kwargs})
+        self.etl = None if isinstance(etl, str) else etl
+        self.existing_etl = etl if isinstance(etl, str) else ""
         self.image = image
         self.command = command
         self.environment = environment
         self.communication = communication
+        self.direct_put = direct_put
+        self.file_access = file_access
+        self.init_timeout = init_timeout
         self.object_timeout = object_timeout
         self.tuning = {"NUM_WORKERS": str(processes)} if processes else {}
         self.pod_resources = pod_resources
@@ -145,7 +163,14 @@ class AISTransformBucketOperator(BucketJobOperator):
         self.sync = sync
         self.keep_etl = keep_etl
         self.in_place = in_place
-        check_literals(self, communication=check_communication, sync=flag("sync"), in_place=flag("in_place"))
+        check_literals(
+            self, existing_etl=EtlSpec.existing, communication=check_communication, direct_put=flag("direct_put"),
+            file_access=flag("file_access"), init_timeout=lambda value: as_seconds(value, "init_timeout"),
+            extensions=lambda value: as_mapping(value, "extensions"), sync=flag("sync"), in_place=flag("in_place"),
+        )  # fmt: skip
+        if is_literal(communication) and is_literal(direct_put):
+            with literal_errors(self):
+                check_direct_put(communication, as_bool(direct_put, "direct_put"))
 
     def job(self, context: Context) -> BucketJob | InPlaceJob:
         """Build the engine's job: an `InPlaceJob` when objects are replaced."""
@@ -171,7 +196,9 @@ class AISTransformBucketOperator(BucketJobOperator):
         )
 
     def spec(self, context: Context) -> EtlSpec:
-        """Return the ETL's specification."""
+        """Return the ETL's specification. Raises OperatorInputError or AIStoreInputError for wrong arguments."""
+        if self.existing_etl:
+            return EtlSpec.existing(self.existing_etl)
         return self.etl or EtlSpec(
             label=self.task_id,
             image=self.image,
@@ -180,6 +207,9 @@ class AISTransformBucketOperator(BucketJobOperator):
             tuning=self.tuning,
             resources=dict(self.pod_resources or {}),
             communication=self.communication,
+            direct_put=as_bool(self.direct_put, "direct_put"),
+            file_access=as_bool(self.file_access, "file_access"),
+            init_timeout=as_seconds(self.init_timeout, "init_timeout"),
             object_timeout=self.object_timeout,
         )
 
@@ -189,7 +219,7 @@ class AISTransformBucketOperator(BucketJobOperator):
 
     def naming(self, context: Context) -> Naming:
         """Return the mapping of extensions and the prefix for results."""
-        return Naming(dict(self.extensions or {}), self.prepend)
+        return Naming(as_mapping(self.extensions or {}, "extensions"), self.prepend)
 
 
 class AISTransformObjectsOperator(AISTransformBucketOperator):

@@ -1,4 +1,4 @@
-"""Restricts forms to the buckets, connections, queues and HSDS domains that the installation's owner has listed.
+"""Restricts forms to the buckets, connections, queues and others that the installation's owner has listed.
 
 Tasks use Airflow's connections, which give more access than the user who fills in a form has. A field with
 `form_choices` therefore accepts only listed names. Every operator of Storeside checks the fields of its DAG before it
@@ -27,10 +27,13 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "buckets": (
         *("s3://recordings", "s3://tables", "s3://trips", "s3://arrays"),
         *("ais://ingested", "ais://benchmark", "ais://throughput"),
+        *("s3://texts", "ais://text-facts"),
     ),
     "connections": ("aws_default", "aistore_default", "oci_default"),
     "queues": ("recordings-events", "tables-events"),
     "domains": ("/home/storeside/demo.h5",),
+    "transformers": ("text_facts",),
+    "etls": (),
 }
 # The keyword in a Param's schema that holds the kind of the field.
 _MARK = "storeside"
@@ -61,6 +64,8 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "connection": lambda text: iter([("connections", text)]),
     "queue": lambda text: iter([("queues", text)]),
     "domain": lambda text: iter([("domains", text)]),
+    "transformer": lambda text: iter([("transformers", text)]),
+    "etl": lambda text: iter([("etls", text)]),
 }
 # Kinds for which the form suggests the names of a list. A backend is not one of them: its value may also contain a
 # connection, and a form field of type array accepts nothing but the suggestions.
@@ -70,6 +75,8 @@ _SUGGESTED: Final = {
     "connection": "connections",
     "queue": "queues",
     "domain": "domains",
+    "transformer": "transformers",
+    "etl": "etls",
 }
 
 
@@ -80,8 +87,9 @@ def form_choices(kind: str) -> dict[str, Any]:
     **form_choices("bucket"))``.
 
     :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``backend`` (a bucket with or
-        without ``@connection``), ``chart`` (a URL of object storage), ``connection``, ``queue`` or ``domain``. In a
-        Param of type ``array`` every item has this kind
+        without ``@connection``), ``chart`` (a URL of object storage), ``connection``, ``queue``, ``domain``,
+        ``transformer`` (a transform of the transformer's image) or ``etl`` (the name of an ETL that already runs). In
+        a Param of type ``array`` every item has this kind
     :raises OperatorInputError: the kind does not exist
     """
     if kind not in _KINDS:

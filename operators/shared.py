@@ -83,6 +83,27 @@ def as_number(value: float | str, name: str, kind: type[N]) -> N:
         raise OperatorInputError(f"{name} {value!r} is not a {'whole ' if kind is int else ''}number") from e
 
 
+def as_seconds(value: int | str, name: str) -> int:
+    """Read the positive number of seconds `name`. Raises OperatorInputError for anything else."""
+    if (seconds := as_number(value, name, int)) < 1:
+        raise OperatorInputError(f"{name} {value!r} is not a positive number of seconds")
+    return seconds
+
+
+def as_mapping(value: Mapping[str, str] | str, name: str) -> dict[str, str]:
+    """Read the mapping of texts `name`, which a template may have rendered as a JSON object.
+
+    Raises OperatorInputError for anything else.
+    """
+    try:
+        found = json.loads(value) if isinstance(value, str) else dict(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(part, str) for item in found.items() for part in item):
+        raise OperatorInputError(f'{name} {value!r} is not a mapping of texts, such as {{"txt": "json"}}')
+    return found
+
+
 def as_list(texts: Sequence[str] | str) -> Sequence[str]:
     """Return a list of texts; text from a template is split at spaces."""
     return texts.split() if isinstance(texts, str) else texts

@@ -48,6 +48,7 @@ def field(kind: str, default: Any = None) -> Param:
         ("connection", "aws_default"),
         ("queue", "tables-events"),
         ("domain", "/home/storeside/demo.h5"),
+        ("transformer", "text_facts"),
         ("bucket", None),
         ("backend", []),
     ],
@@ -75,6 +76,8 @@ def test_listed_names_are_taken(kind: str, value: Any) -> None:
         ("queue", "payroll-events", "payroll-events"),
         ("queue", "http://attacker/0/tables-events", "http://attacker/0/tables-events"),
         ("domain", "/home/payroll.h5", "/home/payroll.h5"),
+        ("transformer", "os:system", "os:system"),
+        ("etl", "payroll-etl", "payroll-etl"),
     ],
 )
 def test_other_names_fail_the_task_for_good_and_say_what_to_do(kind: str, value: Any, named: str) -> None:

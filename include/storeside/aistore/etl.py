@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from storeside.aistore import jobs
+from storeside.aistore import existing, jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.lock import locked
 from storeside.aistore.pods import PodWatch, Watched, is_final
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 3
 # Longer than it takes to stop an ETL: a task that waits longer waits for the start of an ETL.
 _END_SECONDS = 10.0
+# Longer than the SDK waits for the start of an ETL (5 minutes).
+_START_SECONDS = 330.0
 # Seconds between health checks of an ETL that does not answer.
 _HEALTH_WAITS = (1.0, 3.0)
 
@@ -31,6 +33,7 @@ _HEALTH_WAITS = (1.0, 3.0)
 def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None) -> list[str]:
     """Start the ETLs of a chain unless they run already, and return their names.
 
+    This starts no existing ETL: `existing.described` lists the errors for an existing ETL that does not run.
     `pods` watches the pods, so the error states why a pod does not start. Raises AIStoreInputError with the reason
     when a pod cannot start. Raises AIStoreTransientError when it may start later, for example after it was killed, or
     when an ETL must be replaced while transforms run. Raises StuckTargetError when a target answers no control call.
@@ -40,6 +43,9 @@ def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None) -> list[
 
 
 def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None) -> str:
+    if spec.is_existing:
+        _require_healthy(client, existing.described(client, spec).name)
+        return spec.name
     attempt = 0
     while True:
         attempt += 1
@@ -97,7 +103,7 @@ def _running(client: Client, spec: EtlSpec) -> bool:
     """Return whether the ETL runs beside every target. A restarted target lists an ETL but does not run it.
 
     An ETL of the same name with another specification is discarded. Raises AIStoreTransientError while transforms
-    run, because this would abort them.
+    run, because this would abort them, and AIStoreInputError if Storeside did not start that ETL.
     """
     from aistore.sdk.errors import AISError
 
@@ -105,7 +111,12 @@ def _running(client: Client, spec: EtlSpec) -> bool:
     if not are_there(client, [name]):
         return False
     try:
-        if spec.etl_name and mark_of(client, name) != spec.mark:
+        if spec.etl_name and (mark := mark_of(client, name)) != spec.mark:
+            if not mark:
+                raise AIStoreInputError(
+                    f"ETL {name} runs already, and Storeside did not start it: use EtlSpec.existing({name!r}), or"
+                    " choose another name"
+                )
             if jobs.running_transforms(client):
                 raise AIStoreTransientError(
                     f"ETL {name} runs with another specification, and stopping it would abort transforms that run:"
@@ -127,6 +138,19 @@ def _running(client: Client, spec: EtlSpec) -> bool:
     return True
 
 
+def _require_healthy(client: Client, name: str) -> None:
+    """Raise AIStoreTransientError when an existing ETL does not run beside every target."""
+    from aistore.sdk.errors import AISError
+
+    try:
+        _check_health(client, name)
+    except AISError as e:
+        raise AIStoreTransientError(
+            f"ETL {name} does not run beside every target ({said(e)}), and tasks do not restart an existing ETL: stop"
+            " and start it with AISStopEtlOperator and AISStartEtlOperator"
+        ) from e
+
+
 def _check_health(client: Client, name: str) -> None:
     """Raise AISError when the ETL does not run beside every target in three checks some seconds apart."""
     from aistore.sdk.errors import AISError
@@ -143,10 +167,8 @@ def _check_health(client: Client, name: str) -> None:
 
 
 def mark_of(client: Client, name: str) -> str:
-    """Return the mark of the running ETL `name`; empty if it was not started from an `EtlSpec`."""
-    runtime = client.etl(name).view().init_msg.runtime
-    environment = getattr(runtime, "env", None) or []
-    return next((variable.value for variable in environment if variable.name == MARK), "")
+    """Return the mark with which the ETL `name` was started; empty if it was not started from an `EtlSpec`."""
+    return existing.variables(existing.details(client, name)["init_msg"]).get(MARK, "")
 
 
 def are_there(client: Client, names: Collection[str]) -> bool:
@@ -177,6 +199,51 @@ def release(client: Client, names: Collection[str]) -> bool:
         log.info("another task stops the ETLs: %s", e)
         return False
     return True
+
+
+def start(client: Client, name: str, pods: PodWatch | None = None) -> bool:
+    """Start the stopped ETL `name` as AIStore keeps it; return False if it runs already.
+
+    Raises AIStoreInputError when there is no such ETL, or with the reason when its pod cannot start. Raises
+    AIStoreTransientError when it may start later.
+    """
+    from aistore.sdk.errors import AISError
+
+    with (
+        jobs.naming_stuck_targets(client),
+        locked(client, _lock(name), stale_seconds=_START_SECONDS, patience_seconds=2 * _START_SECONDS),
+    ):
+        if not _is_stopped(client, name):
+            return False
+        jobs.require_targets(client)
+        try:
+            with pods.watching(name) if pods else nullcontext(Watched()) as watched:
+                client.etl(name).start()
+        except AISError as e:
+            kind = AIStoreInputError if watched.is_final or is_final(said(e)) else AIStoreTransientError
+            raise kind(f"ETL {name} does not start: {watched.reason or said(e)}") from e
+    return True
+
+
+def _is_stopped(client: Client, name: str) -> bool:
+    """Return whether an ETL must be started. For some seconds, AIStore reports an ETL with a dead pod as running."""
+    from aistore.sdk.errors import AISError
+
+    stage = existing.stage_of(client, name)
+    if not stage:
+        raise AIStoreInputError(f"there is no ETL {name} in the cluster: correct its name or initialize it")
+    if stage != existing.RUNNING:
+        return True
+    try:
+        _check_health(client, name)
+    except AISError as e:
+        if existing.stage_of(client, name) == existing.RUNNING:
+            raise AIStoreTransientError(
+                f"ETL {name} does not run beside every target ({said(e)}), and AIStore does not start it again: stop"
+                " it first with AISStopEtlOperator"
+            ) from e
+        return True
+    return False
 
 
 def stop(client: Client, name: str) -> None:

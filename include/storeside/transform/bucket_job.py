@@ -30,6 +30,7 @@ from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.aistore.errors import NO_REASON, AIStoreInputError, AIStoreTransientError
 from storeside.aistore.existence import require_bucket
+from storeside.aistore.existing import described
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
@@ -58,7 +59,8 @@ class BucketJob:
 
     `list_source` replaces AIStore's listing of the source, for buckets that their own service lists better. `pods`
     watches an ETL's pods, so that the error of an ETL that does not start has a reason. `scope` replaces the key of
-    the listings, for a job that is a part of another. Raises AIStoreInputError for options that exclude each other.
+    the listings, for a job that is a part of another. Raises AIStoreInputError for options that exclude each other,
+    and as `described` when `spec` has an existing ETL that does not run.
     """
 
     listings = Listings
@@ -91,7 +93,7 @@ class BucketJob:
             )
         if spec and (self.options.latest or self.options.sync):
             spec = spec.without_files()
-        self.spec = spec
+        self.spec = spec = described(client, spec) if spec else None
         # no selection for intermediate results: the caller of acknowledge() knows only buckets, effect and run
         names = list(self.options.names or ())
         selection = repr((self.options.prefix, names, self.naming)) if self.options.keeps_result else ""
@@ -108,7 +110,7 @@ class BucketJob:
         """
         jobs.require_targets(self.client)
         with jobs.naming_stuck_targets(self.client):
-            return self._begin()
+            return replace(self._begin(), effect=self.scope.effect)
 
     def _begin(self) -> State:
         jobs.wait_for_rebalance(self.client)
@@ -141,6 +143,7 @@ class BucketJob:
             return self._submit(state)
 
     def _submit(self, state: State) -> State:
+        self._require_same_effect(state)
         jobs.wait_for_rebalance(self.client)
         window: list[Pending] = []
         if state.phase != "bucket":
@@ -182,9 +185,18 @@ class BucketJob:
         with jobs.naming_stuck_targets(self.client):
             return self._advance(state, seconds)
 
+    def _require_same_effect(self, state: State) -> None:
+        """Raise AIStoreTransientError when the ETL does something else than at the beginning."""
+        if state.effect is not None and state.effect != self.scope.effect:
+            raise AIStoreTransientError(
+                f"the ETL of {self.source} -> {self.destination} was replaced by another while the job ran: a retry"
+                " transforms all objects with the new one"
+            )
+
     def _advance(self, state: State, seconds: float) -> State:
+        self._require_same_effect(state)
         if state.phase == "attached":
-            return self._planner.resume() or self._planner.plan()
+            return replace(self._planner.resume() or self._planner.plan(), effect=state.effect)
         if state.waits:
             return replace(state, job_id="", waits=False)
         state = replace(state, job_seconds=state.job_seconds + seconds)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, delete_objects, list_aistore
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.existing import described, require_reports
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
@@ -98,7 +99,8 @@ class InPlaceJob:
         self.client = client
         self.ledger = ledger
         self.source = self.destination = bucket
-        self.spec = spec.over("hpush")
+        self.spec = described(client, spec.over("hpush"))
+        require_reports(self.spec, "a transform in place")
         self.options = options
         selection = repr((options.prefix, list(options.names or ()), naming))
         self.scope = Scope(str(bucket), str(bucket), self.spec.effect, run_id, selection)

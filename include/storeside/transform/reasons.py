@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import is_refusal, plain, said
+from storeside.aistore.existing import details
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
 from storeside.transform.journal import failures
@@ -64,8 +65,8 @@ def object_errors(client: Client, etl_names: Iterable[str], job_id: str, source:
 
     for name in etl_names:
         try:
-            for error in client.etl(name).view(job_id).obj_errors or []:
-                yield _object_name(error.obj_name, source), plain(error.msg)
+            for error in details(client, name, job_id).get("obj_errors") or ():
+                yield _object_name(error["obj_name"], source), plain(error["msg"])
         except AISError as e:
             log.info("job %s: cannot read its object errors: %s", job_id, e)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket, find_aistore
 from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError, is_passing_refusal, said
+from storeside.aistore.existing import described, require_reports
 from storeside.aistore.names import unfit
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
@@ -31,9 +32,10 @@ def _through(
 ) -> int:  # fmt: skip
     """Start the ETLs, call `do` with the SDK's configuration for them, and return its result.
 
-    It uses ``hpush``, which reports failures, and stops only ETLs that it started. Another task may stop its ETL
-    meanwhile, because requests for single objects are not jobs; the ETL is then started again. Raises AIStoreError
-    with a message that begins with `what`.
+    It uses ``hpush``, which reports failures, and stops only ETLs that it started. An existing ETL keeps its channel,
+    which must not be ``ws``. Another task may stop the ETL meanwhile, because requests for single objects are not
+    jobs; the ETL is then started again, unless it is an existing one. Raises AIStoreError with a message that begins
+    with `what`.
     """
     from aistore.sdk.errors import AISError
     from aistore.sdk.etl import ETLConfig
@@ -43,14 +45,15 @@ def _through(
             return do(None)
         except AISError as e:
             raise _failure(what, e) from e
-    spec = spec.over("hpush")
+    spec = described(client, spec.over("hpush"))
+    require_reports(spec, "a request for one object")
     given = arguments if isinstance(arguments, str) else dict(arguments)
     attempt = 0
     is_ours = False
     try:
         while True:
             attempt += 1
-            is_ours = is_ours or not etls.are_there(client, spec.names)
+            is_ours = is_ours or not etls.are_there(client, spec.own_names)
             names = etls.ensure(client, spec, pods)
             chain = client.etl(names[0])
             for name in names[1:]:
@@ -63,7 +66,7 @@ def _through(
                 log.info("%s: another task stopped the ETL, starting it again: %s", what, said(e))
     finally:
         if is_ours and not keep_etl:
-            etls.release(client, spec.names)
+            etls.release(client, spec.own_names)
 
 
 def _failure(what: str, error: Any) -> AIStoreError:

@@ -30,7 +30,7 @@ class State:
     since 1970) is the earliest time of the next submission. `job_seconds` is the duration of AIStore's jobs so far.
     `waits` means that the job belongs to another task, and that this task submits its job after that. `replaces`
     means that an in-place transform has made its results and is replacing the objects; see
-    `storeside.transform.in_place`.
+    `storeside.transform.in_place`. `effect` is the effect of the job's scope at the beginning; None if it is unknown.
     """
 
     phase: Phase
@@ -47,6 +47,7 @@ class State:
     job_seconds: float = 0
     waits: bool = False
     replaces: bool = False
+    effect: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as values that JSON can represent."""

@@ -14,7 +14,7 @@ __all__ = ["worker", "worker_process"]
 # Ignore errors here: workers repeat all steps and report errors.
 with suppress(Exception):
     name = os.environ[TRANSFORM_VARIABLE]
-    if locate(name)[0] == BUILT_IN:
+    if locate(name)[0] in BUILT_IN.values():
         build(name)  # built-in ones start nothing that a fork would lose, and load decoders only when they are built
     else:
         import_module(locate(name)[0])

@@ -9,7 +9,11 @@ from typing import Any
 
 from .transformer import Data, Result, Source, Transformer
 
-BUILT_IN = "storeside.transformers.audio_transformers"
+# The modules of built-in transforms, by the part of their names before the first underscore.
+BUILT_IN = {
+    "audio": "storeside.transformers.audio_transformers",
+    "text": "storeside.transformers.text_transformers",
+}
 # The variable that tells the fork server which transform to load for its workers.
 TRANSFORM_VARIABLE = "STORESIDE_TRANSFORM"
 DEFAULT_MIME_TYPE = "application/octet-stream"
@@ -33,7 +37,7 @@ def locate(name: str) -> tuple[str, str]:
     """Return module and attribute of a built-in transform, or of ``package.module:attribute``."""
     module, colon, attribute = name.partition(":")
     if not colon:
-        return BUILT_IN, name
+        return BUILT_IN.get(name.partition("_")[0], BUILT_IN["audio"]), name
     if not module or not attribute:
         raise UnknownTransformError(f"transform {name!r}: write package.module:attribute")
     return module, attribute

@@ -20,6 +20,7 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
             f"AUDIO_*= {_SERVE.format('audio_transcode_probe')}",
             f"AUDIO_*= {_SERVE.format('audio_probe')}",
             f"AUDIO_*= FFMPEG_*= {_SERVE.format('audio_ffmpeg')}",
+            _SERVE.format("text_facts"),
         ],
         **_CODE,
     },
