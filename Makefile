@@ -66,8 +66,8 @@ demo-hsds: $(STAMP) ## a 200 MB array through HSDS, Parquet on S3 and ClickHouse
 	@$(STACK) demo-hsds
 
 .PHONY: up
-up: $(STAMP) ## start the whole stack and keep it up; TARGETS=n AIStore targets, SECURE=1 with AIStore's AuthN
-	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(SECURE),--secure)
+up: $(STAMP) ## start the whole stack and keep it up; TARGETS=n AIStore targets, OPEN=1 without AIStore's AuthN
+	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(OPEN),--open)
 
 .PHONY: down
 down: $(STAMP) ## stop the stack

@@ -16,7 +16,10 @@ from tests.support import allow
 
 
 def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
-    """Start a new stack in place of that of the benchmark before."""
+    """Start a new stack in place of that of the benchmark before.
+
+    Its AIStore is without AuthN, as in earlier measurements, and because peers have no tokens.
+    """
     folder, cache = default_folder() / "bench", default_folder() / "cache"
     if (old := Stack.load(folder)) is not None:
         Supervisor(old).stop()
@@ -25,7 +28,7 @@ def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
     cache.mkdir(exist_ok=True)
     (folder / "cache").symlink_to(cache.resolve(), target_is_directory=True)
     allow(folder)
-    return cli.up(folder, targets, only=only)
+    return cli.up(folder, targets, only, secure=False)
 
 
 @contextmanager

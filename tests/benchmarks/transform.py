@@ -22,9 +22,9 @@ import psutil
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import Cluster
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
+from storeside.stack import authn
 from storeside.stack.settings import Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
@@ -148,7 +148,7 @@ def start(count: int, targets: int | None = None) -> Bench:
     measure.require(["cc", "pkg-config", "libavformat", "ffmpeg"])
     build.build()
     stack = stacks.fresh(("podrunner", "aistore"), targets)
-    client = Cluster(stack.url("ais_proxy")).client()
+    client = authn.cluster(stack).client()
     paths = recordings.make(stack.state.parent / "recordings", count)
     source = SOURCE.handle(client)
     source.create()

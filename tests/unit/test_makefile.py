@@ -149,3 +149,9 @@ def test_what_is_missing_is_said(checkout: Path) -> None:
     done = make(checkout, "install", VERSION="3.13", NO_NETWORK="1")
     assert done.returncode != 0
     assert "error: no Python 3.11 or 3.12 is here, and uv cannot fetch one: install one, or give BASE" in done.stderr
+
+
+def test_open_is_a_choice_of_up(checkout: Path) -> None:
+    assert "stack up" in (default := make(checkout, "--dry-run", "up").stdout)
+    assert "--open" not in default
+    assert "--open" in make(checkout, "--dry-run", "up", OPEN="1").stdout

@@ -79,7 +79,7 @@ def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]
 def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, secure: bool | None = None) -> Stack:
     """Start the stack below `folder`, or its missing parts, and return it.
 
-    `targets` and `secure` are choices for a new stack; None takes the default, and what an existing stack has.
+    `targets` and `secure` are choices for a new stack; None takes 2 and True, and what an existing stack has.
 
     Raises:
         StackError: there is no room, or a part cannot be built or started.
@@ -93,13 +93,13 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, 
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: 2 GB are needed, make room first")
     stack = Stack.load(folder)
     if stack is None:
-        stack = Stack.create(folder, TARGETS if targets is None else targets, bool(secure))
+        stack = Stack.create(folder, TARGETS if targets is None else targets, secure is not False)
         stack.save()
     elif targets not in (None, stack.targets):
         remedy = f"take it down and delete {stack.state} to make another"
         raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
     elif secure not in (None, stack.secure):
-        found = "secure" if stack.secure else "not secure"
+        found = "secure" if stack.secure else "open"
         raise StackError(f"the stack below {folder} is {found}: take it down and delete {stack.state} to change that")
     stack = ports.renew(stack, only, _tell)
     if stack.secure and "aistore" in only:
@@ -115,14 +115,15 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, 
 
 
 def _up(options: argparse.Namespace) -> int:
-    stack = up(options.folder, options.targets, options.only, True if options.secure else None)
+    stack = up(options.folder, options.targets, options.only, False if options.open else None)
     code = _print_status(stack)
+    access = "'python -m storeside.stack env' has a token" if stack.secure else "open to every user of this machine"
     print_table(
         [
             ("Airflow", stack.url("airflow"), "user admin"),
             ("ClickHouse", stack.url("clickhouse_http"), "user storeside; SQL: make sql, or /play in a browser"),
             ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
-            ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
+            ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets; {access}"),
             *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
         ]
     )
@@ -216,7 +217,8 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _env(options: argparse.Namespace) -> int:
     stack = _load(options.folder)
-    for name, value in {**airflow.environment(stack), **clients_environment(stack), **direct(os.environ)}.items():
+    clients = clients_environment(stack, _tell)
+    for name, value in {**airflow.environment(stack), **clients, **direct(os.environ)}.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 
@@ -316,9 +318,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(ALL_PARTS)}"
     )
-    command.add_argument(
-        "--secure", action="store_true", help="of a new stack: AIStore asks for tokens, and its nodes sign requests"
-    )
+    command.add_argument("--open", action="store_true", help="of a new stack: AIStore serves every local user")
     command.set_defaults(run=_up)
     command = commands.add_parser("build", help="build AIStore, which the first start does otherwise")
     command.set_defaults(run=_build)

@@ -57,10 +57,13 @@ def main() -> int:
 
 
 def _stack(folder: Path, targets: int) -> Stack:
-    """Return the recorded cluster, or a new one: ports that others connect to are fixed, the rest are arbitrary."""
+    """Return the recorded cluster, or a new one without AuthN, which Compose does not run.
+
+    Ports that others connect to are fixed, the rest are arbitrary.
+    """
     stack = Stack.load(folder)
     if stack is None:
-        stack = Stack.create(folder, targets)
+        stack = Stack.create(folder, targets, secure=False)
         public = {"ais_proxy": PORT, **{f"ais_target{n}_public": PORT + 1 + n for n in range(targets)}}
         stack = replace(stack, ports=stack.ports | public)
         stack.save()

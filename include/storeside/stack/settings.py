@@ -80,7 +80,8 @@ class Stack:
     """The recorded choices of one embedded stack.
 
     `state` is the only folder that running processes write to; `cache` keeps what is built once. In a `secure` stack
-    AIStore asks for a token of AuthN, and its nodes sign what they send each other.
+    AIStore asks for a token of AuthN, and its nodes sign what they send each other. A record without this field is of
+    a stack that is not.
     """
 
     state: Path
@@ -91,7 +92,7 @@ class Stack:
     secure: bool = False
 
     @classmethod
-    def create(cls, folder: Path, targets: int, secure: bool = False) -> Stack:
+    def create(cls, folder: Path, targets: int, secure: bool = True) -> Stack:
         """Choose free ports and random secrets for a new stack below `folder`."""
         names = [*PORTS, *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS)]
         return cls(
