@@ -161,6 +161,10 @@ bench-matrix: $(STAMP) ## server x channel x file access x direct put; ARGS="--c
 bench-scaling: $(STAMP) ## what an object costs with 1, 2 and 4 targets and workers, and a model of the published cluster
 	@$(PYTHON) -m tests.benchmarks.scaling $(ARGS)
 
+.PHONY: bench-authn
+bench-authn: $(STAMP) ## CPU of transforms and requests with and without AIStore's AuthN; ARGS="--rounds 5"
+	@$(PYTHON) -m tests.benchmarks.authn $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: $(STAMP) ## what many objects, a long history and an object of 100 GB cost Airflow and a worker; ARGS="--gigabytes 10"
 	@$(PYTHON) -m tests.benchmarks.scale $(ARGS)

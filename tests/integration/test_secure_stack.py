@@ -133,3 +133,19 @@ def test_a_job_outlives_its_token() -> None:
         server.server_close()
     with pytest.raises(AIStoreTransientError, match="no answer"):
         str(Login(url, "airflow", "right"))
+
+
+def test_a_valid_token_stays_in_use_while_authn_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_LEFT", 0.95), ("_SECONDS", 0.5), ("_AGAIN", 0.1)):
+        monkeypatch.setattr(f"storeside.aistore.login.{name}", value)
+    server = http.server.ThreadingHTTPServer((HOST, 0), ShortLived)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    login = Login(f"http://{HOST}:{server.server_port}", "airflow", "right")
+    token, began = str(login), time.monotonic()
+    server.shutdown()
+    server.server_close()
+    while time.monotonic() < began + 1:  # it is renewed after 0.1 s, and expires after 2 s
+        assert str(login) == token
+    time.sleep(1)
+    with pytest.raises(AIStoreTransientError, match="no answer"):
+        str(login)
