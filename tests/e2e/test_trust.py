@@ -46,7 +46,8 @@ pytestmark = pytest.mark.timeout(240)
 DAGS = ("ingest", "s3_to_clickhouse")
 # Files that hold secrets because a process must read them there, and that only their owner may read.
 KEPT = re.compile(
-    r"stack\.json|run/(supervisord\.conf|clickhouse\.json|programs/[^/]+\.json)|airflow/passwords\.json|podrunner/serviceaccount/token|aistore/join"
+    r"stack\.json|run/(supervisord\.conf|clickhouse\.json|programs/[^/]+\.json)|airflow/passwords\.json"
+    r"|podrunner/serviceaccount/token|aistore/(join|[^/]+/(ais\.json|\.ais\.conf))"
 )
 EVERYWHERE = frozenset({"api-server", "execution-api", "scheduler", "dag-processor", "triggerer"})
 S3_KEYS = {"s3_access_key", "s3_secret_key"}
