@@ -66,8 +66,8 @@ demo-hsds: $(STAMP) ## copy a 200 MB array through HSDS and Parquet on S3 into C
 	@$(STACK) demo-hsds
 
 .PHONY: up
-up: $(STAMP) ## start the whole stack and keep it running; TARGETS=n AIStore targets, SECURE=1 with AIStore's AuthN
-	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(SECURE),--secure)
+up: $(STAMP) ## start the whole stack and keep it running; TARGETS=n AIStore targets, OPEN=1 without AIStore's AuthN
+	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(OPEN),--open)
 
 .PHONY: down
 down: $(STAMP) ## stop the stack
@@ -160,6 +160,10 @@ bench-matrix: $(STAMP) ## compare servers, channels, file access and direct put;
 .PHONY: bench-scaling
 bench-scaling: $(STAMP) ## measure the cost of an object with 1, 2 and 4 targets and workers; model the published cluster
 	@$(PYTHON) -m tests.benchmarks.scaling $(ARGS)
+
+.PHONY: bench-authn
+bench-authn: $(STAMP) ## CPU of transforms and requests with and without AIStore's AuthN; ARGS="--rounds 5"
+	@$(PYTHON) -m tests.benchmarks.authn $(ARGS)
 
 .PHONY: bench-scale
 bench-scale: $(STAMP) ## measure the cost of many objects, a long history and an object of 100 GB; ARGS="--gigabytes 10"

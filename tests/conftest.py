@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from storeside.ledger.objects import Ledger
-from storeside.stack import cli, demo, proxies, s3
+from storeside.stack import authn, cli, demo, proxies, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
@@ -71,17 +71,6 @@ def stack() -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def secure_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A separate stack, without Airflow, whose AIStore requires tokens."""
-    folder = tmp_path_factory.mktemp("secure")
-    (folder / "cache").symlink_to((default_folder() / "cache").resolve(), target_is_directory=True)
-    allow(folder)
-    found = cli.up(folder, targets=2, only=("s3", "clickhouse", "podrunner", "aistore"), secure=True)
-    yield found
-    Supervisor(found).stop()
-
-
-@pytest.fixture(scope="session")
 def airflow(stack: Stack) -> Stack:
     """The same stack with Airflow's processes. Its forms may name what tests make: names with a hyphen."""
     found = cli.up(FOLDER)
@@ -113,9 +102,7 @@ def clickhouse(stack: Stack) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def aistore(stack: Stack) -> Any:
     """An `aistore` SDK client of the stack's cluster."""
-    from storeside.aistore.cluster import Cluster
-
-    return Cluster(stack.url("ais_proxy")).client()
+    return authn.cluster(stack).client()
 
 
 @pytest.fixture(scope="session")

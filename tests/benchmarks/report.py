@@ -24,6 +24,7 @@ BENCHMARKS = (
     "transform",
     "transform_matrix",
     "scaling",
+    "authn",
     "transfer",
     "events",
     "storage",

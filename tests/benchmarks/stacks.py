@@ -15,9 +15,14 @@ from storeside.stack.supervisor import Supervisor
 from tests.support import allow
 
 
-def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
-    """Start a new stack in place of that of the benchmark before."""
-    folder, cache = default_folder() / "bench", default_folder() / "cache"
+def fresh(
+    only: Collection[str] = PARTS, targets: int | None = None, *, name: str = "bench", secure: bool = False
+) -> Stack:
+    """Start a new stack in place of that of the benchmark before.
+
+    Its AIStore is without AuthN by default, as in earlier measurements, and because peers have no tokens.
+    """
+    folder, cache = default_folder() / name, default_folder() / "cache"
     if (old := Stack.load(folder)) is not None:
         Supervisor(old).stop()
     shutil.rmtree(folder, ignore_errors=True)
@@ -25,7 +30,7 @@ def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
     cache.mkdir(exist_ok=True)
     (folder / "cache").symlink_to(cache.resolve(), target_is_directory=True)
     allow(folder)
-    return cli.up(folder, targets, only=only)
+    return cli.up(folder, targets, only, secure)
 
 
 @contextmanager

@@ -24,13 +24,12 @@ from typing import Any
 import psutil
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import Cluster
 from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.cluster import Comparison, Measurement, Report
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.model import Model, disk_limit
 from storeside.measure.throughput.tables import Measurements
-from storeside.stack import aisloader_build, cli, demo
+from storeside.stack import aisloader_build, authn, cli, demo
 from storeside.stack.settings import HOST, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from tests.benchmarks import measure
@@ -60,9 +59,9 @@ class Bench:
     def __init__(self, folder: Path, targets: int, clickhouse: Any) -> None:
         folder.mkdir()
         (folder / "cache").symlink_to(default_folder().resolve() / "cache", target_is_directory=True)
-        self.stack = cli.up(folder, targets=targets, only=("podrunner", "aistore"))
+        self.stack = cli.up(folder, targets, ("podrunner", "aistore"), secure=False)
         self.clickhouse = clickhouse
-        self.cluster = Cluster(self.stack.url("ais_proxy"))
+        self.cluster = authn.cluster(self.stack)
         BUCKET.handle(self.cluster.client()).create()
         pids = [entry.pid for entry in Supervisor(self.stack).status() if entry.name.startswith("ais-target")]
         self.nodes = [psutil.Process(pid) for pid in pids if pid]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from storeside.aistore.cluster import Cluster
 from storeside.events.queue import Queue
-from storeside.stack import s3
+from storeside.stack import authn, s3
 from storeside.transfer.staging import BROKEN, STAGING
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
@@ -34,7 +33,7 @@ def left(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
     if _work_files(rig, some):
         print("waiting for AIStore's cleanup of the work files of killed targets", flush=True)
         time.sleep(max(0.0, began + CLEANUP_SECONDS - time.monotonic()))
-        Cluster(rig.stack.url("ais_proxy")).client().job(job_kind="cleanup-store").start()
+        authn.cluster(rig.stack).client().job(job_kind="cleanup-store").start()
     return found + _settled(rig, some, [_work_files])
 
 
@@ -124,12 +123,12 @@ def _uploads(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
 
 
 def _jobs(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    running = Cluster(rig.stack.url("ais_proxy")).client().cluster().list_running_jobs()
+    running = authn.cluster(rig.stack).client().cluster().list_running_jobs()
     return [f"AIStore job {job}" for job in running if not job.startswith("etl-inline")]
 
 
 def _pods(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    client = Cluster(rig.stack.url("ais_proxy")).client()
+    client = authn.cluster(rig.stack).client()
     etls = {etl.id: etl.stage for etl in client.cluster().list_etls()}
     found = [f"ETL {name} is {stage}" for name, stage in etls.items() if stage.lower() != "running"]
     for server in etl_servers(rig.stack):

@@ -18,7 +18,7 @@ from typing import Any
 import requests
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack import demo, s3
+from storeside.stack import authn, demo, s3
 from storeside.stack.airflow_api import FINAL
 from tests.chaos.rig import Rig
 from tests.support import allow_in_forms
@@ -282,14 +282,12 @@ class Speech(Pipeline):
         self.clickhouse.command("SYSTEM STOP MERGES speech.manifest")  # a merge would hide a duplicate row
 
     def verify(self) -> Verdict:
-        from storeside.aistore.cluster import Cluster
-
         counts = self.query(
             "SELECT source_object, any(object), any(checksum), count() FROM speech.manifest GROUP BY 1"
         )
         found = {source: (name, checksum, count) for source, name, checksum, count in counts}
         lost, duplicated, truncated = [], [], []
-        bucket = Bucket("ais", "speech").handle(Cluster(self.rig.stack.url("ais_proxy")).client())
+        bucket = Bucket("ais", "speech").handle(authn.cluster(self.rig.stack).client())
         for number in range(self.put):
             source, content = self.object(number)
             if source not in found:

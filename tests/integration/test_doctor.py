@@ -449,7 +449,7 @@ def plain_cluster(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Ite
 
     def start(auth: dict[str, Any]) -> str:
         folder = tmp_path_factory.mktemp("aistore")
-        made = Stack.create(folder, 1)
+        made = Stack.create(folder, 1, secure=False)
         nodes = aistore.components(made, aistore_build.build(default_folder() / "cache"))
         for path in (folder / "state").rglob("ais.json"):
             path.write_text(json.dumps(json.loads(path.read_text()) | {"features": "0", "auth": auth}))

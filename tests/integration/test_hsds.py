@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import requests
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.hsds import client as clients
@@ -34,7 +33,7 @@ from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer.errors import TransferInputError
 from tests.conftest import FOLDER
 from tests.domains import put, server, write
-from tests.support import process, unique, until
+from tests.support import process, s3_of_aistore, set_properties, unique, until
 from tests.transfers import Loading
 
 HOME = "/home/storeside"
@@ -570,7 +569,7 @@ def test_domains_can_lie_in_s3(stack: Stack, loading: Loading) -> None:
 
 
 def test_parts_can_lie_in_aistore(client: Client, loading: Loading, with_hsds: Stack, table: str) -> None:
-    loading.s3 = s3.client("s3", with_hsds.url("ais_proxy"), "storeside", "storeside")
+    loading.s3 = s3_of_aistore(with_hsds)
     loading.s3.create_bucket(Bucket=loading.bucket)
     exports = Exports(client, loading, table)
     exports.run("one")
@@ -582,7 +581,7 @@ def test_parts_can_lie_in_aistore(client: Client, loading: Loading, with_hsds: S
 def test_parts_in_aistore_are_loaded_once_where_it_has_etags(
     client: Client, loading: Loading, with_hsds: Stack, table: str
 ) -> None:
-    loading.s3 = s3.client("s3", with_hsds.url("ais_proxy"), "storeside", "storeside")
+    loading.s3 = s3_of_aistore(with_hsds)
     loading.s3.create_bucket(Bucket=loading.bucket)
     exports = Exports(client, loading, table)
     exports.run("one")
@@ -591,11 +590,7 @@ def test_parts_in_aistore_are_loaded_once_where_it_has_etags(
         loading.load("out/part-", **parts)
     for key in exports.objects():
         loading.s3.delete_object(Bucket=loading.bucket, Key=f"out/{key}")
-    requests.patch(
-        f"{with_hsds.url('ais_proxy')}/v1/buckets/{loading.bucket}?provider=ais",
-        json={"action": "set-bprops", "value": {"checksum": {"type": "md5"}}},
-        timeout=10,
-    ).raise_for_status()
+    set_properties(with_hsds, loading.bucket, checksum={"type": "md5"})
     exports.run("two")
     assert loading.load("out/part-", **parts).loaded == 3
     exports.read()  # this changes the times that AIStore lists

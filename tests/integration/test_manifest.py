@@ -84,7 +84,8 @@ class Shelf:
         return {name.removeprefix(prefix): read(self.aistore, self.facts, name) for name in names}
 
     def manifest(self, run: str) -> SpeechManifest:
-        return SpeechManifest(self.clickhouse, self.audio, self.facts, self.stack.url("ais_proxy"), run)
+        proxy = self.stack.url("ais_proxy")
+        return SpeechManifest(self.clickhouse, self.audio, self.facts, proxy, run, "storeside_aistore")
 
     def acknowledge(self, job: BucketJob, manifest: SpeechManifest) -> None:
         """Do what the publishing task does after publishing."""

@@ -11,13 +11,12 @@ import pytest
 from aistore.sdk.errors import ErrBckNotFound
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import Cluster
 from storeside.measure.errors import MeasureCancelled
 from storeside.measure.throughput.cluster import Measurement
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.nodes import Targets
 from storeside.measure.throughput.tables import Measurements
-from storeside.stack import aisloader_build
+from storeside.stack import aisloader_build, authn
 from storeside.stack.settings import Stack
 from tests.support import put, sizes, unique, until
 
@@ -47,7 +46,7 @@ def measurement(
     load |= options.pop("load", {})
     name = options.pop("name", unique("run"))
     return Measurement(
-        Cluster(stack.url("ais_proxy")), clickhouse, Load(bucket, workload, OBJECT, 4, **load), loader=loader,
+        authn.cluster(stack), clickhouse, Load(bucket, workload, OBJECT, 4, **load), loader=loader,
         name=name, scope=name, **options,
     )  # fmt: skip
 

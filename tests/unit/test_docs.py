@@ -231,7 +231,7 @@ def said() -> tuple[str, ...]:
 
 FOREIGN = (
     "the operation requires Kubernetes", "required variable … is missing a value", "Range of CPUs is from",
-    "No such image: ",
+    "No such image: ", "token required", "invalid token ",
 )  # fmt: skip
 
 

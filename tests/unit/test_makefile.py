@@ -155,3 +155,9 @@ def test_what_is_missing_is_said(checkout: Path) -> None:
         "error: Python 3.11 or 3.12 is not installed, and uv cannot download it: install it, or set BASE"
         in done.stderr
     )
+
+
+def test_open_is_a_choice_of_up(checkout: Path) -> None:
+    assert "stack up" in (default := make(checkout, "--dry-run", "up").stdout)
+    assert "--open" not in default
+    assert "--open" in make(checkout, "--dry-run", "up", OPEN="1").stdout

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from storeside.aistore.errors import AIStoreError
+
 if TYPE_CHECKING:
     from aistore.sdk import Client
     from requests import Session
@@ -61,7 +63,8 @@ def unanswering(client: Client, seconds: float = CALL_SECONDS, expected: Collect
     `client` is an SDK client. Each call has a time-out of `seconds`; all targets are called concurrently. A refusal
     counts as an answer. The ids in `expected` that are missing from the cluster map are returned as well.
 
-    Raises requests.RequestException or ValueError when the proxy does not return the cluster map.
+    Raises requests.RequestException or ValueError when the proxy does not return the cluster map, and AIStoreError
+    when AuthN issues no token.
     """
     sdk = client.cluster().client
     with _session(sdk) as session:
@@ -86,7 +89,7 @@ def stuck(client: Client) -> list[Target]:
     try:
         first = {target.id for target in unanswering(client) if target.stuck}
         return [t for t in unanswering(client) if t.stuck and t.id in first] if first else []
-    except (RequestException, ValueError, KeyError):
+    except (AIStoreError, RequestException, ValueError, KeyError):
         return []
 
 

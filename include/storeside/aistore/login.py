@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import threading
 import time
 from functools import lru_cache
@@ -14,7 +15,9 @@ from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 
 # A token is replaced when this share of its lifetime is left.
 _LEFT = 0.3
-_SECONDS = 10.0
+# Seconds for a request, and seconds between requests that AuthN does not answer.
+_SECONDS, _AGAIN = 10.0, 60.0
+log = logging.getLogger(__name__)
 
 
 class Login:
@@ -36,10 +39,21 @@ class Login:
     def __str__(self) -> str:
         with self._lock:
             if time.time() >= self._renew_at:
-                self._token = self._request()
-                now = time.time()
-                self._renew_at = now + (1 - _LEFT) * (expiry(self._token) - now)
+                self._renew()
             return self._token
+
+    def _renew(self) -> None:
+        """Request a new token. While AuthN does not answer, a token that has not expired stays in use."""
+        try:
+            self._token = self._request()
+        except AIStoreTransientError as e:
+            if time.time() + _SECONDS >= expiry(self._token):
+                raise
+            log.warning("%s; the last token is still valid", e)
+            self._renew_at = time.time() + _AGAIN
+        else:
+            now = time.time()
+            self._renew_at = now + (1 - _LEFT) * (expiry(self._token) - now)
 
     def _request(self) -> str:
         import requests

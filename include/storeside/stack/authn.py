@@ -126,7 +126,11 @@ def cluster(stack: Stack, url: str = "") -> Cluster:
 
 
 def current_token(stack: Stack) -> str:
-    """Return a token of Airflow's user; empty if the stack is not secure."""
+    """Return a token of Airflow's user; empty if the stack is not secure.
+
+    Raises:
+        AIStoreTransientError: AuthN does not answer.
+    """
     return str(cluster(stack).credential or "")
 
 

@@ -54,7 +54,7 @@ def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]
 def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, secure: bool | None = None) -> Stack:
     """Start the stack below `folder`, or its missing parts, and return it.
 
-    `targets` and `secure` apply to a new stack; None means the default, or the value of an existing stack.
+    `targets` and `secure` apply to a new stack; None means 2 and True, or the values of an existing stack.
 
     Raises:
         StackError: disk space is too low, or a part cannot be built or started.
@@ -68,13 +68,13 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, 
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: free at least 2 GB first")
     stack = Stack.load(folder)
     if stack is None:
-        stack = Stack.create(folder, TARGETS if targets is None else targets, bool(secure))
+        stack = Stack.create(folder, TARGETS if targets is None else targets, secure is not False)
         stack.save()
     elif targets not in (None, stack.targets):
         remedy = f"run 'make down' and delete {stack.state} to create another stack"
         raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
     elif secure not in (None, stack.secure):
-        found = "secure" if stack.secure else "not secure"
+        found = "secure" if stack.secure else "open"
         raise StackError(f"the stack below {folder} is {found}: run 'make down' and delete {stack.state} to change")
     stack = ports.renew(stack, only, _tell)
     if stack.secure and "aistore" in only:
@@ -90,14 +90,15 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, 
 
 
 def _up(options: argparse.Namespace) -> int:
-    stack = up(options.folder, options.targets, options.only, True if options.secure else None)
+    stack = up(options.folder, options.targets, options.only, False if options.open else None)
     code = _print_status(stack)
+    access = "'python -m storeside.stack env' has a token" if stack.secure else "open to every user of this machine"
     print_table(
         [
             ("Airflow", stack.url("airflow"), "user admin"),
             ("ClickHouse", stack.url("clickhouse_http"), "user storeside; SQL: make sql, or /play in a browser"),
             ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
-            ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
+            ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets; {access}"),
             *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
         ]
     )
@@ -191,7 +192,8 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _env(options: argparse.Namespace) -> int:
     stack = _load(options.folder)
-    for name, value in {**airflow.environment(stack), **clients_environment(stack), **direct(os.environ)}.items():
+    clients = clients_environment(stack, _tell)
+    for name, value in {**airflow.environment(stack), **clients, **direct(os.environ)}.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 
@@ -291,9 +293,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--only", type=_selection, default=PARTS, help=f"start only some of the parts {','.join(ALL_PARTS)}"
     )
-    command.add_argument(
-        "--secure", action="store_true", help="new stacks only: AIStore requires tokens, and its nodes sign requests"
-    )
+    command.add_argument("--open", action="store_true", help="new stacks only: AIStore requires no tokens")
     command.set_defaults(run=_up)
     command = commands.add_parser("build", help="build AIStore now instead of at the first start")
     command.set_defaults(run=_build)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import sys
 import urllib.parse
@@ -32,12 +33,15 @@ def components(stack: Stack) -> list[Component]:
         collections=collections(stack),
     )
     path = stack.state / "run" / "clickhouse.json"
-    write(path, json.dumps(asdict(config), indent=1))
+    text = json.dumps(asdict(config), indent=1)
+    write(path, text)
     (folder / "launcher.json").unlink(missing_ok=True)  # written by version 0.1.0
     return [
         Component(
             name="clickhouse",
             command=(sys.executable, "-m", "storeside.stack.clickhouse_server", "--config", str(path)),
+            # `up` restarts the server when its settings have changed, such as the token for AIStore.
+            environment={"STORESIDE_SETTINGS": hashlib.sha256(text.encode()).hexdigest()},
             healthy=lambda: healthy(stack),
             directory=SOURCES,
             stop_seconds=40,

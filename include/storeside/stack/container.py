@@ -57,10 +57,13 @@ def main() -> int:
 
 
 def _stack(folder: Path, targets: int) -> Stack:
-    """Return the recorded cluster, or a new one whose public ports are fixed; all other ports are arbitrary."""
+    """Return the recorded cluster, or a new one without AuthN, which Compose does not run.
+
+    The public ports of a new cluster are fixed; all other ports are arbitrary.
+    """
     stack = Stack.load(folder)
     if stack is None:
-        stack = Stack.create(folder, targets)
+        stack = Stack.create(folder, targets, secure=False)
         public = {"ais_proxy": PORT, **{f"ais_target{n}_public": PORT + 1 + n for n in range(targets)}}
         stack = replace(stack, ports=stack.ports | public)
         stack.save()

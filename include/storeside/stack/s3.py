@@ -119,11 +119,13 @@ def _queue(sqs: SQSClient, name: str, attributes: dict[str, str]) -> str:
     return sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
 
 
-def client(service: Any, url: str, access_key: str, secret_key: str, quick: bool = False) -> Any:
+def client(
+    service: Any, url: str, access_key: str, secret_key: str, quick: bool = False, session_token: str | None = None
+) -> Any:
     """Return a boto3 client of the embedded server; a `quick` client gives up after a second."""
     import boto3
     from botocore.config import Config
 
     limits = {"connect_timeout": 1, "read_timeout": 1, "retries": {"total_max_attempts": 1}} if quick else {}
-    session = boto3.Session(access_key, secret_key, region_name=REGION)
+    session = boto3.Session(access_key, secret_key, session_token, region_name=REGION)
     return session.client(service, endpoint_url=url, config=Config(proxies={}, **limits))  # type: ignore[arg-type]

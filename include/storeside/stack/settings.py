@@ -80,7 +80,8 @@ class Stack:
     """The recorded choices for one embedded stack.
 
     Running processes write only to `state`; `cache` keeps builds and downloads. In a `secure` stack AIStore requires
-    tokens from AuthN, and its nodes sign their requests to each other.
+    tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
+    that is not secure.
     """
 
     state: Path
@@ -91,7 +92,7 @@ class Stack:
     secure: bool = False
 
     @classmethod
-    def create(cls, folder: Path, targets: int, secure: bool = False) -> Stack:
+    def create(cls, folder: Path, targets: int, secure: bool = True) -> Stack:
         """Return a new stack below `folder` with free ports and random secrets."""
         names = [*PORTS, *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS)]
         return cls(

@@ -35,13 +35,14 @@ class ControlPlane:
         import requests
 
         from storeside.aistore import control_plane
+        from storeside.aistore.errors import AIStoreError
         from storeside.stack import authn
 
         ids = [f"aistarget{number}" for number in range(self._stack.targets)]
         client = authn.cluster(self._stack).client(patient=False)
         try:
             found = control_plane.unanswering(client, _CALL_SECONDS, expected=ids)
-        except (requests.RequestException, ValueError, KeyError) as e:
+        except (AIStoreError, requests.RequestException, ValueError, KeyError) as e:
             return dict.fromkeys(ids, f"the proxy does not return the cluster map: {e}")
         return {target.id: str(target) for target in found}
 
