@@ -38,8 +38,8 @@ class LoadOperator(FlatLoadArguments):
     :param loader: ``auto``, ``pull`` or ``push``
     :param on_drift: if an object's columns differ from the table's: ``fail`` the object, ``add`` new columns,
         ``widen`` types too, or store unknown columns in ``_rest`` (``rest``)
-    :param on_bad_rows: if rows cannot be parsed: ``fail`` the object, ``skip`` the rows, or ``keep`` them in
-        ``<table>_rejected``
+    :param on_bad_rows: if rows cannot be parsed: ``fail`` the object, ``skip`` and count the rows, or
+        ``keep`` them in ``<table>_rejected``
     :param on_overwrite: if an object was overwritten: ``append`` the new rows, or ``replace`` the rows of the
         earlier version
     :param on_failed_objects: if objects cannot be loaded: ``fail`` the task, or ``report`` them and succeed; the

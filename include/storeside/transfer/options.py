@@ -64,7 +64,7 @@ class ReadOptions:
     :param on_null_nested: what happens to an object with a NULL list, map or struct that its column cannot hold:
         ``refuse`` fails the object, ``empty`` loads ``[]``, ``{}`` or a tuple of NULLs
     :param strict_json: check JSON Lines against RFC 8259, which ClickHouse's parser does not do
-    :param max_bad_rows: maximum skipped rows per object; an object with more fails
+    :param max_bad_rows: maximum skipped or kept rows per object; an object with more fails
     :param sample_objects: number of objects sampled to infer format and columns
     :param sample_bytes: bytes read of each sampled text object
     """
