@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from urllib3.exceptions import ConnectTimeoutError, ReadTimeoutError
 
-from storeside.errors import StoresideError
+from storeside.errors import StoresideError, Transient
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import clickhouse_client, of_role, sqs_client
 from storeside.pages.tables import UnavailableError
@@ -54,7 +54,7 @@ def answering(system: str, conn_id: str) -> Iterator[None]:
 
     try:
         yield
-    except (AISError, RequestException, ValueError) as e:
+    except (AISError, RequestException, ValueError, Transient) as e:
         log.warning("%s behind the connection %s did not answer a page: %s", system, conn_id, e)
         raise UnavailableError(f"{system} behind the connection {conn_id} does not answer: {_reason(e)}") from e
 

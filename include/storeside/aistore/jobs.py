@@ -96,7 +96,7 @@ class Follower:
         before = Progress(max(self._seen[0], 0), max(self._seen[1], 0))
         try:
             snaps = newest_snapshots(self.client, self.job_id)
-        except (AISError, requests.RequestException) as e:
+        except (AISError, requests.RequestException, Transient) as e:
             if getattr(e, "status_code", 0) != requests.codes.not_found:
                 return self._unanswered(before, e)
             snaps = []
@@ -156,7 +156,7 @@ def abort(client: Client, job_id: str) -> None:
 
     try:
         client.job(job_id).abort()
-    except (AISError, RequestException) as e:
+    except (AISError, RequestException, Transient) as e:
         log.warning("job %s: AIStore did not abort it: %s", job_id, e)
 
 
@@ -274,7 +274,7 @@ def wait_for_rebalance(client: Client, seconds: float = 120) -> None:
             running = client.cluster().list_running_jobs()
             reason = "rebalances" if any(job.startswith("rebalance[") for job in running) else ""
             answered = time.monotonic()
-        except (AISError, RequestException) as e:
+        except (AISError, RequestException, Transient) as e:
             reason = f"does not answer as a whole ({said(e)[:200]})"
         if not reason:
             return

@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.errors import AIStoreTransientError
+from storeside.errors import Transient
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -87,7 +88,7 @@ def _remove(bucket: Any) -> None:
 
     try:
         bucket.delete(missing_ok=True)
-    except (AISError, RequestException) as e:  # the next contender deletes it when it is stale
+    except (AISError, RequestException, Transient) as e:  # the next contender deletes it when it is stale
         log.info("lock %s cannot be deleted for now: %s", bucket.name, e)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside import sql
 from storeside.aistore.spec import MARK
+from storeside.errors import Transient
 from storeside.pages.movement import read_detail
 from storeside.pages.tables import Tables
 
@@ -97,7 +98,7 @@ def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = ()) -> Et
     for job in jobs or ("",):
         try:
             details = client.etl(name).view(job)
-        except (AISError, RequestException, ValidationError):
+        except (AISError, RequestException, ValidationError, Transient):
             continue
         message = details.init_msg
         communication = message.communication.removesuffix("://")
@@ -117,7 +118,7 @@ def _health(client: Client, name: str) -> tuple[tuple[str, str], ...]:
 
     try:
         answer = client.cluster().client.request("get", path=f"etl/{name}/health").json()
-    except (AISError, RequestException, ValueError):
+    except (AISError, RequestException, ValueError, Transient):
         return ()
     found = answer if isinstance(answer, list) else []
     return tuple(

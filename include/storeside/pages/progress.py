@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storeside import sql
+from storeside.errors import Transient
 from storeside.pages.movement import Movement
 from storeside.pages.tables import Tables
 
@@ -80,7 +81,7 @@ def job_progress(client: Client, movement: Movement) -> Progress:
     job = str(movement.detail.get("job", ""))
     try:
         snaps = newest_snapshots(client, job) if job else []
-    except (AISError, RequestException):
+    except (AISError, RequestException, Transient):
         return Progress(objects_total=total, seconds=seconds, phase="the cluster does not answer for now")
     stats = [snap.stats for snap in snaps if snap.stats]
     return Progress(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore import control_plane
+from storeside.errors import Transient
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -136,6 +137,6 @@ def _status(client: Client, target: str) -> dict[str, Any]:
             "get", path="reverse/daemon", params={"what": "node_status"}, headers={"ais-node-id": target}
         )
         found = answer.json()
-    except (AISError, RequestException, ValueError):
+    except (AISError, RequestException, ValueError, Transient):
         return {}
     return found if isinstance(found, dict) else {}
