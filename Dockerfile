@@ -1,7 +1,7 @@
-# The images of Storeside. `docker compose build` makes all of them; a single one: docker build --target airflow .
+# The images of Storeside. `docker compose build` builds all of them, `docker build --target airflow .` a single one.
 #
-#   airflow      Airflow with the DAGs: all of its processes, under compose and for Airflow's Helm chart
-#   transformer  the server that AIStore runs beside its targets (storeside/transformer-audio)
+#   airflow      Airflow with the DAGs, for all Airflow processes under compose and in Airflow's Helm chart
+#   transformer  the server that AIStore runs next to its targets (storeside/transformer-audio)
 #   aistore      AIStore and its ETLs in one container, for compose; on Kubernetes use NVIDIA's own images
 #   s3           S3 and SQS for compose
 #   hsds         a node of HSDS, for compose with the profile hsds
@@ -12,7 +12,7 @@ FROM ${GO_IMAGE} AS go
 
 FROM ${PYTHON_IMAGE} AS base
 ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
-# Group 0, as on OpenShift and in Airflow's image; their group can read AIStore's objects.
+# Group 0, as on OpenShift and in Airflow's image. AIStore's objects are readable for this group.
 RUN useradd --uid 50000 --gid 0 --create-home --home-dir /home/storeside storeside
 
 FROM base AS installer
@@ -62,7 +62,7 @@ RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from sto
     aistore_build.build(Path('/cache'), print)" || { cat /cache/*.log; false; }
 
 FROM base AS airflow
-# The probes of Airflow's Helm chart put /entrypoint before their commands.
+# Airflow's Helm chart prefixes the commands of its probes with /entrypoint.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/* \
     && install -d -o 50000 -g 0 -m 0775 /opt/airflow /opt/airflow/logs \
     && printf '#!/bin/sh\nexec "$@"\n' > /entrypoint && chmod 0755 /entrypoint
@@ -89,7 +89,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY include/storeside/__init__.py /opt/storeside/include/storeside/__init__.py
 COPY include/storeside/transformers /opt/storeside/include/storeside/transformers
-# the default path, without a setting: ETLs that the pod runner starts do not get the image's environment
+# The library goes to its default path: ETLs that the pod runner starts do not inherit the image's environment.
 COPY --from=native /native /opt/storeside/include/storeside/transformers/native
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside/include
 WORKDIR /opt/storeside
@@ -100,7 +100,7 @@ USER 50000:0
 EXPOSE 8000
 CMD ["python", "-m", "storeside.transformers.serve", "--transform", "audio_transcode"]
 
-# Not from transformer: its packages would be in the image twice.
+# Based on transformer-code: based on transformer, the image would contain those packages twice.
 FROM transformer-code AS aistore
 COPY --from=aistore-packages /opt/venv /opt/venv
 COPY --from=aisnode /cache /opt/storeside/cache
@@ -127,12 +127,12 @@ CMD ["python", "-m", "storeside.stack.s3_server"]
 FROM base AS hsds
 COPY --from=hsds-packages /opt/venv /opt/venv
 RUN install -d -o 50000 -g 0 -m 0770 /var/lib/hsds
-# One arena that all threads share. A chunk is seldom read twice.
+# All threads share one memory arena. The cache of chunks is small, because a chunk is seldom read twice.
 ENV PATH=/opt/venv/bin:$PATH MALLOC_ARENA_MAX=1 CHUNK_MEM_CACHE_SIZE=32m METADATA_MEM_CACHE_SIZE=16m \
     ROOT_DIR=/var/lib/hsds BUCKET_NAME=hsds ALLOW_NOAUTH=False LOG_LEVEL=WARNING PASSWORD_FILE=/tmp/passwords.txt
 VOLUME /var/lib/hsds
 USER 50000:0
 EXPOSE 5101
-# HSDS_USER and HSDS_PASSWORD are the only user, who may do everything.
+# HSDS has a single user, HSDS_USER with HSDS_PASSWORD, who has all rights.
 ENTRYPOINT ["/bin/sh", "-euc", "umask 077; mkdir -p $ROOT_DIR/$BUCKET_NAME; echo \"$HSDS_USER:$HSDS_PASSWORD\" > $PASSWORD_FILE; exec python -m hsds.node_runner --standalone --admin_user=$HSDS_USER \"$@\"", "hsds"]
 CMD ["--node_type=sn", "--sn_url=http://localhost:5101"]

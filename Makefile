@@ -1,4 +1,4 @@
-# Storeside. `make demo` and `make test` install everything they need into this folder.
+# Storeside. `make demo` and `make test` install all requirements into this folder first.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -12,25 +12,25 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 UV_VERSION := 0.13.8
-# The Go that is installed where there is none; AIStore needs 1.26.
+# The Go that is installed if the machine has none or an older one. AIStore needs 1.26.
 GO_VERSION := 1.26.6
 UV := $(STATE)/uv/bin/uv
 LOCKS := include/storeside/stack/images
 STACK := $(PYTHON) -m storeside.stack
-# The interpreter that the environment is made from: 3.11 or 3.12. If there is none, uv downloads one.
+# The interpreter of the environment: 3.11 or 3.12. If the machine has none, uv downloads one.
 BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 export UV_PYTHON_INSTALL_DIR := $(abspath $(STATE))/cache/uv-python
-# The interpreter that installs uv: any that has the module venv.
+# The interpreter that installs uv: any Python with the module venv.
 VENV_PYTHON = $(shell for p in $(BASE_PYTHON) python3; do \
 	$$p -c 'import ensurepip' 2>/dev/null && echo $$p && break; done)
-# Airflow starts twice as fast with compiled packages.
+# Airflow starts twice as fast with compiled packages, so Python must write them.
 unexport PYTHONDONTWRITEBYTECODE
 export QUERY
 export UV_NO_PROGRESS := 1
 
 .PHONY: help
-help: ## show these lines
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .PHONY: install
@@ -38,7 +38,7 @@ install: $(STAMP)
 
 $(UV):
 	@test -n "$(VENV_PYTHON)" || { echo "error: python3 is absent or has no module venv: apt-get install python3 python3-venv, or see https://www.python.org/downloads/" >&2; exit 1; }
-	@test ! -e "$(STATE)/uv" || test -f "$(STATE)/uv/pyvenv.cfg" || { echo "error: $(STATE)/uv is not Storeside's and in its way: set STORESIDE_HOME to a new folder" >&2; exit 1; }
+	@test ! -e "$(STATE)/uv" || test -f "$(STATE)/uv/pyvenv.cfg" || { echo "error: $(STATE)/uv exists and was not created by Storeside: set STORESIDE_HOME to a new folder" >&2; exit 1; }
 	@rm -rf "$(STATE)/uv" && mkdir -p "$(STATE)"
 	@$(VENV_PYTHON) -m venv "$(STATE)/uv"
 	@"$(STATE)/uv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $(LOCKS)/uv.lock
@@ -46,56 +46,56 @@ $(UV):
 $(STAMP): requirements.lock include/storeside/transformers/native/pcm.c | $(UV)
 	@echo "installing packages into $(VENV)" >&2
 	@test -x $(PYTHON) || $(UV) venv --quiet --python $(or $(BASE_PYTHON),3.12) $(VENV) || { \
-		echo "error: no Python 3.11 or 3.12 is here, and uv cannot fetch one: install one, or give BASE_PYTHON=its path" >&2; exit 1; }
+		echo "error: Python 3.11 or 3.12 is not installed, and uv cannot download it: install it, or set BASE_PYTHON to its path" >&2; exit 1; }
 	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
 	@echo "$(abspath include)" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/storeside.pth"
 	@$(PYTHON) -m storeside.transformers.native.build >&2 2>/dev/null || \
-		echo "note: audio goes through PyAV, at less than half the speed; $(PYTHON) -m storeside.transformers.native.build says what the fast way needs" >&2
+		echo "note: the native audio library is not built, so audio uses PyAV at less than half the speed; $(PYTHON) -m storeside.transformers.native.build prints what is missing" >&2
 	@touch $@
 
 .PHONY: wheel
-wheel: $(UV) ## build the package that is installed into an Airflow of your own, into dist/
+wheel: $(UV) ## build the Python package for an existing Airflow installation into dist/
 	@rm -rf dist && $(UV) build --quiet --wheel --out-dir dist . && ls dist/*.whl
 
 .PHONY: demo
-demo: $(STAMP) ## transcode speech in a real storage cluster and load it; INPUT=folder takes your own audio
+demo: $(STAMP) ## transcode speech in a real storage cluster and load it; INPUT=folder with your own audio
 	@$(STACK) demo $(if $(INPUT),--input "$(INPUT)") $(if $(COUNT),--count $(COUNT))
 
 .PHONY: demo-hsds
-demo-hsds: $(STAMP) ## a 200 MB array through HSDS, Parquet on S3 and ClickHouse
+demo-hsds: $(STAMP) ## copy a 200 MB array through HSDS and Parquet on S3 into ClickHouse
 	@$(STACK) demo-hsds
 
 .PHONY: up
-up: $(STAMP) ## start the whole stack and keep it up; TARGETS=n AIStore targets, SECURE=1 with AIStore's AuthN
-	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(SECURE),--secure)
+up: $(STAMP) ## start the whole stack and keep it running; TARGETS=n AIStore targets, OPEN=1 without AIStore's AuthN
+	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(OPEN),--open)
 
 .PHONY: down
 down: $(STAMP) ## stop the stack
 	@$(STACK) down
 
 .PHONY: status
-status: $(STAMP) ## show the stack's processes
+status: $(STAMP) ## show the state of the stack's processes
 	@$(STACK) status $(ARGS)
 
 .PHONY: sql
-sql: $(STAMP) ## ask the stack's ClickHouse at a prompt; QUERY="SELECT 1" one statement; ARGS=--json
+sql: $(STAMP) ## open a SQL prompt in the stack's ClickHouse; QUERY="SELECT 1" runs one statement; ARGS=--json
 	@$(STACK) sql $(ARGS) $(if $(QUERY),"$$QUERY")
 
 .PHONY: restart
-restart: $(STAMP) ## restart one process of the stack; COMPONENT=name as in status
+restart: $(STAMP) ## restart one process of the stack; COMPONENT=name from status
 	@$(STACK) restart "$(COMPONENT)"
 
 .PHONY: logs
-logs: $(STAMP) ## show the stack's logs; COMPONENT=name one of them
+logs: $(STAMP) ## show the stack's logs; COMPONENT=name shows one of them
 	@$(STACK) logs $(COMPONENT)
 
 .PHONY: doctor
-doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*, or of the running stack; ARGS="--read-only"
+doctor: $(STAMP) ## test every connection and permission, from AIRFLOW_CONN_* or of the running stack; ARGS="--read-only"
 	@if test -z "$${AIRFLOW_CONN_CLICKHOUSE_DEFAULT:-}$${AIRFLOW_CONN_AWS_DEFAULT:-}$${AIRFLOW_CONN_AISTORE_DEFAULT:-}$${AIRFLOW_CONN_HSDS_DEFAULT:-}"; then \
 		lines="$$($(STACK) env)"; eval "$$lines"; fi; $(PYTHON) -m storeside.doctor $(ARGS)
 
 .PHONY: .env
-.env: ## make the secrets of docker-compose.yaml that are not there yet
+.env: ## write missing secrets of docker-compose.yaml
 	@umask 077; touch $@; python3 -c 'import base64, re, secrets; \
 		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD CLICKHOUSE_LOADER_PASSWORD CLICKHOUSE_LEDGER_PASSWORD CLICKHOUSE_PAGES_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET HSDS_PASSWORD"; \
 		made = {name: secrets.token_hex(24) for name in names.split()}; \
@@ -110,11 +110,11 @@ doctor: $(STAMP) ## try every connection and permission: those of AIRFLOW_CONN_*
 		open("$@", "a").write(gap + "".join(lines))'
 
 .PHONY: compose-up
-compose-up: .env ## build what has changed and start the whole stack in containers; docker compose down stops it
+compose-up: .env ## build changed images and start the whole stack in containers; docker compose down stops it
 	@docker compose up --build --wait --detach
 
 .PHONY: test
-test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" some of them
+test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" selects tests
 	@$(STACK) build
 ifeq ($(ARGS),)
 	@$(PYTHON) -m pytest tests/unit -n 2
@@ -124,7 +124,7 @@ else
 endif
 
 .PHONY: compose-test
-compose-test: $(STAMP) ## build the images, run docker-compose.yaml in containers, and remove it; ARGS="-k demo" some of it
+compose-test: $(STAMP) ## build the images, run docker-compose.yaml in containers, and remove it; ARGS="-k demo" selects tests
 	@$(PYTHON) -m pytest -p no:cacheprovider tests/containers $(ARGS)
 
 # Only what is given to make counts: many users have a KUBECONFIG in their environment.
@@ -135,82 +135,87 @@ k8s-test: $(STAMP) ## AIStore and ETLs on a Kubernetes of one node that is start
 	@$(PYTHON) -m tests.kubernetes $(K8S) $(ARGS)
 
 .PHONY: coverage
-coverage: $(STAMP) ## lines that the unit tests do not run; ARGS="tests/integration -k events" other tests
+coverage: $(STAMP) ## list lines that the unit tests do not run; ARGS="tests/integration -k events" selects other tests
 	@$(PYTHON) -m coverage run -m pytest $(or $(ARGS),tests/unit)
 	@$(PYTHON) -m coverage report
 
 .PHONY: chaos
-chaos: $(STAMP) ## tests that kill nodes and servers, then 300 faults over 20,000 objects; ARGS="--faults 30 --objects 2000"
+chaos: $(STAMP) ## run tests that kill nodes and servers, then 300 faults over 20,000 objects; ARGS="--faults 30 --objects 2000"
 	@$(STACK) build
 	@$(PYTHON) -m pytest -m chaos
 	@$(PYTHON) -m tests.chaos $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(STAMP) ## hostile recordings through the workers that decode them, hostile tables and events; then the same files for us and for other readers; ARGS="--inputs 100000" DIFFERENTIAL="--inputs 20000"
+fuzz: $(STAMP) ## test with hostile recordings, tables and events, then compare results with other readers; ARGS="--inputs 100000" DIFFERENTIAL="--inputs 20000"
 	@$(PYTHON) -m tests.fuzz.media $(ARGS)
 	@$(PYTHON) -m tests.fuzz.tables $(ARGS)
 	@$(PYTHON) -m tests.fuzz.guided $(ARGS)
 	@$(PYTHON) -m tests.fuzz.differential $(DIFFERENTIAL)
 
 .PHONY: audit
-audit: $(STAMP) | $(UV) ## known vulnerabilities of the pinned packages, but those with a reason in docs/advisories.txt
+audit: $(STAMP) | $(UV) ## list known vulnerabilities of the pinned packages, except those in docs/advisories.txt
 	@$(PYTHON) -m tests.audit $(UV)
 
 .PHONY: bench-transform
-bench-transform: $(STAMP) ## transcoding against the published way, the client and the limit; ARGS="--rounds 5"
+bench-transform: $(STAMP) ## compare transcoding with the published method, a client and the limit; ARGS="--rounds 5"
 	@$(PYTHON) -m tests.benchmarks.transform $(ARGS)
 
 .PHONY: bench-matrix
-bench-matrix: $(STAMP) ## server x channel x file access x direct put; ARGS="--chart file.png"
+bench-matrix: $(STAMP) ## compare servers, channels, file access and direct put; ARGS="--chart file.png"
 	@$(PYTHON) -m tests.benchmarks.transform_matrix $(ARGS)
 
 .PHONY: bench-scaling
-bench-scaling: $(STAMP) ## what an object costs with 1, 2 and 4 targets and workers, and a model of the published cluster
+bench-scaling: $(STAMP) ## measure the cost of an object with 1, 2 and 4 targets and workers; model the published cluster
 	@$(PYTHON) -m tests.benchmarks.scaling $(ARGS)
 
+.PHONY: bench-authn
+bench-authn: $(STAMP) ## CPU of transforms and requests with and without AIStore's AuthN; ARGS="--rounds 5"
+	@$(PYTHON) -m tests.benchmarks.authn $(ARGS)
+
 .PHONY: bench-scale
-bench-scale: $(STAMP) ## what many objects, a long history and an object of 100 GB cost Airflow and a worker; ARGS="--gigabytes 10"
+bench-scale: $(STAMP) ## measure the cost of many objects, a long history and an object of 100 GB; ARGS="--gigabytes 10"
 	@$(PYTHON) -m tests.benchmarks.scale $(ARGS)
 
 .PHONY: bench-reconcile
-bench-reconcile: $(STAMP) ## comparing the listings of a bucket of 10 million objects
+bench-reconcile: $(STAMP) ## measure the comparison of listings of 10 million objects
 	@$(PYTHON) -m tests.benchmarks.reconcile $(ARGS)
 
 .PHONY: bench-pages
-bench-pages: $(STAMP) ## what the pages in Airflow ask of a ledger of 10 million objects
+bench-pages: $(STAMP) ## measure the pages in Airflow with a ledger of 10 million objects
 	@$(PYTHON) -m tests.benchmarks.pages $(ARGS)
 
 .PHONY: bench-transfer
-bench-transfer: $(STAMP) ## S3 into ClickHouse against the engine itself, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
+bench-transfer: $(STAMP) ## compare loads from S3 with ClickHouse's own, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
 	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
 
 .PHONY: bench-events
-bench-events: $(STAMP) ## S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"
+bench-events: $(STAMP) ## measure S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"
 	@$(PYTHON) -m tests.benchmarks.events $(ARGS)
 
 .PHONY: bench-hsds
-bench-hsds: $(STAMP) ## HSDS against h5py as in the article, exports against h5pyd; ARGS="--only export"
+bench-hsds: $(STAMP) ## compare HSDS with h5py as in the article, and exports with h5pyd; ARGS="--only export"
 	@$(PYTHON) -m tests.benchmarks.hsds $(ARGS)
 
 .PHONY: bench-storage
-bench-storage: $(STAMP) ## objects in parts against one piece, on a long link; ARGS="--rtt 100 --rate 10"
+bench-storage: $(STAMP) ## compare copies in parts with copies in one piece on a slow link; ARGS="--rtt 100 --rate 10"
 	@$(PYTHON) -m tests.benchmarks.storage $(ARGS)
 
 .PHONY: bench-throughput
-bench-throughput: $(STAMP) ## an AIStore cluster of 1, 2 and 4 targets under its own loader; ARGS="--rounds 5 --chart file.svg"
+bench-throughput: $(STAMP) ## measure AIStore clusters of 1, 2 and 4 targets with aisloader; ARGS="--rounds 5 --chart file.svg"
 	@$(PYTHON) -m tests.benchmarks.throughput $(ARGS)
 
 .PHONY: bench
-bench: $(STAMP) ## all benchmarks into docs/benchmarks.md; ARGS="transfer events" some of them
+bench: $(STAMP) ## run all benchmarks and write docs/benchmarks.md; ARGS="transfer events" selects some
 	@$(PYTHON) -m tests.benchmarks.report $(ARGS)
 
 .PHONY: lint
-lint: $(STAMP) ## ruff, mypy, the order of imports, spelling
+lint: $(STAMP) ## run ruff, mypy, the checks of imports, spelling, style of prose and structure
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache --no-logo
 	@$(VENV)/bin/codespell
+	@$(PYTHON) -m tests.prose
 	@$(PYTHON) -m tests.structure
 
 .PHONY: docs
@@ -224,7 +229,7 @@ $(DOCS)/.installed: docs/site/requirements.lock $(STAMP) | $(UV)
 	@touch $@
 
 .PHONY: docs-site
-docs-site: $(DOCS)/.installed ## the documentation as a site with search, in .storeside/docs-site/html; a broken link fails
+docs-site: $(DOCS)/.installed ## build the documentation site in .storeside/docs-site/html; fails at a broken link
 	@NO_MKDOCS_2_WARNING=1 "$(DOCS)/venv/bin/mkdocs" build --quiet --config-file docs/site/mkdocs.yml --site-dir "$(abspath $(DOCS))/html"
 	@echo "$(DOCS)/html/index.html"
 
@@ -235,7 +240,7 @@ format: $(STAMP) ## format the code
 
 COMPILE = $(UV) pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header
 .PHONY: lock
-lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev group, and from it those of the images
+lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev group, then the images' lock files
 	@$(COMPILE) requirements.txt --group pyproject.toml:dev -o requirements.lock
 	@$(COMPILE) -c requirements.lock include/storeside/transformers/requirements.txt -o $(LOCKS)/transformer.lock
 	@for image in airflow aistore s3; do $(COMPILE) -c requirements.lock $(LOCKS)/$$image.txt -o $(LOCKS)/$$image.lock; done
@@ -244,18 +249,18 @@ lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev gro
 	@$(COMPILE) --group pyproject.toml:docs -o docs/site/requirements.lock
 
 .PHONY: pin-images
-pin-images: $(STAMP) ## name the base images of Dockerfile and compose file by the digests that their tags have now
+pin-images: $(STAMP) ## pin the base images in Dockerfile and compose file to the current digests of their tags
 	@$(PYTHON) -m tests.pin_images
 
 .PHONY: sbom
-sbom: $(STAMP) | $(UV) ## a software bill of materials (CycloneDX) of each image, into dist/sbom
+sbom: $(STAMP) | $(UV) ## write a software bill of materials (CycloneDX) of each image into dist/sbom
 	@$(PYTHON) -m tests.sbom $(UV)
 
-# STORESIDE_HOME may hold other files, even under our names: this deletes only what is certainly ours. The stacks of
-# tests and benchmarks lie beside it, and their caches are links.
+# STORESIDE_HOME may contain other files, even with the same names: `clean` deletes only files that Storeside certainly
+# wrote. The stacks of tests and benchmarks are next to the main one, and their caches are links.
 CACHED := airflow-* aisloader* aisnode* atheris-* bench go-* hsds-* observability uv-python
 .PHONY: clean
-clean: ## stop the stack and delete everything that was built or installed
+clean: ## stop the stack and delete all built and installed files
 	@if test -x $(PYTHON); then $(STACK) down; fi
 	@for home in "$(STATE)/test" "$(STATE)"/test-gw* "$(STATE)/chaos" "$(STATE)"/bench* "$(STATE)"; do \
 		if test ! -L "$$home/cache"; then rm -rf $(foreach name,$(CACHED),"$$home/cache"/$(name)); \

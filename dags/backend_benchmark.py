@@ -1,4 +1,4 @@
-"""Compares storage backends, and finds the fastest settings for each."""
+"""Compares storage backends, and finds the fastest transfer settings for each backend."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ PARAMS = {
         type="integer",
         minimum=2,
         section="Tuner",
-        description="Maximum MiB moved for that",
+        description="Maximum MiB to move while tuning one direction of one backend",
     ),
 }
 
 with DAG(
     dag_id="backend_benchmark",
-    description="Compares storage backends: GET, and PUT whole, in few parts and in many",
+    description="Compares storage backends: GET, and PUT in one piece, in few parts and in many parts",
     schedule=None,
     catchup=False,
-    max_active_runs=1,  # two runs at once would distort each other's measurements
+    max_active_runs=1,  # parallel runs would distort each other's measurements
     params=PARAMS,
     tags=["storage", "benchmark"],
     default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### Backend benchmark
 
-1. **measure**: times a cold GET of 10 MB, and PUTs whole, in parts of 10 MB and in parts of 1 MB (or the smallest
-   part that the API allows). The backends take turns. Rounds are in `storeside.backend_benchmark`, medians in
-   the log.
+1. **measure**: times a cold GET of 10 MB, and PUTs in one piece, in parts of 10 MB and in parts of 1 MB (or the
+   smallest part that the API allows). The backends take turns. The task writes each round to
+   `storeside.backend_benchmark` and the medians to its log.
 2. **tune**: finds the fastest part size and number of threads by object size, and stores them in
-   `storeside.multipart_settings`. Later copies to that endpoint use them.
+   `storeside.multipart_settings`. Later copies to the same endpoint use them.
 
 `SELECT backend, operation, median(seconds) FROM storeside.backend_benchmark GROUP BY ALL ORDER BY ALL`
 """,

@@ -1,4 +1,4 @@
-"""Tests every connection and permission from where tasks and triggers run."""
+"""Tests every connection and permission from a worker and from the triggerer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARAMS = {
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         title="Bucket",
         **form_choices("s3 bucket"),
-        description="S3 bucket, without s3://; the check puts an object there and deletes it again",
+        description="S3 bucket, without s3://; the check writes an object to it and deletes the object",
     ),
     "queue": Param(
         "recordings-events",
@@ -24,12 +24,12 @@ PARAMS = {
         **form_choices("queue"),
         description="SQS queue that receives the bucket's events; empty for none",
     ),
-    "write": Param(True, type="boolean", title="Write", description="Off: the checks put no object anywhere"),
+    "write": Param(True, type="boolean", title="Write", description="Off: the checks write no objects"),
 }
 
 with DAG(
     dag_id="check_connections",
-    description="Tests every connection from a worker and from the triggerer, and says what to fix",
+    description="Tests every connection from a worker and from the triggerer, with a remedy for each fault",
     schedule=None,
     catchup=False,
     max_active_runs=1,
@@ -39,10 +39,11 @@ with DAG(
     doc_md="""
 ### Check connections
 
-1. **worker**: tests ClickHouse, S3, SQS, AIStore and Kubernetes from where tasks run.
-2. **triggerer**: does the same from where deferred tasks wait.
+1. **worker**: tests ClickHouse, S3, SQS, AIStore, Kubernetes and HSDS from a worker, where tasks run.
+2. **triggerer**: runs the same tests from the triggerer, where deferred tasks wait.
 
-Each task's log has one line per check, with a remedy for each failed check. The checks remove everything they create.
+Each task's log has one line per check, with a remedy for each failed check. The checks remove everything that they
+create.
 """,
 ) as dag:
     worker = CheckConnectionsOperator(

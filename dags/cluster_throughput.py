@@ -1,4 +1,4 @@
-"""Measures how fast an AIStore cluster reads and writes: per target and second, against limits and earlier runs."""
+"""Measures the throughput of an AIStore cluster per target and second, and compares it with earlier runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARAMS = {
         pattern=r"^(s3|gs|az|oci|ais)://.+$",
         title="Bucket",
         **form_choices("bucket"),
-        description="It must exist; objects that the task writes to it are removed afterwards",
+        description="An existing bucket; the task removes the objects that it writes to it",
     ),
     "workload": Param(
         "read",
@@ -34,7 +34,7 @@ PARAMS = {
         16, type="integer", minimum=1, maximum=4096, section="Load", description="Number of the loader's workers"
     ),
     "seconds": Param(
-        60, type="integer", minimum=5, maximum=86_400, section="Load", description="How long the load runs (seconds)"
+        60, type="integer", minimum=5, maximum=86_400, section="Load", description="Duration of the load (seconds)"
     ),
     "dataset_size": Param(
         "1GiB",
@@ -42,7 +42,7 @@ PARAMS = {
         pattern=SIZE,
         section="Load",
         description="Size of the data written before a read load; to measure disks, use more than the targets'"
-        " memory. Empty reads the objects that the bucket has",
+        " memory. Empty reads the bucket's existing objects",
     ),
     "prefix": Param(
         None,
@@ -51,7 +51,11 @@ PARAMS = {
         description="If the dataset size is empty, read only objects whose names start with this",
     ),
     "write_limit": Param(
-        "10GiB", type="string", pattern=SIZE, section="Load", description="Size at which writing stops early"
+        "10GiB",
+        type="string",
+        pattern=SIZE,
+        section="Load",
+        description="Size at which a load that writes stops early",
     ),
     "nic_gbit": Param(
         0,
@@ -75,7 +79,7 @@ PARAMS = {
         minimum=0,
         maximum=100,
         section="Verdict",
-        description="Compare with the median of this number of earlier runs of the same load; 0 starts a new series",
+        description="Number of earlier runs of the same load whose median is the baseline; 0 starts a new series",
     ),
     "tolerance": Param(
         10,
@@ -83,15 +87,15 @@ PARAMS = {
         exclusiveMinimum=0,
         exclusiveMaximum=100,
         section="Verdict",
-        description="How many percent below the median still count as unchanged",
+        description="Percentage by which the mean may be below the median",
     ),
     "on_regression": Param(
         "fail",
         type="string",
         enum=["fail", "report"],
         section="Verdict",
-        values_display={"fail": "Fail the run", "report": "Say so in the log"},
-        description="What happens when the cluster has become slower",
+        values_display={"fail": "Fail the run", "report": "Report it in the log"},
+        description="What happens when the mean is lower than the tolerance allows",
     ),
     "chart": Param(
         None,
@@ -106,7 +110,7 @@ PARAMS = {
 
 with DAG(
     dag_id="cluster_throughput",
-    description="Reads, writes or both on an AIStore bucket, measured at the cluster's targets",
+    description="Reads from or writes to an AIStore bucket, and measures the throughput at the cluster's targets",
     schedule=None,  # the load uses all of the cluster's bandwidth
     catchup=False,
     max_active_runs=1,
@@ -116,15 +120,15 @@ with DAG(
     doc_md="""
 ### Cluster throughput
 
-1. **measure**: AIStore's own `aisloader` reads or writes objects of one size, from the machine of this task. Every
-   second the task asks AIStore what each target has done. It compares the figures with the limit that you give and
-   with earlier runs of the same load. It removes the objects that it wrote, also when it is killed.
+1. **measure**: AIStore's own `aisloader` reads or writes objects of one size, from the worker of this task. Every
+   second the task reads the counters of each target. It compares the figures with the limit in the form and with
+   earlier runs of the same load. It removes the objects that it wrote, even if it is killed.
 
 `SELECT began, nodes, mean / 1e6, time_variance, node_variance, share, verdict FROM storeside.throughput_runs FINAL
 ORDER BY began`; each second of each target is in `storeside.throughput`.
 
-A machine with one network cannot saturate a cluster that has sixteen: `docs/throughput.md` says how to use several
-machines.
+One machine with one network interface cannot saturate a cluster of sixteen nodes: `docs/throughput.md` describes how
+to use several machines.
 """,
 ) as dag:
     AISMeasureThroughputOperator(

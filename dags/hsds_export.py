@@ -1,4 +1,4 @@
-"""Exports an HSDS dataset to Parquet on S3 and loads it into a ClickHouse table, each slab once."""
+"""Exports an HSDS dataset to Parquet on S3 and loads it into a ClickHouse table, each version of a slab once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARAMS = {
         description="HSDS domain, at the endpoint of the connection hsds_default",
     ),
     "dataset": Param(
-        "/values", type="string", pattern=r"^/.+", title="Dataset", description="Its path in the domain"
+        "/values", type="string", pattern=r"^/.+", title="Dataset", description="Path of the dataset in the domain"
     ),
     "selection": Param(
         None,
@@ -31,9 +31,9 @@ PARAMS = {
         type="string",
         enum=["long", "wide", "array"],
         values_display={
-            "long": "A row for each element, with its indexes",
-            "wide": "A row for each first index, a column for each second one",
-            "array": "A row for each first index, with arrays",
+            "long": "One row per element, with its indexes",
+            "wide": "One row per first index, one column per second index",
+            "array": "One row per first index, with arrays",
         },
         title="Layout",
         description="How elements become rows",
@@ -45,7 +45,8 @@ PARAMS = {
         section="Where to",
         title="Bucket",
         **form_choices("s3 bucket"),
-        description="Without s3://, at the endpoint of the connection aws_default; it should send no S3 events",
+        description="Bucket name without s3://, at the endpoint of the connection aws_default; use a bucket that"
+        " sends no S3 events",
     ),
     "prefix": Param(
         "hsds/values",
@@ -53,7 +54,7 @@ PARAMS = {
         pattern=r"^[^/].*",
         section="Where to",
         title="Prefix",
-        description="Use one per dataset, selection and layout: it may contain nothing else",
+        description="Prefix of the Parquet objects; use a different one per dataset, selection and layout",
     ),
     "table": Param(
         "data.hsds_values",
@@ -61,7 +62,7 @@ PARAMS = {
         pattern=params.TABLE_PATTERN,
         section="Where to",
         title="Table",
-        description="database.table; a missing table is created from the dataset's type",
+        description="database.table; if the table does not exist, it is created from the dataset's type",
     ),
     "order_by": Param(
         "i0", type="string", section="Where to", description="ORDER BY of a new table: columns, such as (i0, i1)"
@@ -73,18 +74,19 @@ with DAG(
     description="Exports an HSDS dataset, or a hyperslab of it, to Parquet on S3 and into a ClickHouse table",
     schedule=None,
     catchup=False,
-    max_active_runs=1,  # two runs would write the same objects
+    max_active_runs=1,  # parallel runs would write the same objects
     params=PARAMS,
     tags=["hsds", "s3", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### HSDS to ClickHouse
 
-1. **export**: reads the dataset in slabs of whole chunks and at most 8 MB, and writes each slab as a Parquet object.
+1. **export**: reads the dataset in slabs of whole chunks with at most 8 MB, and writes each slab as a Parquet object.
    A task that is killed and retried continues after the slabs that it has written.
-2. **load**: ClickHouse reads new and changed objects, each once; rows of a changed slab replace the old rows.
+2. **load**: loads new and changed objects into ClickHouse, each version once. The rows of a changed slab replace the
+   old rows.
 
-Run it again when the dataset has grown or changed: unchanged slabs give identical objects, which are not loaded
+Run the DAG again when the dataset has grown or changed: unchanged slabs give identical objects, which are not loaded
 again.
 """,
 ) as dag:

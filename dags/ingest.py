@@ -1,4 +1,4 @@
-"""Copies a bucket into the cluster: AIStore copies it itself, or a worker does if AIStore cannot."""
+"""Copies a bucket into the AIStore cluster, through AIStore's own backend or through a worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARAMS = {
         pattern=r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$",
         title="Source",
         **form_choices("bucket"),
-        description="Bucket URI; ais://@cluster/bucket is a bucket of another, attached AIStore cluster",
+        description="Bucket URI; ais://@cluster/bucket is a bucket of another AIStore cluster that is attached",
     ),
     "destination": Param(
         "ais://ingested",
@@ -29,18 +29,18 @@ PARAMS = {
         pattern=r"^(s3|oci|ais)://[^/]+$",
         title="Destination",
         **form_choices("bucket"),
-        description="Bucket URI; only for a copy",
+        description="Bucket URI; a prefetch does not use it",
     ),
     "way": Param(
         "copy",
         type="string",
         enum=["copy", "prefetch", "worker"],
         values_display={
-            "copy": "Copied by AIStore",
-            "prefetch": "Fetched into AIStore's cache of the source",
-            "worker": "Copied through the worker (OCI's native API; S3 to S3)",
+            "copy": "AIStore copies the objects",
+            "prefetch": "AIStore fetches the objects into its cache of the source",
+            "worker": "The worker copies the objects (OCI's native API; S3 to S3)",
         },
-        description="Choose the worker for buckets that AIStore cannot read: it copies in parallel ranges and parts",
+        description="Use the worker only for buckets that AIStore cannot read; it copies parallel ranges and parts",
     ),
     "prefix": Param(
         None,
@@ -53,8 +53,8 @@ PARAMS = {
         type="string",
         enum=["report", "fail"],
         section="How",
-        values_display={"report": "Bring the good ones, list the bad ones", "fail": "Fail the run"},
-        description="What happens to the run when an object cannot be copied",
+        values_display={"report": "Succeed and list failed objects", "fail": "Fail the run"},
+        description="What happens when some objects cannot be copied; all other objects are copied in both cases",
     ),
     "retry_failed": Param(
         False, type="boolean", section="How", description="Also try objects that failed for good in earlier runs"
@@ -80,21 +80,21 @@ with DAG(
     description="Copies a bucket of S3, OCI or another AIStore cluster into AIStore, each object version once",
     schedule=None,
     catchup=False,
-    max_active_runs=1,  # two runs at once would copy the same objects
+    max_active_runs=1,  # parallel runs would copy the same objects
     params=PARAMS,
     tags=["storage", "aistore", "s3", "oci"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### Ingest
 
-The form selects one of three ways; the tasks of the other two are skipped.
+The field `way` selects one of three tasks; the run skips the other two.
 
-1. **copy**: AIStore copies new and changed objects through its own backend; the task is deferred meanwhile.
-2. **prefetch**: AIStore fetches the objects into its cache of the source bucket; the task is deferred meanwhile.
-3. **copy_through_worker**: the worker reads ranges and writes parts, with the fastest settings that the DAG
-   `backend_benchmark` found, or those of the connection.
+1. **copy**: AIStore copies new and changed objects through its own backend while the task is deferred.
+2. **prefetch**: AIStore fetches the objects into its cache of the source bucket while the task is deferred.
+3. **copy_through_worker**: the worker reads ranges and writes parts, with the settings of the connection, or
+   otherwise the fastest settings that the DAG `backend_benchmark` found.
 
-Each task compares both sides at its end. What failed, and why:
+At its end, each task compares source and destination. To list failed objects with their reasons:
 `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,
 ) as dag:

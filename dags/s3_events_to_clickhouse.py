@@ -7,14 +7,24 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
-from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, form_choices, params
+from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, dag_settings, form_choices, params
 
-QUEUE = "tables-events"
+# The Airflow Variable storeside_s3_events_to_clickhouse replaces any of these.
+SETTINGS = dag_settings(
+    "s3_events_to_clickhouse", schedule="*/15 * * * *", queue="tables-events", bucket="tables", table="data.trips"
+)
+QUEUE = SETTINGS["queue"]
 
 tables = Asset(
-    "s3://tables",
-    watchers=[AssetWatcher(name=QUEUE, trigger=S3EventsTrigger(queue=QUEUE))],
+    f"s3://{SETTINGS['bucket']}",
+    watchers=[AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))],
 )
+
+
+def with_default(param: Param, default: str) -> Param:
+    """Return a field of the form with another default."""
+    return Param(default, description=param.description, **param.schema)
+
 
 PARAMS = {
     "queue": Param(
@@ -25,44 +35,47 @@ PARAMS = {
         **form_choices("queue"),
         description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
     ),
-    "bucket": params.BUCKET,
+    "bucket": with_default(params.BUCKET, SETTINGS["bucket"]),
     "keys": params.KEYS,
     **params.TABLE,
+    "table": with_default(params.TABLE["table"], SETTINGS["table"]),
     "on_failure": params.ON_FAILURE,
     "max_messages": Param(
         10_000,
         type="integer",
         minimum=1,
         section="How",
-        description="Maximum number of messages per run; the next run takes the rest",
+        description="Maximum number of messages per run; the next run processes the rest",
     ),
     "max_bytes": Param(
         0,
         type="integer",
         minimum=0,
         section="How",
-        description="Maximum bytes of new objects per run; the next run takes the rest; 0 is no limit",
+        description="Maximum bytes of new objects per run; the next run processes the rest. 0 means no limit",
     ),
 }
 
 with DAG(
     dag_id="s3_events_to_clickhouse",
     description="Loads the objects of S3 events into a ClickHouse table, each version once",
-    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("*/15 * * * *", timezone="UTC"), assets=[tables]),
+    schedule=AssetOrTimeSchedule(
+        timetable=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC"), assets=[tables]
+    ),
     catchup=False,
-    max_active_runs=1,  # more would be safe; one at a time bounds the load of a burst
+    max_active_runs=1,  # parallel runs would be safe; one at a time limits the load of a burst
     params=PARAMS,
     tags=["s3", "sqs", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### S3 events to ClickHouse
 
-1. **load_events**: leases messages of the queue, loads the current objects in one step, and only then deletes the
-   messages. Messages whose objects cannot be loaded go to the dead-letter queue with the reason.
+1. **load_events**: leases messages of the queue, loads the current version of their objects in one step, and only
+   then deletes the messages. Messages whose objects cannot be loaded go to the dead-letter queue with the reason.
 
 A watcher in the triggerer leases a batch of events and starts a run for it; it leases the next batch when that run
-has ended. Every quarter of an hour a run reads the queue itself, so a pause of a week costs only time: the run loads
-what is in the queue. `s3_to_clickhouse` finds objects whose events were lost. Both DAGs may load into the same table.
+has ended. A run also starts every quarter of an hour and drains the queue, so no event is lost when the DAG was
+paused for a week. `s3_to_clickhouse` finds objects whose events were lost. Both DAGs may load into the same table.
 
 The outcome of each event: `SELECT key, event, state, reason FROM storeside.events FINAL ORDER BY recorded_at DESC`.
 """,

@@ -1,4 +1,4 @@
-"""Follows a busy queue of S3 events without a pause: one run after the other, each for minutes."""
+"""Follows a busy queue of S3 events continuously: each run follows the queue for some minutes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ PARAMS = {
     "keys": params.KEYS,
     **params.TABLE,
     "minutes": Param(
-        30, type="integer", minimum=1, maximum=720, section="How", description="How long a run follows the queue"
+        30,
+        type="integer",
+        minimum=1,
+        maximum=720,
+        section="How",
+        description="Minutes for which a run follows the queue",
     ),
     "batch_messages": Param(
         1000,
@@ -39,19 +44,18 @@ with DAG(
     schedule="@continuous",
     catchup=False,
     max_active_runs=1,
-    is_paused_upon_creation=True,  # one run follows the other without end
+    is_paused_upon_creation=True,  # otherwise runs start at once, one after the other
     params=PARAMS,
     tags=["s3", "sqs", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### S3 replication
 
-1. **follow_events**: the task is deferred all the time and occupies no worker. It leases messages as they arrive,
-   loads their objects in batches, and only then deletes the messages; see `s3_events_to_clickhouse`.
+1. **follow_events**: the task stays deferred and occupies no worker. It leases messages as they arrive, loads their
+   objects in batches, and only then deletes the messages; see `s3_events_to_clickhouse`.
 
-Use it for queues that are seldom empty, where a run per batch would cost more than the load itself. While this task
-follows the queue, the watcher of `s3_events_to_clickhouse` leaves the queue to it and resumes when the task has
-ended.
+Use this DAG for queues that are seldom empty, where a run per batch would cost more than the load itself. While the
+task follows the queue, the watcher of `s3_events_to_clickhouse` receives nothing; it resumes when the task has ended.
 """,
 ) as dag:
     S3EventsToClickHouseOperator(

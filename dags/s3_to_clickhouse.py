@@ -23,22 +23,23 @@ with DAG(
     description="Loads new and changed objects of an S3 bucket into a ClickHouse table, each version once",
     schedule=CronTriggerTimetable("*/15 * * * *", timezone="UTC"),
     catchup=False,
-    max_active_runs=1,  # more would be safe, but all would list the same bucket
+    max_active_runs=1,  # parallel runs would be safe, but all would list the same bucket
     params=PARAMS,
     tags=["s3", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
 ### S3 to ClickHouse
 
-1. **load**: lists the bucket and compares it with the ledger. ClickHouse reads new object versions into a staging
-   table, checks it, and makes it visible in one step. If ClickHouse cannot reach the bucket, the worker streams them.
+1. **load**: lists the bucket and compares the listing with the ledger. ClickHouse reads new object versions into a
+   staging table. The task checks the rows and publishes them in one step. If ClickHouse cannot reach the bucket, the
+   worker streams the objects to it.
 
-It runs every quarter of an hour, and from the form with other parameters. The first run creates the table; its
-`CREATE TABLE` is in the task's log. Nothing is loaded twice, even if a process is killed on the way.
+The DAG runs every quarter of an hour, and from the form with other parameters. The first run creates the table and
+logs its `CREATE TABLE` statement. No object version is loaded twice, even if a process is killed.
 
-What was loaded, what failed, and why:
+The outcome of each object:
 `SELECT key, state, rows, rejected, reason FROM storeside.loads FINAL ORDER BY recorded_at DESC`.
-To find the object that a row came from, compare the row's `_storeside_load` with `load_id` in that table.
+To find the source object of a row, compare the row's `_storeside_load` with `load_id` in that table.
 """,
 ) as dag:
     S3ToClickHouseOperator(

@@ -8,6 +8,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
 from storeside.operators import (
+    TRANSFORMER_IMAGE,
     AISCopyBucketOperator,
     AISProbeAudioOperator,
     AISTranscodeAudioOperator,
@@ -17,25 +18,35 @@ from storeside.operators import (
     S3EventsTrigger,
     SqsLeaseS3EventsOperator,
     SqsSettleSpeechEventsOperator,
+    dag_settings,
     form_choices,
 )
 
-QUEUE = "recordings-events"
-RECORDINGS = "ais://recordings"
-SPEECH = "ais://speech"
-FACTS = "ais://speech-facts"
+# The Airflow Variable storeside_speech_pipeline replaces any of these.
+SETTINGS = dag_settings(
+    "speech_pipeline",
+    schedule="0 3 * * *",  # cron
+    source="s3://recordings",
+    queue="recordings-events",  # SQS queue with the events of the source
+    recordings="ais://recordings",  # AIStore's copies of the source's objects
+    speech="ais://speech",
+    facts="ais://speech-facts",
+    image=TRANSFORMER_IMAGE,
+)
+QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
+RECORDINGS, SPEECH, FACTS = SETTINGS["recordings"], SETTINGS["speech"], SETTINGS["facts"]
 
 # Each asset's name is its URI, as in Asset("ais://speech") of another DAG: Airflow has one active asset per URI.
 recordings = Asset(
-    "s3://recordings",
-    watchers=[AssetWatcher(name="recordings-events", trigger=S3EventsTrigger(queue=QUEUE))],
+    SETTINGS["source"],
+    watchers=[AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))],
 )
-speech = Asset("ais://speech")
+speech = Asset(SPEECH)
 manifest = Asset("clickhouse://speech/manifest")
 
 PARAMS = {
     "source": Param(
-        "s3://recordings",
+        SETTINGS["source"],
         type="string",
         pattern=r"^(s3|gs|az|oci|ais)://[^/]+$",
         title="Bucket of recordings",
@@ -53,7 +64,7 @@ PARAMS = {
         type="string",
         enum=["wav", "flac", "mp3", "ogg", "m4a"],
         section="Audio",
-        description="Container of results",
+        description="Container of the results",
     ),
     "codec": Param(
         "pcm_s16le",
@@ -63,7 +74,8 @@ PARAMS = {
             *("flac", "flac_s24", "mp3", "opus", "aac"),
         ],
         section="Audio",
-        description="pcm_* go into wav, flac and flac_s24 into flac, mp3 into mp3, opus into ogg, aac into m4a",
+        description="Codec of the results; wav supports pcm_*, flac supports flac and flac_s24, mp3 mp3, ogg opus,"
+        " m4a aac",
     ),
     "sample_rate": Param(
         16_000, type="integer", minimum=4_000, maximum=192_000, section="Audio", description="Samples per second (Hz)"
@@ -73,15 +85,15 @@ PARAMS = {
         type="integer",
         enum=[1, 2, 3, 4, 5, 6, 7, 8],
         section="Audio",
-        description="1 mono, 2 stereo; more if the codec allows it",
+        description="1 for mono, 2 for stereo, more if the codec supports it",
     ),
     "keep_extension": Param(
         False,
         type="boolean",
         title="Keep extension",
         section="Audio",
-        description="a.flac becomes a.flac.wav and not a.wav: for buckets with recordings of the same name in several"
-        " formats, such as a.flac and a.wav",
+        description="a.flac becomes a.flac.wav instead of a.wav: for buckets with recordings of the same name in"
+        " several formats, such as a.flac and a.wav",
     ),
     "communication": Param(
         "ws",
@@ -96,8 +108,8 @@ PARAMS = {
         type="string",
         enum=["report", "fail"],
         section="How",
-        values_display={"report": "Load the good ones, list the bad ones", "fail": "Fail the run"},
-        description="What happens to the run when a recording cannot be decoded or a manifest row is invalid",
+        values_display={"report": "Succeed and list failed recordings", "fail": "Fail the run"},
+        description="What happens when a recording cannot be decoded or a row of the manifest is invalid",
     ),
     "retry_failed": Param(
         False, type="boolean", section="How", description="Also try recordings that failed for good in earlier runs"
@@ -110,9 +122,11 @@ PARAMS = {
 with DAG(
     dag_id="speech_pipeline",
     description="Turns S3 recordings into transcoded speech in AIStore and a validated manifest in ClickHouse",
-    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 3 * * *", timezone="UTC"), assets=[recordings]),
+    schedule=AssetOrTimeSchedule(
+        timetable=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC"), assets=[recordings]
+    ),
     catchup=False,
-    # Two runs at once would transform the same bucket pair, which AIStore refuses.
+    # Parallel runs would transform the same bucket pair, which AIStore refuses.
     max_active_runs=1,
     params=PARAMS,
     tags=["speech", "aistore", "clickhouse"],
@@ -120,20 +134,20 @@ with DAG(
     doc_md="""
 ### Speech pipeline
 
-1. **lease_events**: leases, not pops, the SQS messages of new recordings: other consumers do not see them meanwhile.
+1. **lease_events**: leases the SQS messages of new recordings, so other consumers do not receive them.
 2. **ingest**: AIStore copies new recordings from S3 through its own S3 backend.
 3. **transcode**: AIStore's ETL transcodes them beside the disks that hold them, and measures every result in the same
    pass: duration, rate, levels, SHA-256. The task reconciles the destination with the source.
-4. **probe**: the cluster measures objects without facts of this run: results of earlier runs that were not published,
-   and objects from elsewhere. Usually there are none, and the task says so.
-5. **stage_manifest**: ClickHouse pulls the measurements from AIStore.
+4. **probe**: the cluster measures objects that have no facts from this run: unpublished results of earlier runs, and
+   objects that other programs stored. Usually none are left, and the log states that.
+5. **stage_manifest**: ClickHouse pulls the facts from AIStore into a staging table.
 6. **validate**: Great Expectations checks every row against the suite.
 7. **publish**: the valid rows appear in `speech.manifest` in one step.
-8. **settle_events**: deletes messages of loaded recordings, sends messages of recordings that failed for good to the
-   dead-letter queue with their reasons, and releases all others. It does so however the run ended.
+8. **settle_events**: deletes messages of published recordings, sends messages of recordings that failed for good to
+   the dead-letter queue with their reasons, and releases all others, whether the run succeeded or failed.
 
-It runs at 03:00 UTC, from the form, and when recordings arrive (S3 events on SQS, one run per batch). It processes
-only new and changed recordings. What failed, and why:
+The DAG runs at 03:00 UTC, from the form, and when recordings arrive (S3 events on SQS, one run per batch). It
+processes only new and changed recordings. To list failed objects with their reasons:
 `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,
 ) as dag:
@@ -150,6 +164,7 @@ only new and changed recordings. What failed, and why:
         task_id="transcode",
         source=RECORDINGS,
         destination=SPEECH,
+        image=IMAGE,
         prefix="{{ params.prefix or '' }}",
         container="{{ params.container }}",
         codec="{{ params.codec }}",
@@ -166,6 +181,7 @@ only new and changed recordings. What failed, and why:
         task_id="probe",
         source=SPEECH,
         destination=FACTS,
+        image=IMAGE,
         prefix="{{ params.prefix or '' }}",
         communication="{{ params.communication }}",
         on_failed_objects="{{ params.on_failure }}",

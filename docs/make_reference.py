@@ -21,26 +21,27 @@ OPTIONS = ("ReadOptions", "Csv", "TableOptions", "Expression", "LoadLimits", "Et
 HEAD = """\
 # Reference
 
-What `storeside.operators` exports. `make docs` makes this page from the docstrings.
+This page describes the exports of `storeside.operators`. `make docs` generates it from the docstrings.
 
-Operators also take Airflow's own arguments (`task_id`, `retries`, `outlets`, …). Their `execution_timeout` also holds
-while they are deferred, and starts anew with each deferral. When it is over, the operator ends AIStore's job or
-ClickHouse's queries, and the task fails or is retried. [Configuration](configuration.md) describes the connections.
+Operators also accept Airflow's own arguments (`task_id`, `retries`, `outlets`, …). Their `execution_timeout` also
+applies while they are deferred, and starts again with each deferral. After this time the operator ends AIStore's job
+or ClickHouse's queries, and the task fails or is retried. [Configuration](configuration.md) describes the
+connections.
 """
-# Arguments that mean the same everywhere, and are not described where they stand.
+# Arguments that mean the same in all operators; their docstrings do not describe them.
 COMMON = {
     "aistore_conn_id": "connection to AIStore",
     "clickhouse_conn_id": "connection to ClickHouse",
     "aws_conn_id": "connection to S3 and SQS",
-    "poll_interval": "seconds between two looks",
-    "deferrable": "wait in the triggerer; off: in the worker",
+    "poll_interval": "seconds between two polls",
+    "deferrable": "True waits in the triggerer, False in the worker",
 }
 _PARAM = re.compile(r"^:param (\w+): (.*?)(?=^:param |\Z)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Described:
-    """A class of `operators`, as its source describes it; `given` is what it gives to the class that it extends."""
+    """A class of `operators` from its source; `given` are the arguments that it passes to its base class."""
 
     name: str
     module: str
@@ -51,7 +52,7 @@ class Described:
 
 
 def classes() -> dict[str, Described]:
-    """Return all classes of `operators` by name, without those for deprecated arguments."""
+    """Return all classes of `operators` by name, without the classes for deprecated arguments."""
     found = {}
     paths = set((ROOT / "operators").rglob("*.py")) - {ROOT / "operators" / "deprecated.py"}
     for path in sorted(paths):
@@ -77,7 +78,7 @@ def _described(node: ast.ClassDef, module: str) -> Described:
 
 
 def _arguments(given: ast.arguments) -> Iterator[tuple[str, str]]:
-    """Yield the names of arguments, with their defaults as the source writes them; empty where one is needed."""
+    """Yield the names of arguments with the source of their defaults; empty for required arguments."""
     positional = [a for a in given.args if a.arg != "self"]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
     pairs = [*zip(positional, defaults, strict=True), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
@@ -86,7 +87,7 @@ def _arguments(given: ast.arguments) -> Iterator[tuple[str, str]]:
 
 
 def constants() -> dict[str, str]:
-    """Return the source of constants that defaults refer to by name, of modules and of classes."""
+    """Return the source of the constants of modules and classes, to which defaults refer by name."""
     found = {}
     for path in sorted((ROOT / "operators").rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -99,7 +100,7 @@ def constants() -> dict[str, str]:
 
 
 def chain(found: dict[str, Described], name: str) -> list[Described]:
-    """Return a class and those of `operators` that it extends, itself first."""
+    """Return a class and its base classes in `operators`, in this order."""
     if name not in found:
         return []
     return [found[name], *(above for base in found[name].bases for above in chain(found, base))]
@@ -126,7 +127,7 @@ def _options(options: type) -> str:
     lines += [_markdown(_PARAM.sub("", text)) + "\n", "| field | default | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(options):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        shown = "needed" if default is dataclasses.MISSING else f"`{default!r}`"
+        shown = "required" if default is dataclasses.MISSING else f"`{default!r}`"
         lines.append(f"| `{field.name}` | {shown} | {_markdown(meanings[field.name])} |".replace("||", "\\|\\|"))
     return "\n".join([*lines, ""])
 
@@ -145,7 +146,7 @@ def _section(ancestry: list[Described], found: dict[str, Described], values: dic
     if defaults:
         lines += ["| argument | default | meaning |", "|---|---|---|"]
         for name in sorted(defaults, key=lambda n: bool(defaults[n])):
-            shown = f"`{values.get(defaults[name], defaults[name])}`" if defaults[name] else "needed"
+            shown = f"`{values.get(defaults[name], defaults[name])}`" if defaults[name] else "required"
             meaning = _markdown(meanings.get(name) or COMMON.get(name) or elsewhere.get(name, ""))
             note = "templated" if name in templated else ""
             text = "; ".join(filter(None, [meaning, note])).replace("|", "\\|")
@@ -155,7 +156,7 @@ def _section(ancestry: list[Described], found: dict[str, Described], values: dic
 
 
 def _markdown(text: str) -> str:
-    """Return reStructuredText as we write it, as Markdown."""
+    """Convert the reStructuredText of docstrings to Markdown."""
     return re.sub(r"``(.+?)``", r"`\1`", text.strip())
 
 

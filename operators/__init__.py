@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from storeside.operators.aistore_etl import AISGetObjectOperator as AISGetObjectOperator
     from storeside.operators.aistore_etl import AISInitEtlOperator as AISInitEtlOperator
     from storeside.operators.aistore_etl import AISInspectBucketOperator as AISInspectBucketOperator
+    from storeside.operators.aistore_etl import AISStartEtlOperator as AISStartEtlOperator
     from storeside.operators.aistore_etl import AISStopEtlOperator as AISStopEtlOperator
     from storeside.operators.aistore_etl import AISTransformObjectOperator as AISTransformObjectOperator
     from storeside.operators.charts import chart_url_pattern as chart_url_pattern
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
+    from storeside.operators.settings import dag_settings as dag_settings
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
     from storeside.operators.speech import ClickHousePublishManifestOperator as ClickHousePublishManifestOperator
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
     from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
     from storeside.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
+    from storeside.operators.transform_events import (
+        SqsSettleTransformEventsOperator as SqsSettleTransformEventsOperator,
+    )
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
     from storeside.transfer.formats import Csv as Csv
     from storeside.transfer.keys import Expression as Expression
@@ -62,7 +67,7 @@ _NAMES = {
     ),
     "operators.aistore_etl": (
         "AISDeleteEtlOperator", "AISGetObjectOperator", "AISInitEtlOperator", "AISInspectBucketOperator",
-        "AISStopEtlOperator", "AISTransformObjectOperator",
+        "AISStartEtlOperator", "AISStopEtlOperator", "AISTransformObjectOperator",
     ),
     "operators.charts": ("chart_url_pattern",),
     "operators.clickhouse": ("S3ToClickHouseOperator",),
@@ -75,6 +80,7 @@ _NAMES = {
     "operators.s3_events": (
         "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
     ),
+    "operators.settings": ("dag_settings",),
     "operators.shared": ("only_when",),
     "operators.speech": (
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
@@ -82,6 +88,7 @@ _NAMES = {
     ),
     "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
     "operators.throughput": ("AISMeasureThroughputOperator",),
+    "operators.transform_events": ("SqsSettleTransformEventsOperator",),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "transfer.formats": ("Csv",),
     "transfer.keys": ("Expression",),

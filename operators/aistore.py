@@ -1,4 +1,4 @@
-"""Operators that copy and transform buckets; the AIStore cluster does the work."""
+"""Operators that copy and transform buckets inside an AIStore cluster."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket, StoredObject, list_s3
 from storeside.aistore.names import expand
-from storeside.aistore.spec import EtlSpec, check_communication
+from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put
 from storeside.operators.bucket_job import BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, ledger, run_key
+from storeside.operators.shared import as_bool, as_mapping, as_seconds, ledger, run_key
 from storeside.speech.manifest import facts_url
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
@@ -32,24 +32,24 @@ _AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
 
 
 def transformer_command(transform: str) -> tuple[str, ...]:
-    """Return the command of our image that serves `transform`."""
+    """Return the command that serves the transformer `transform` in Storeside's image."""
     serve = ("python", "-m", "storeside.transformers.serve", "--transform", transform)
     return (*serve, "--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
 
 
 class AISCopyBucketOperator(BucketJobOperator):
-    """Has AIStore copy one bucket into another, such as ``s3://in`` to ``ais://in``; remote backends are supported.
+    """Copies one bucket into another through AIStore, such as ``s3://in`` to ``ais://in``; both may be remote.
 
-    Only objects that are new or changed since the last copy are copied. With `aws_conn_id`, S3 itself lists an
-    ``s3://`` source, so the versions are ETags.
+    The task copies only objects that are new or changed since the last copy. With `aws_conn_id`, it lists an
+    ``s3://`` source through S3's own API, so the versions are ETags.
 
     :param source: bucket URI; AIStore reads it through its own backend
     :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param prefix: copy only objects whose names start with this
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
-    :param continue_on_error: False ends the job at the first object that fails
+    :param continue_on_error: False aborts the job at the first object that fails
     :param retry_failed: also try objects that failed for good in an earlier run
-    :param latest: have AIStore look for newer versions of objects in a remote source
+    :param latest: AIStore checks a remote source for newer versions of objects
     :param quarantine: URI of a bucket that receives a copy of each source object that failed for good
     :param plan_only: change nothing; only report how many objects would be listed, processed, skipped and refused
     :param workers: concurrent workers per target; 0 lets AIStore choose
@@ -61,7 +61,7 @@ class AISCopyBucketOperator(BucketJobOperator):
         self.aws_conn_id = aws_conn_id
 
     def listing(self, source: Bucket) -> Callable[[], Iterator[StoredObject]] | None:
-        """List an S3 source through S3."""
+        """Return a listing of an ``s3://`` source through S3's own API; None lets AIStore list the source."""
         if source.scheme != "s3" or self.aws_conn_id is None:
             return None
 
@@ -74,37 +74,50 @@ class AISCopyBucketOperator(BucketJobOperator):
 
 
 class AISTransformBucketOperator(BucketJobOperator):
-    """Has AIStore transform one bucket into another with an ETL that runs beside its targets.
+    """Transforms one bucket into another with an ETL that runs beside AIStore's targets.
 
-    Afterwards the task reconciles the destination with the source, because AIStore 5.0 reports objects as done that
-    failed over WebSocket. Missing objects that are not bad themselves are retried over ``hpush``; failed objects are
-    listed with their reasons. The other arguments are those of `AISCopyBucketOperator`.
+    AIStore 5.0 reports objects as done although they failed over WebSocket, so the task reconciles the destination
+    with the source. It retries missing objects over ``hpush``, unless the transformer refused the object itself, and
+    lists failed objects with their reasons. The other arguments are those of `AISCopyBucketOperator`.
 
     :param source: bucket URI
     :param destination: bucket URI; a missing ``ais://`` bucket is created
-    :param etl: the whole ETL, or a chain of them (``a >> b``), instead of the arguments below
+    :param etl: a complete ETL, or a chain of ETLs (``a >> b``); replaces the arguments that describe one ETL, from
+        `image` to `pod_resources`. A text, which may be a template, is the name of an ETL that already runs: the task
+        uses it unchanged, and never starts, stops or replaces it; see `EtlSpec.existing`
     :param image: the transformer's image
-    :param command: the command to run in the image; empty runs the image's own
-    :param environment: the transformer's parameters; each set of parameters runs as an ETL of its own
+    :param command: the command to run in the image; empty runs the image's own command
+    :param environment: the transformer's parameters; each set of parameters runs as a separate ETL
     :param communication: ``ws``, ``hpush`` or ``hpull``
+    :param direct_put: the transformer sends each result straight to the target that stores it; ``ws`` needs it
+    :param file_access: the transformer reads objects from the target's disk
+    :param init_timeout: maximum seconds until the transformer is ready
     :param object_timeout: maximum seconds for one object
-    :param processes: transformer processes beside each target; by default one per CPU that the transformer may use
-    :param workers: objects in flight per target; AIStore's limit is the target's CPUs plus four
+    :param processes: worker processes of the transformer beside each target; by default one per CPU of its pod
+    :param workers: objects in flight per target; by default AIStore's limit, the target's CPUs plus four
     :param pod_resources: Kubernetes' ``requests`` and ``limits`` for the transformer's pods
-    :param extensions: maps the extension of a source object (without dot) to the extension of its result
+    :param extensions: maps the extension of a source object (without dot) to the extension of its result; a template
+        may render a JSON object
     :param prepend: prefix for the name of every result
     :param sync: also remove results whose objects no longer exist in a remote source
-    :param keep_etl: leave the ETL running for later tasks; see `storeside.operators.aistore_etl`
+    :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it
     :param in_place: replace each object with its result, which has the same name. `destination` must then be the same
         URI as `source`, and the bucket must be an ``ais://`` bucket of this cluster. Failed objects stay unchanged,
-        and nothing is deleted. Without this argument a destination that is the source is refused, however its URI is
-        written
+        and nothing is deleted. When this is off, the task refuses a destination that is the source's bucket, even
+        under another URI
     """
 
     template_fields = (
         *BucketJobOperator.template_fields,
+        "existing_etl",
+        "image",
+        "command",
         "environment",
         "communication",
+        "direct_put",
+        "file_access",
+        "init_timeout",
+        "extensions",
         "prepend",
         "sync",
         "in_place",
@@ -114,28 +127,34 @@ class AISTransformBucketOperator(BucketJobOperator):
     def __init__(
         self,
         *,
-        etl: EtlSpec | None = None,
+        etl: EtlSpec | str | None = None,
         image: str = TRANSFORMER_IMAGE,
         command: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         communication: str = "ws",
+        direct_put: bool | str = True,
+        file_access: bool | str = True,
+        init_timeout: int | str = 60,
         object_timeout: int = 300,
         processes: int | None = None,
-        workers: int = ALL_WORKERS,
         pod_resources: Mapping[str, Mapping[str, str]] | None = None,
-        extensions: Mapping[str, str] | None = None,
+        extensions: Mapping[str, str] | str | None = None,
         prepend: str = "",
         sync: bool | str = False,
         keep_etl: bool = False,
         in_place: bool | str = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(workers=workers, **kwargs)
-        self.etl = etl
+        super().__init__(**{"workers": ALL_WORKERS, **kwargs})
+        self.etl = None if isinstance(etl, str) else etl
+        self.existing_etl = etl if isinstance(etl, str) else ""
         self.image = image
         self.command = command
         self.environment = environment
         self.communication = communication
+        self.direct_put = direct_put
+        self.file_access = file_access
+        self.init_timeout = init_timeout
         self.object_timeout = object_timeout
         self.tuning = {"NUM_WORKERS": str(processes)} if processes else {}
         self.pod_resources = pod_resources
@@ -144,7 +163,14 @@ class AISTransformBucketOperator(BucketJobOperator):
         self.sync = sync
         self.keep_etl = keep_etl
         self.in_place = in_place
-        check_literals(self, communication=check_communication, sync=flag("sync"), in_place=flag("in_place"))
+        check_literals(
+            self, existing_etl=EtlSpec.existing, communication=check_communication, direct_put=flag("direct_put"),
+            file_access=flag("file_access"), init_timeout=lambda value: as_seconds(value, "init_timeout"),
+            extensions=lambda value: as_mapping(value, "extensions"), sync=flag("sync"), in_place=flag("in_place"),
+        )  # fmt: skip
+        if is_literal(communication) and is_literal(direct_put):
+            with literal_errors(self):
+                check_direct_put(communication, as_bool(direct_put, "direct_put"))
 
     def job(self, context: Context) -> BucketJob | InPlaceJob:
         """Build the engine's job: an `InPlaceJob` when objects are replaced."""
@@ -153,8 +179,8 @@ class AISTransformBucketOperator(BucketJobOperator):
         bucket = Bucket.parse(self.source)
         if Bucket.parse(self.destination) != bucket:
             raise OperatorInputError(
-                f"in_place: the destination {self.destination} is not the source {self.source}: name the same bucket"
-                " twice, or leave in_place off"
+                f"in_place: the destination {self.destination} differs from the source {self.source}: set both to the"
+                " same URI, or turn in_place off"
             )
         check_policy(self.on_failed_objects)
         hook = AIStoreHook(self.aistore_conn_id)
@@ -170,7 +196,9 @@ class AISTransformBucketOperator(BucketJobOperator):
         )
 
     def spec(self, context: Context) -> EtlSpec:
-        """Return the ETL's specification."""
+        """Return the ETL's specification. Raises OperatorInputError or AIStoreInputError for wrong arguments."""
+        if self.existing_etl:
+            return EtlSpec.existing(self.existing_etl)
         return self.etl or EtlSpec(
             label=self.task_id,
             image=self.image,
@@ -179,6 +207,9 @@ class AISTransformBucketOperator(BucketJobOperator):
             tuning=self.tuning,
             resources=dict(self.pod_resources or {}),
             communication=self.communication,
+            direct_put=as_bool(self.direct_put, "direct_put"),
+            file_access=as_bool(self.file_access, "file_access"),
+            init_timeout=as_seconds(self.init_timeout, "init_timeout"),
             object_timeout=self.object_timeout,
         )
 
@@ -187,12 +218,12 @@ class AISTransformBucketOperator(BucketJobOperator):
         return replace(super().options(), sync=as_bool(self.sync, "sync"), keep_etl=self.keep_etl)
 
     def naming(self, context: Context) -> Naming:
-        """Return the extension mapping and the prefix of results."""
-        return Naming(dict(self.extensions or {}), self.prepend)
+        """Return the mapping of extensions and the prefix for results."""
+        return Naming(as_mapping(self.extensions or {}, "extensions"), self.prepend)
 
 
 class AISTransformObjectsOperator(AISTransformBucketOperator):
-    """Has AIStore transform selected objects of a bucket; see `AISTransformBucketOperator`.
+    """Transforms selected objects of a bucket inside AIStore; see `AISTransformBucketOperator`.
 
     :param objects: names of objects, or a template of names such as ``shard-{0001..0100}.tar``
     """
@@ -204,13 +235,13 @@ class AISTransformObjectsOperator(AISTransformBucketOperator):
         self.objects = objects
 
     def options(self) -> Options:
-        """Add the names."""
+        """Add the names of the selected objects."""
         names = expand(self.objects) if isinstance(self.objects, str) else list(self.objects)
         return replace(super().options(), names=names)
 
 
 class AISTranscodeAudioOperator(AISTransformBucketOperator):
-    """Has AIStore transcode a bucket of recordings; see `AISTransformBucketOperator`.
+    """Transcodes a bucket of recordings inside AIStore; see `AISTransformBucketOperator`.
 
     :param container: ``wav``, ``flac``, ``mp3``, ``ogg`` or ``m4a``
     :param codec: a codec that the container supports, such as ``pcm_s16le``
@@ -221,12 +252,12 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
     :param duration_seconds: maximum seconds of audio; leave out the rest
     :param trim_silence_dbfs: remove leading and trailing audio that is quieter than this
     :param loudness_lufs: integrated loudness (EBU R 128) of the results
-    :param keep_extension: name the result of ``a.flac`` ``a.flac.wav`` and not ``a.wav``, so that recordings whose
-        names differ only in their extensions have different results
-    :param facts: URI of a bucket for the facts about the results. The same pass writes them, and
-        `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
-        ``transformer_endpoint``. An object whose facts cannot be stored fails. An object that was transcoded without
-        facts is not transcoded again to get them.
+    :param keep_extension: append the new extension instead of replacing the old one (``a.flac.wav``, not ``a.wav``),
+        so that recordings whose names differ only in their extensions have different results
+    :param facts: URI of a bucket for the facts about the results. The transformer writes them in the same pass, and
+        the `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
+        ``transformer_endpoint``. If the facts of an object cannot be stored, the object fails. The task does not
+        transcode an object again only to get its facts
     """
 
     template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts")
@@ -277,7 +308,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
 
     def spec(self, context: Context) -> EtlSpec:
-        """Put the format into the ETL's environment; the URL for facts changes no result and goes into its tuning."""
+        """Add the format to the ETL's environment, and the URL for facts, which changes no result, to its tuning."""
         spec = super().spec(context)
         tuning = dict(spec.tuning)
         if self.facts:

@@ -1,4 +1,4 @@
-"""Operators for AIStore's ETLs themselves, and for single objects: start, stop, delete, inspect, transform, get."""
+"""Operators that start, stop and delete ETLs, inspect a bucket, and transform or get single objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storeside.operators.errors import airflow_errors
 from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
-from storeside.operators.literals import check_literals
+from storeside.operators.literals import LiteralArgumentError, check_literals
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import ledger, plain, run_columns
 from storeside.operators.triggers.aistore import AISJobTrigger
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 class AISInitEtlOperator(FormOperator):
     """Starts an ETL, or a chain of ETLs, beside every target; a setup task for transforms with `keep_etl`.
 
-    A running ETL with the same specification is reused. A running ETL with the same name and another specification is
-    replaced, unless transforms run. Returns the names.
+    The task reuses a running ETL with the same specification. It replaces a running ETL with the same name and
+    another specification, unless transforms run. Returns the names of the ETLs.
 
-    :param etl: what to start: an image with its parameters, or a class (`EtlSpec.of_class`); transforms with `latest`
-        or `sync` use its `EtlSpec.without_files`
+    :param etl: an image with its parameters, AIStore's own file (`EtlSpec.from_yaml`), or a class
+        (`EtlSpec.of_class`). For transforms with `latest` or `sync`, start the `EtlSpec.without_files` of their ETL.
+        For an existing ETL (`EtlSpec.existing`) the task only checks that it runs
     """
 
     ui_color = "#d7e9f7"
@@ -48,20 +49,14 @@ class AISInitEtlOperator(FormOperator):
         self.aistore_conn_id = aistore_conn_id
 
     def execute(self, context: Context) -> list[str]:
-        """Start each ETL that does not run yet."""
+        """Start each ETL that is not running and return the names."""
         with airflow_errors():
             hook = AIStoreHook(self.aistore_conn_id)
             return etls.ensure(hook.get_conn(), self.etl, hook.pods)
 
 
-class AISStopEtlOperator(FormOperator):
-    """Stops an ETL by name and keeps its specification in AIStore.
-
-    While any transform runs in the cluster, the task fails and Airflow retries it: stopping one ETL aborts all
-    transforms (AIStore 5.0).
-
-    :param etl_name: the ETL's name
-    """
+class _NamedEtlOperator(FormOperator):
+    """Common arguments of the operators for one ETL by its name."""
 
     template_fields: Sequence[str] = ("etl_name",)
     ui_color = "#d7e9f7"
@@ -70,6 +65,34 @@ class AISStopEtlOperator(FormOperator):
         super().__init__(**kwargs)
         self.etl_name = etl_name
         self.aistore_conn_id = aistore_conn_id
+        check_literals(self, etl_name=EtlSpec.existing)
+
+
+class AISStartEtlOperator(_NamedEtlOperator):
+    """Starts a stopped ETL by name, as AIStore keeps it, also one that Storeside did not initialize.
+
+    An ETL that runs already is left alone. Returns whether the task started it.
+
+    :param etl_name: the ETL's name
+    """
+
+    def execute(self, context: Context) -> bool:
+        """Start the ETL and wait until it runs beside every target."""
+        with airflow_errors():
+            hook = AIStoreHook(self.aistore_conn_id)
+            started = etls.start(hook.get_conn(), self.etl_name, hook.pods)
+        self.log.info("ETL %s %s", self.etl_name, "is started" if started else "runs already")
+        return started
+
+
+class AISStopEtlOperator(_NamedEtlOperator):
+    """Stops an ETL by name and keeps its specification in AIStore; `AISStartEtlOperator` starts it again.
+
+    While any transform runs in the cluster, the task fails and Airflow retries it: stopping one ETL aborts all
+    transforms (AIStore 5.0).
+
+    :param etl_name: the ETL's name
+    """
 
     def execute(self, context: Context) -> None:
         """Stop the ETL."""
@@ -80,8 +103,9 @@ class AISStopEtlOperator(FormOperator):
 class AISDeleteEtlOperator(FormOperator):
     """Stops and deletes ETLs; a teardown task.
 
-    While any transform runs in the cluster the task deletes nothing, because stopping an ETL would abort that
-    transform: the task that ends last deletes the ETLs. Returns whether the ETLs are gone.
+    While any transform runs in the cluster, the task deletes nothing, because stopping an ETL would abort that
+    transform: the task that ends last deletes the ETLs. It deletes no existing ETLs (`EtlSpec.existing`). Returns
+    whether the ETLs were deleted.
 
     :param etl: the ETL or chain that `AISInitEtlOperator` started; None means all idle ETLs of Storeside
     """
@@ -94,6 +118,11 @@ class AISDeleteEtlOperator(FormOperator):
         super().__init__(**kwargs)
         self.etl = etl
         self.aistore_conn_id = aistore_conn_id
+        if etl is not None and not etl.all_names:
+            raise LiteralArgumentError(
+                f"task {self.task_id!r}: etl: {etl.name} is an existing ETL, which tasks do not delete: leave out the"
+                " task, or use AISStopEtlOperator"
+            )
 
     def execute(self, context: Context) -> bool:
         """Delete idle ETLs."""
@@ -106,13 +135,14 @@ class AISDeleteEtlOperator(FormOperator):
 
 
 class AISInspectBucketOperator(DeferringOperator):
-    """Has AIStore transform every object of a bucket and discard the results, to find objects that fail.
+    """Transforms every object of a bucket inside AIStore and discards the results, to find objects that fail.
 
-    The task is deferred while AIStore works. Returns how many objects were read and how many failed, with examples;
-    the task's log has all failures.
+    The task is deferred while AIStore works. Returns the numbers of objects read and failed, with examples; the
+    task's log lists all failures.
 
     :param source: bucket URI
-    :param etl: the ETL or chain of ETLs; always called over ``hpush``
+    :param etl: the ETL or chain of ETLs; always called over ``hpush``. An existing ETL keeps its
+        own channel, which must not be ``ws``
     :param prefix: inspect only objects whose names start with this
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
     :param workers: concurrent workers per target; 0 lets AIStore choose
@@ -154,7 +184,7 @@ class AISInspectBucketOperator(DeferringOperator):
         return Inspection(hook.get_conn(), source, self.etl, self.prefix, self.workers, hook.pods)
 
     def execute(self, context: Context) -> None:
-        """Submit and defer."""
+        """Submit the job and defer until it ends."""
         with airflow_errors():
             check_policy(self.on_failed_objects)
             job_id = self.inspection().submit()
@@ -164,13 +194,16 @@ class AISInspectBucketOperator(DeferringOperator):
                 job_id,
                 started=time.time(),
                 stall_seconds=self.stall_seconds,
-                etl_names=self.etl.over("hpush").names,
+                etl_names=self.etl.over("hpush").own_names,
             ),
             method_name="report",
         )
 
     def report(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Read the failures, record and return them."""
+        """Read the failures from AIStore, record them in ``storeside.runs``, log and return them.
+
+        Raises AIStoreTransientError, as AirflowException, if the job ended with an error.
+        """
         self.log.info("job %s: %s", event["job_id"], event["progress"])
         with airflow_errors():
             failed = list(self.inspection().failures(event["job_id"]).items())
@@ -227,15 +260,16 @@ class _ObjectOperator(FormOperator):
 
 
 class AISTransformObjectOperator(_ObjectOperator):
-    """Has AIStore transform one object into another, without a job. Returns name and size of the result.
+    """Transforms one object into another inside AIStore, without a job. Returns the result's name and size in bytes.
 
     :param source: bucket URI
     :param name: the object's name
     :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param result: the result's name; empty keeps the object's name
-    :param etl: the ETL or chain of ETLs; always called over ``hpush``
+    :param etl: the ETL or chain of ETLs; always called over ``hpush``. An existing ETL keeps its
+        own channel, which must not be ``ws``
     :param arguments: ETL arguments for this object; bucket transforms cannot have any
-    :param latest: have AIStore look for a newer version in a remote source
+    :param latest: AIStore checks a remote source for a newer version of the object
     :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it
     """
 
@@ -263,13 +297,14 @@ class AISTransformObjectOperator(_ObjectOperator):
 
 
 class AISGetObjectOperator(_ObjectOperator):
-    """Gets one object through an ETL (inline) and streams it to a file: for samples, not for data sets.
+    """Downloads one object through an ETL (inline) to a file on the worker: for samples, not for data sets.
 
     :param source: bucket URI
     :param name: the object's name
     :param path: file to write on the worker; it appears when it is complete
-    :param etl: the ETL or chain of ETLs, always called over ``hpush``; None gets the object unchanged
-    :param arguments: ETL arguments of this request
+    :param etl: the ETL or chain of ETLs, always called over ``hpush``; None downloads the object unchanged. An
+        existing ETL keeps its own channel, which must not be ``ws``
+    :param arguments: ETL arguments for this request
     :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it
     """
 

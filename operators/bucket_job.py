@@ -1,4 +1,4 @@
-"""The base of operators that run a bucket job: the task plans and reconciles, and is deferred while AIStore works."""
+"""Base class of operators that run a bucket job: plan, submit, defer while AIStore works, reconcile."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class BucketJobOperator(MovementOperator):
     """Runs a `BucketJob`; the task is deferred while AIStore works.
 
-    A task that is killed and retried follows the job that still runs. Objects that fail are listed with their
-    reasons in the log and in ``storeside.objects``; `on_failed_objects` says whether the task then fails.
-    Returns the job's `Summary` as a dictionary.
+    A task that is killed and retried follows the job that still runs. The log and ``storeside.objects`` list failed
+    objects with their reasons; `on_failed_objects` decides whether the task then fails. Returns the job's `Summary`
+    as a dictionary.
     """
 
     template_fields: Sequence[str] = (
@@ -89,7 +89,7 @@ class BucketJobOperator(MovementOperator):
         )  # fmt: skip
 
     def spec(self, context: Context) -> EtlSpec | None:
-        """Return the ETL to apply; None copies."""
+        """Return the ETL to apply; None copies the objects unchanged."""
         return None
 
     def naming(self, context: Context) -> Naming:
@@ -133,7 +133,7 @@ class BucketJobOperator(MovementOperator):
         return None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Plan, submit and defer; end at once after a dry run or when there is nothing to do."""
+        """Plan, submit and defer; a dry run, and a plan without objects, end the task at once."""
         with airflow_errors():
             job = self.job(context)
             if as_bool(self.plan_only, "plan_only"):
@@ -143,11 +143,11 @@ class BucketJobOperator(MovementOperator):
             return self._go_on(context, job, job.begin())
 
     def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        """Continue after a job ended: reconcile, retry what is missing, or finish."""
+        """Continue after an AIStore job ended: reconcile, retry missing objects, or finish."""
         with airflow_errors():
             self.log.info("job %s: %s", event["job_id"], event["progress"])
             if event["error"]:
-                self.log.warning("job %s: %s; what it left is done again", event["job_id"], event["error"])
+                self.log.warning("job %s: %s; the task retries the missing objects", event["job_id"], event["error"])
             job = self.job(context)
             return self._go_on(context, job, job.advance(State(**state), event["seconds"]))
 
@@ -168,7 +168,7 @@ class BucketJobOperator(MovementOperator):
                 record_running(
                     job.ledger, context, self.kind, str(job.source), str(job.destination),
                     started=state.started, objects=state.pending, job=state.job_id,
-                    aistore_conn_id=self.aistore_conn_id,
+                    aistore_conn_id=self.aistore_conn_id, etls=list(state.etl_names),
                 )  # fmt: skip
                 self.defer(
                     trigger=AISJobTrigger(

@@ -1,6 +1,6 @@
-"""Where charts are written: only to object storage, never over a file of the worker.
+"""Checks the URLs of charts, which go only to object storage and never overwrite a file of the worker.
 
-The URL may come from a form that any user fills in.
+The URL may come from a form that any user with the right to start the DAG fills in.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def chart_url_pattern(ending: str) -> str:
-    """Return the pattern of a chart's URL, for a form; ``file`` and ``local`` are Airflow's schemes for disks."""
+    """Return the regular expression of a chart's URL, for a form. Airflow's schemes for disks (file, local) fail."""
     return rf"^(?!(file|local):)[a-z0-9]+://.+\.{ending}$"
 
 
 def chart_at(url: str, ending: str) -> ObjectStoragePath:
-    """Return the path that a chart is written to.
+    """Return the path in object storage to which a chart is written.
 
-    Raises OperatorInputError for anything except a URL of object storage with the given ending.
+    Raises OperatorInputError unless `url` is a URL of object storage with the file extension `ending`.
     """
     from airflow.sdk import ObjectStoragePath
 
     if not re.fullmatch(chart_url_pattern(ending), url):
         raise OperatorInputError(
-            f"chart {url!r}: charts go to object storage and end in .{ending}, files of the worker are not written:"
-            f" name it such as s3://aws_default@reports/chart.{ending}"
+            f"chart {url!r} is not a URL of object storage that ends in .{ending}: use a URL such as"
+            f" s3://aws_default@reports/chart.{ending}"
         )
     return ObjectStoragePath(url)

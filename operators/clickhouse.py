@@ -1,4 +1,4 @@
-"""Operators that have ClickHouse load objects from S3, each version of an object exactly once."""
+"""Operators that load objects from S3 into ClickHouse, each version of an object exactly once."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ if TYPE_CHECKING:
 
 
 class LoadOperator(FlatLoadArguments):
-    """Base of the operators that load into ClickHouse: their arguments, and how they end.
+    """Base class of the operators that load into ClickHouse: common arguments and the end of the task.
 
     :param bucket: bucket, without ``s3://``
     :param keys: prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``
     :param table: ``database.table``; a missing table is created from the inferred columns
     :param format: ``auto``, ``parquet``, ``csv`` or ``jsonl``
     :param loader: ``auto``, ``pull`` or ``push``
-    :param on_drift: what to do with objects whose columns differ from the table's: ``fail``, ``add``, ``widen`` or
-        ``rest``
-    :param on_bad_rows: rows that cannot be parsed: ``fail`` the object, ``skip`` or ``keep`` them
-    :param on_overwrite: when an object was overwritten: ``append`` the new rows, or ``replace`` the rows of the
+    :param on_drift: if an object's columns differ from the table's: ``fail`` the object, ``add`` new columns,
+        ``widen`` types too, or store unknown columns in ``_rest`` (``rest``)
+    :param on_bad_rows: if rows cannot be parsed: ``fail`` the object, ``skip`` and count the rows, or
+        ``keep`` them in ``<table>_rejected``
+    :param on_overwrite: if an object was overwritten: ``append`` the new rows, or ``replace`` the rows of the
         earlier version
-    :param on_failed_objects: whether the task fails when objects cannot be loaded; the others are loaded either way
+    :param on_failed_objects: if objects cannot be loaded: ``fail`` the task, or ``report`` them and succeed; the
+        other objects are loaded in both cases
     :param read: `ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples
     :param table_options: `TableOptions`: how a new table is created, types of columns, system columns
     :param batch_bytes: bytes of objects in one batch, which is loaded and published together
-    :param limits: `LoadLimits`: what one object may cost; an object that exceeds a limit fails alone
-    :param aws_conn_id: connection to S3. Its extras may tell ClickHouse how to reach S3: ``clickhouse_collection`` is
-        a named collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint when it differs
-        from the worker's. Without a collection ClickHouse uses its own environment or role. With
-        ``clickhouse_cluster`` all replicas of that cluster read
+    :param limits: `LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are
+        loaded
+    :param aws_conn_id: connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named
+        collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint if it differs from the
+        worker's. Without a collection ClickHouse uses its own environment or role. With ``clickhouse_cluster`` all
+        replicas of that cluster read
     """
 
     template_fields: Sequence[str] = (
@@ -107,7 +110,7 @@ class LoadOperator(FlatLoadArguments):
         check_load(self)
 
     def request(self, aws: Connection, **more: Any) -> Request:
-        """Return the engine's request for the rendered arguments; `more` are further fields of it.
+        """Return the engine's request for the rendered arguments; `more` adds fields to the request.
 
         Raises:
             BadInput: the arguments are invalid.
@@ -131,13 +134,19 @@ class LoadOperator(FlatLoadArguments):
         )
 
     def finish(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Report what the trigger's event says, or raise its error."""
+        """Report the result in the trigger's event.
+
+        Raises AirflowException if the event has an error that a retry may cure, otherwise AirflowFailException.
+        """
         if "error" in event:
             raise (AirflowException if event["again"] else AirflowFailException)(event["error"])
         return self._report(context, event["report"])
 
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
-        """Record, log and return what was loaded; raise when failed objects must fail the task."""
+        """Record, log and return the result of the load.
+
+        Raises AirflowFailException when objects failed and `on_failed_objects` is ``fail``.
+        """
         raise NotImplementedError
 
     def on_kill(self) -> None:
@@ -148,7 +157,7 @@ class LoadOperator(FlatLoadArguments):
     def _record_running(
         self, context: Context, kind: str, started: float, table: str, prepared: Prepared | None = None
     ) -> None:
-        """Record that the task runs; `prepared` has its totals if they are already known."""
+        """Record in ``storeside.runs`` that the task is running; `prepared` adds the totals if the plan exists."""
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         totals = {"objects": prepared.planned, "bytes": prepared.bytes} if prepared else {}
@@ -161,13 +170,13 @@ class S3ToClickHouseOperator(LoadOperator):
 
     ClickHouse reads the objects itself (*pull*) while the task is deferred; if ClickHouse cannot reach them, the
     worker streams them (*push*). A task that is killed and retried, cleared or run again loads nothing twice:
-    ``storeside.loads`` records the outcome of each object version. A killed or cleared task stops its queries.
-    Returns the engine's `Report` as a dictionary.
+    ``storeside.loads`` records the outcome of each object version. When the task is killed or cleared, it stops its
+    queries. Returns the engine's `Report` as a dictionary.
 
-    :param all_or_nothing: readers see all objects of the run or none
+    :param all_or_nothing: publish all objects of the run in one step, or none of them
     :param retry_failed: also try objects that failed for good in earlier runs
-    :param overlap_seconds: for keys that grow with time: list only keys after those loaded this many seconds before
-        the newest; without it the whole bucket or prefix is listed
+    :param overlap_seconds: for keys that grow with time: list only keys after those that were loaded more than this
+        many seconds before the newest one. None lists the whole bucket or prefix
     """
 
     template_fields = (*LoadOperator.template_fields, "retry_failed")
@@ -187,7 +196,7 @@ class S3ToClickHouseOperator(LoadOperator):
         self.overlap_seconds = overlap_seconds
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """List and plan; defer while ClickHouse pulls, or push from here."""
+        """List and plan; defer while ClickHouse pulls, or push from the worker."""
         from storeside.transfer.engine import Transfer
 
         started = time.time()

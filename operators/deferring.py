@@ -1,4 +1,4 @@
-"""Deferral that respects a task's `execution_timeout`."""
+"""Base class of operators that defer, with an `execution_timeout` that also applies to deferred tasks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
-# The XCom that stores what the task waits for: after a timeout Airflow no longer has the trigger.
+# The XCom that stores the trigger of a deferred task: after a timeout Airflow has deleted the trigger.
 WAITS_FOR = "waits_for"
-# The triggerer learns of the timeout some seconds after the task; until then it would restart work that was stopped.
+# The triggerer ends the trigger some seconds after the timeout; until then it would restart work that was stopped.
 TRIGGERER_SECONDS = 10.0
 
 
 class DeferringOperator(FormOperator):
-    """Applies `execution_timeout` to deferred tasks, too: Airflow 3.3 applies it only in workers.
+    """Applies `execution_timeout` also to deferred tasks, because Airflow 3.3 applies it only in workers.
 
-    The time starts again with each deferral. After a timeout the operator calls the trigger's `on_kill`, as when a
-    user kills the task, because Airflow does not.
+    The time starts again with each deferral. After a timeout the operator calls the trigger's `on_kill`, because
+    Airflow calls it only when a user kills the task.
     """
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Any = None, seen_oids: set[int] | None = None
     ) -> Any:
         """Render a template; for an options object, which is a frozen dataclass, render every field."""
-        if isinstance(content, Expression):  # the DAG author's SQL, in which no field of a form may appear
+        if isinstance(content, Expression):  # SQL of the DAG's author: a template would let a form write SQL
             return content
         if not is_dataclass(content) or isinstance(content, type):
             return super().render_template(content, context, jinja_env, seen_oids)
@@ -52,7 +52,7 @@ class DeferringOperator(FormOperator):
         kwargs: dict[str, Any] | None = None,
         timeout: timedelta | int | float | None = None,
     ) -> NoReturn:
-        """Defer, for at most `execution_timeout` unless another limit is given."""
+        """Defer for at most `timeout`; without it, for at most `execution_timeout`."""
         if timeout is None:
             timeout = self.execution_timeout
         if timeout is not None:
@@ -61,22 +61,22 @@ class DeferringOperator(FormOperator):
         super().defer(trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Continue the task; after a timeout stop what the task waited for, and fail."""
+        """Continue the task. After a timeout, stop the trigger's job or query and raise TaskDeferralTimeout."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as e:
             self._stop(context)
             raise TaskDeferralTimeout(
-                "it was deferred for longer than its execution_timeout, and what it waited for was told to stop."
-                " A retry goes on with what is left; give it more time where that ends so as well"
+                "the task was deferred for longer than its execution_timeout, so its job or query was stopped."
+                " A retry continues with the remaining work; if the retry also times out, raise execution_timeout"
             ) from e
 
     def _stop(self, context: Context) -> None:
         try:
             waits_for = context["ti"].xcom_pull(key=WAITS_FOR)
             trigger = resolve_name(waits_for["trigger"])(**waits_for["arguments"])
-            limit = self.execution_timeout  # applies to this, too
+            limit = self.execution_timeout  # Airflow applies it to this method, too
             time.sleep(min(TRIGGERER_SECONDS, limit.total_seconds() / 2) if limit else TRIGGERER_SECONDS)
             asyncio.run(trigger.on_kill())
         except Exception as e:  # the task fails with the timeout, even if stopping fails
-            self.log.warning("what this task waited for may go on: %s", e)
+            self.log.warning("the job or query of this task may still run: %s", e)

@@ -1,4 +1,4 @@
-"""Arguments of 0.1.0 that still work and warn: docs/versions.md lists them with their replacements."""
+"""Deprecated arguments of 0.1.0, which still work with a warning; docs/versions.md lists their replacements."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OURS = ("airflow.", "storeside.operators.")
 class FlatLoadArguments(MovementOperator):
     """Accepts the loads' arguments of 0.1.0 and groups them into `ReadOptions` and `TableOptions`.
 
-    They are arguments of a class of their own, because Airflow takes the names for `default_args` and ``partial``
-    from signatures. Raises OperatorInputError if a group is given together with one of its old arguments.
+    This class needs explicit arguments, because Airflow reads the names that `default_args` and ``partial`` may set
+    from signatures. Raises OperatorInputError if the caller sets a group together with one of its old arguments.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FlatLoadArguments(MovementOperator):
         self.table_options = self._grouped("table_options", table_options, TableOptions, table)
 
     def _grouped(self, name: str, given: Options | None, group: type[Options], old: Mapping[str, Any]) -> Options:
-        """Return the options of the argument `name`: those given, or those made of the old arguments."""
+        """Return the options for the argument `name`: `given`, or options built from the old arguments."""
         old = {argument: value for argument, value in old.items() if value is not None}
         if not old:
             return given or group()
@@ -69,8 +69,8 @@ class FlatLoadArguments(MovementOperator):
         replacement = f"{name}={group.__name__}({fields})"
         if given is not None:
             raise OperatorInputError(
-                f"{type(self).__name__} {self.task_id!r} has {name} and, as argument or in default_args,"
-                f" {', '.join(old)}: write {replacement}"
+                f"{type(self).__name__} {self.task_id!r} sets {name} together with {', '.join(old)},"
+                f" as arguments or in default_args: write {replacement}"
             )
         for argument in old:
             warn_of(type(self), argument, f"use {replacement}")
@@ -78,7 +78,7 @@ class FlatLoadArguments(MovementOperator):
 
 
 def without_effect(operator: type, kwargs: dict[str, Any], *names: str) -> None:
-    """Remove arguments that the operator always ignored, with a warning for each."""
+    """Remove arguments that the operator ignores from `kwargs`, and warn with DeprecationWarning for each."""
     for name in names:
         if kwargs.pop(name, None) is not None:
             warn_of(operator, name, "remove it, it has no effect")

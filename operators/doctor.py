@@ -1,4 +1,4 @@
-"""An operator that checks connections and permissions from where tasks and triggers run."""
+"""The operator that checks connections and permissions from a worker or from the triggerer."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 
 
 class CheckConnectionsOperator(DeferringOperator):
-    """Tests every connection the way the pipelines use it, and fails with what must be fixed.
+    """Tests every connection in the same way as the pipelines use it; a failed check fails the task with its remedy.
 
-    It logs in, creates and drops tables in ClickHouse, puts, reads and deletes an object in S3 and in AIStore, has
-    ClickHouse read both, and waits for the S3 event of its own object. It removes everything that it created. Returns
-    how many checks were made and how many were skipped; a failed check fails the task.
+    The task logs in, creates and drops tables in ClickHouse, puts, reads and deletes an object in S3 and in AIStore,
+    lets ClickHouse read both objects, and waits for the S3 event of its object. It removes everything that it
+    created. Returns the numbers of checks made and skipped.
 
     :param bucket: S3 bucket to test, without ``s3://``
-    :param sqs_queue: the queue that receives the bucket's events; empty for none
-    :param write: False puts no object anywhere
-    :param where: ``worker``, or ``triggerer``, where deferred tasks wait
-    :param hsds_conn_id: HSDS is skipped if there is no such connection; None for any connection id skips its system
+    :param sqs_queue: the queue that receives the bucket's events; empty skips the queue
+    :param write: False writes no object
+    :param where: ``worker`` or ``triggerer``, which is where deferred tasks wait
+    :param hsds_conn_id: connection to HSDS; if it does not exist, HSDS is skipped. None as any connection id skips
+        that system
     """
 
     template_fields: Sequence[str] = ("bucket", "sqs_queue", "write")
@@ -99,13 +100,15 @@ class CheckConnectionsOperator(DeferringOperator):
             BaseHook.get_connection(conn_id)
         except AirflowNotFoundException as e:
             if conn_id == self.hsds_conn_id:
-                self.log.info("there is no connection %s: HSDS is not looked at", conn_id)
+                self.log.info("connection %s does not exist: HSDS is not checked", conn_id)
                 return False
-            raise AirflowFailException(f"there is no connection {conn_id}: see docs/configuration.md") from e
+            raise AirflowFailException(
+                f"connection {conn_id} does not exist: create it as docs/configuration.md describes"
+            ) from e
         return True
 
     def _report(self, findings: list[Finding]) -> dict[str, Any]:
-        self.log.info("from the %s:\n%s", self.where, lines(findings))
+        self.log.info("checks from the %s:\n%s", self.where, lines(findings))
         failed = [f"{f.system} {f.check}: {f.found} -> {f.remedy}" for f in findings if f.state == "failed"]
         if failed:
             raise AirflowFailException(f"{len(failed)} of {len(findings)} checks failed: {'; '.join(failed)}")

@@ -1,4 +1,4 @@
-"""The one mapping from our errors to Airflow's: whether a failed task is retried.
+"""Maps errors of the engine and of AIStore to Airflow's exceptions, which decide whether a task is retried.
 
 | kind                  | Airflow's exception     | the task    |
 |-----------------------|-------------------------|-------------|
@@ -22,18 +22,18 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from storeside.aistore.errors import is_passing_refusal, said
 from storeside.errors import BadInput, Cancelled, Partial, StoresideError, Transient
 
-# AIStore's answers that a retry does not change: not logged in, not allowed. It also answers 400 while a target is
-# down.
+# Statuses of AIStore that a retry does not change: not authenticated, not permitted. 400 is not one of them, because
+# AIStore also sends it while a target is down.
 _REFUSED = frozenset({401, 403})
 
 
 class OperatorInputError(StoresideError, BadInput):
-    """An operator's argument, or the connection that it names, is wrong."""
+    """An operator's argument, or a connection that the operator uses, is invalid."""
 
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Turn errors into Airflow's, so that errors which a retry cannot cure are not retried."""
+    """Raise errors as Airflow's exceptions, so that Airflow does not retry a task if a retry cannot help."""
     try:
         yield
     except Exception as e:
@@ -56,9 +56,9 @@ def airflow_error(error: BaseException) -> AirflowException | None:
 
 
 def is_final(error: BaseException) -> bool:
-    """Tell whether a retry cannot help.
+    """Return whether the error is final, so that a retry cannot help.
 
-    A ValueError without a kind comes from our own bug or from a truncated response: a retry may help.
+    A plain ValueError is not final: it comes from a bug or from a truncated response, for which a retry may help.
     """
     if isinstance(error, BadInput | Partial):
         return True
@@ -70,13 +70,13 @@ def is_final(error: BaseException) -> bool:
 
 
 def may_pass_soon(error: BaseException) -> bool:
-    """Tell whether the trigger itself should try again within seconds, before the task is retried."""
+    """Return whether the trigger should try again within seconds instead of failing the try of the task."""
     if isinstance(error, Transient):
         return error.is_soon
     return not isinstance(error, Cancelled) and not is_final(error)
 
 
 def _of_aistore(error: BaseException) -> Any:
-    """Return the module of AIStore's errors if `error` is one of them; no such error exists if it is not loaded."""
+    """Return the SDK's module of errors if `error` is an `AISError`; if the SDK is not loaded, it cannot be one."""
     sdk: Any = sys.modules.get("aistore.sdk.errors")
     return sdk if sdk is not None and isinstance(error, sdk.AISError) else None

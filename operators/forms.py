@@ -1,8 +1,8 @@
-"""What forms may name: buckets, connections, queues and HSDS domains that the installation's owner has listed.
+"""Restricts forms to the buckets, connections, queues and others that the installation's owner has listed.
 
-Tasks use Airflow's connections, which reach more than the user who fills in a form may reach. A field that is made
-with `form_choices` therefore accepts only listed names. Every operator of Storeside checks the fields of its DAG
-before it runs, so runs that were started through the API are checked, too.
+Tasks use Airflow's connections, which give more access than the user who fills in a form has. A field with
+`form_choices` therefore accepts only listed names. Every operator of Storeside checks the fields of its DAG before it
+runs, also in runs that were started through the API.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 VARIABLE: Final = "storeside_forms"
-# Lists that the Variable does not have: what the demonstration, the tutorial and the DAGs' own defaults name.
+# Lists that apply if the Variable does not set them: the names in the demonstration, the tutorial and the DAGs.
 DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "buckets": (
         *("s3://recordings", "s3://tables", "s3://trips", "s3://arrays"),
         *("ais://ingested", "ais://benchmark", "ais://throughput"),
+        *("s3://texts", "ais://text-facts"),
     ),
     "connections": ("aws_default", "aistore_default", "oci_default"),
     "queues": ("recordings-events", "tables-events"),
     "domains": ("/home/storeside/demo.h5",),
+    "transformers": ("text_facts",),
+    "etls": (),
 }
-# The keyword in a Param's schema that says what the field names.
+# The keyword in a Param's schema that holds the kind of the field.
 _MARK = "storeside"
 
 
@@ -52,7 +55,7 @@ def _chart(url: str) -> Iterator[tuple[str, str]]:
         yield "connections", connection
 
 
-# What a field of each kind names: pairs of a list in the Variable and a name that must be in it.
+# Functions that read a field's value by its kind: they yield a list of the Variable and a name that must be in it.
 _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "bucket": lambda text: iter([("buckets", text)]),
     "s3 bucket": lambda text: iter([("buckets", f"s3://{text}")]),
@@ -61,38 +64,43 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "connection": lambda text: iter([("connections", text)]),
     "queue": lambda text: iter([("queues", text)]),
     "domain": lambda text: iter([("domains", text)]),
+    "transformer": lambda text: iter([("transformers", text)]),
+    "etl": lambda text: iter([("etls", text)]),
 }
-# Kinds whose values are names of a list. A backend may have a connection, too, and its field, an array, would offer
-# nothing but the suggestions.
+# Kinds for which the form suggests the names of a list. A backend is not one of them: its value may also contain a
+# connection, and a form field of type array accepts nothing but the suggestions.
 _SUGGESTED: Final = {
     "bucket": "buckets",
     "s3 bucket": "buckets",
     "connection": "connections",
     "queue": "queues",
     "domain": "domains",
+    "transformer": "transformers",
+    "etl": "etls",
 }
 
 
 def form_choices(kind: str) -> dict[str, Any]:
-    """Return keywords for a ``Param`` whose value must be listed in the Airflow Variable ``storeside_forms``.
+    """Return keywords for a ``Param`` that accepts only names in the Airflow Variable ``storeside_forms``.
 
-    The form suggests the listed names. For example: ``Param("s3://recordings", type="string",
+    The form suggests the listed names. Example: ``Param("s3://recordings", type="string",
     **form_choices("bucket"))``.
 
     :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``backend`` (a bucket with or
-        without ``@connection``), ``chart`` (a URL of object storage), ``connection``, ``queue`` or ``domain``; a
-        Param of type ``array`` holds several of them
-    :raises OperatorInputError: no such kind
+        without ``@connection``), ``chart`` (a URL of object storage), ``connection``, ``queue``, ``domain``,
+        ``transformer`` (a transform of the transformer's image) or ``etl`` (the name of an ETL that already runs). In
+        a Param of type ``array`` every item has this kind
+    :raises OperatorInputError: the kind does not exist
     """
     if kind not in _KINDS:
-        raise OperatorInputError(f"forms name no {kind!r}: choose from {', '.join(_KINDS)}")
+        raise OperatorInputError(f"form_choices has no kind {kind!r}: choose from {', '.join(_KINDS)}")
     suggested = list(_suggestions(kind))
     return {_MARK: kind, **({"examples": suggested} if suggested else {})}
 
 
 @cache
 def _suggestions(kind: str) -> tuple[str, ...]:
-    """Return the listed names without patterns; read once per process, because DAG files are parsed repeatedly."""
+    """Return the listed names without patterns. Cached, because Airflow parses DAG files repeatedly."""
     if kind not in _SUGGESTED:
         return ()
     try:
@@ -105,9 +113,9 @@ def _suggestions(kind: str) -> tuple[str, ...]:
 
 
 def listed() -> dict[str, tuple[str, ...]]:
-    """Return the lists of names that forms may use, those of the Variable instead of the defaults.
+    """Return the lists of names that forms may use; a list in the Variable replaces the default of that list.
 
-    Raises OperatorInputError for a Variable that is not an object of lists of texts.
+    Raises OperatorInputError unless the Variable is a JSON object whose values are lists of strings.
     """
     text = Variable.get(VARIABLE, default=None)
     try:
@@ -119,26 +127,27 @@ def listed() -> dict[str, tuple[str, ...]]:
         for name, names in given.items()
     ):
         raise OperatorInputError(
-            f"the Airflow Variable {VARIABLE} is not a JSON object with lists of texts named {', '.join(DEFAULTS)}:"
-            " correct it, or delete it to use the defaults (docs/configuration.md, What forms may name)"
+            f"the Airflow Variable {VARIABLE} is not a JSON object whose keys are among {', '.join(DEFAULTS)} and"
+            " whose values are lists of strings: correct it, or delete it to use the defaults"
+            " (docs/configuration.md, What forms may name)"
         )
     return {**DEFAULTS, **{name: tuple(names) for name, names in given.items()}}
 
 
 class FormOperator(BaseOperator):
-    """Base of all operators: checks what the form, or the API request, of its run names before the task runs."""
+    """Base class of all operators: checks the parameters from the form or the API request before the task runs."""
 
     def pre_execute(self, context: Context) -> None:
-        """Check the run's parameters. Raises AirflowFailException for a name that is not listed."""
+        """Check the run's parameters. Raises AirflowFailException if a name is not listed."""
         super().pre_execute(context)
         with airflow_errors():
             check_form(context)
 
 
 def check_form(context: Context) -> None:
-    """Check all parameters that `form_choices` marks; a ``pre_execute`` for other operators of such a DAG.
+    """Check all parameters with `form_choices`. Use it as ``pre_execute`` of operators that are not Storeside's.
 
-    Raises OperatorInputError for a name that is not listed.
+    Raises OperatorInputError if a name is not listed.
     """
     marked = dict(_marked(context))
     if not marked:
@@ -153,7 +162,7 @@ def check_form(context: Context) -> None:
 
 
 def _marked(context: Context) -> Iterator[tuple[str, str]]:
-    """Yield the marked parameters of the DAG and the task, and what each names; empty values name nothing."""
+    """Yield each parameter of the DAG and the task that has `form_choices` and a value, with its kind."""
     for params in (ParamsDict(context["dag"].params), ParamsDict(context["task"].params)):
         for field in params:
             kind = params.get_param(field).schema.get(_MARK)
@@ -162,7 +171,7 @@ def _marked(context: Context) -> Iterator[tuple[str, str]]:
 
 
 def is_listed(name: str, names: Sequence[str]) -> bool:
-    """Tell whether a list has the name; ``*`` in the list is any text without ``/``, ``@`` and spaces."""
+    """Return whether a list contains the name; ``*`` in the list matches any text without ``/``, ``@`` and spaces."""
     return any(
         re.fullmatch(r"[^/@\s]*".join(re.escape(part) for part in pattern.split("*")), name) for pattern in names
     )
@@ -171,6 +180,6 @@ def is_listed(name: str, names: Sequence[str]) -> bool:
 def _refusal(field: str, names: str, name: str, allowed: Sequence[str]) -> str:
     entry = json.dumps({names: [*allowed, name]})
     return (
-        f"{field} names {name!r}, which is not among the {names} that forms may name: {', '.join(allowed) or 'none'}."
+        f"{field}: {name!r} is not one of the {names} that forms may use: {', '.join(allowed) or 'none'}."
         f" To allow it, add it to the list {names!r} of the Airflow Variable {VARIABLE}, such as {entry}"
     )

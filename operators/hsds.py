@@ -21,18 +21,18 @@ SLAB_BYTES = 8 << 20
 class HSDSExportDatasetOperator(MovementOperator):
     """Exports an HSDS dataset, or a hyperslab of it, to Parquet on S3: one object per slab.
 
-    A slab is a number of whole chunks with bounded size, so HSDS and the worker hold only a few slabs at a time. A
-    task that is killed and retried continues after the slabs that it has already written. Another run exports
-    everything again; unchanged data give identical objects, and `S3ToClickHouseOperator` loads only objects that
-    differ. Returns the engine's `Report` as a dictionary.
+    A slab consists of whole chunks and has a bounded size, so HSDS and the worker hold only a few slabs at a time. A
+    task that is killed and retried continues after the slabs that it has already written. Another run exports all
+    slabs again; unchanged data give identical objects, and `S3ToClickHouseOperator` loads only objects that differ.
+    Returns the engine's `Report` as a dictionary.
 
     :param domain: HSDS domain, such as ``/home/ada/weather.h5``
     :param dataset: path of the dataset in the domain, such as ``/2026/temperature``
     :param bucket: bucket for the Parquet objects, without ``s3://``
-    :param prefix: prefix for the objects, which are named ``part-….parquet``; no other objects may use it
+    :param prefix: prefix for the objects, which are named ``part-….parquet``; no other objects may have this prefix
     :param selection: hyperslab such as ``0:1000, :, ::2``; empty exports the whole dataset
-    :param layout: ``long`` has a row for each element, ``wide`` a row for each first index with a column for each
-        second one, ``array`` a row for each first index with arrays
+    :param layout: ``long``: one row per element; ``wide``: one row per first index and one column per second index;
+        ``array``: one row per first index, with arrays
     :param compression: Parquet compression: ``zstd``, ``lz4``, ``snappy``, ``gzip`` or ``none``
     :param slab_bytes: maximum bytes of a slab
     :param workers: number of slabs in flight
@@ -83,7 +83,7 @@ class HSDSExportDatasetOperator(MovementOperator):
         self._running: Any = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Export what this run has not exported yet."""
+        """Export the slabs that this run has not exported yet."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
         from storeside.hsds.export import Export, Exporter
@@ -107,7 +107,7 @@ class HSDSExportDatasetOperator(MovementOperator):
             report = asdict(self._running.run())
         source, destination = f"hsds:/{self.domain}{self.dataset}", f"s3://{export.bucket}/{export.prefix}"
         self.log.info(
-            "%s -> %s: %d parts, %d of them there before, %d elements, %.1f MB read, %.1f MB written, %.1f s",
+            "%s -> %s: %d parts, %d of them from an earlier try, %d elements, %.1f MB read, %.1f MB written, %.1f s",
             source, destination, report["parts"], report["present"], report["elements"], report["bytes_read"] / 1e6,
             report["bytes_written"] / 1e6, report["seconds"],
         )  # fmt: skip
@@ -123,9 +123,9 @@ class HSDSExportDatasetOperator(MovementOperator):
 class HSDSImportDatasetOperator(MovementOperator):
     """Imports a local HDF5 file or Parquet into an HSDS dataset; a missing dataset is created.
 
-    A task that is killed and retried continues after the data that HSDS has in its storage. The task flushes
-    everything before it ends, so data that HSDS cannot store fail this task, not a later one. Returns the engine's
-    `Report` as a dictionary.
+    A task that is killed and retried continues after the data that HSDS has already stored. The task flushes all
+    writes before it ends, so this task fails if HSDS cannot store the data. Returns the engine's `Report` as a
+    dictionary.
 
     :param source: HDF5 file on the worker, Parquet file or folder of Parquet files on the worker, or
         ``s3://bucket/prefix``
@@ -133,8 +133,8 @@ class HSDSImportDatasetOperator(MovementOperator):
     :param dataset: path of the dataset in the domain; missing groups are created
     :param source_dataset: path of the dataset in the HDF5 file, if it differs
     :param layout: for Parquet: ``table`` makes compound elements, ``wide`` makes rows from columns of one type,
-        ``array`` takes the single column of lists
-    :param gzip: compression level in HSDS; 0 for none
+        ``array`` reads a single column of lists
+    :param gzip: compression level in HSDS; 0 stores uncompressed data
     :param slab_bytes: maximum bytes of a slab
     :param workers: number of slabs in flight
     :param clickhouse_conn_id: connection for ``storeside.runs``; None records nothing there
@@ -174,7 +174,7 @@ class HSDSImportDatasetOperator(MovementOperator):
         self._running: Any = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Import what this run has not imported yet."""
+        """Import the slabs that this run has not imported yet."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
         from storeside.hsds.imports import Import, Importer
@@ -195,7 +195,7 @@ class HSDSImportDatasetOperator(MovementOperator):
             report = asdict(self._running.run())
         destination = f"hsds:/{self.domain}{self.dataset}"
         self.log.info(
-            "%s -> %s: %d slabs, %d of them there before, %d elements, %.1f MB, %.1f s",
+            "%s -> %s: %d slabs, %d of them from an earlier try, %d elements, %.1f MB, %.1f s",
             self.source, destination, report["slabs"], report["present"], report["elements"],
             report["bytes_written"] / 1e6, report["seconds"],
         )  # fmt: skip
@@ -218,7 +218,7 @@ def record(
     report: dict[str, Any],
     slabs: int,
 ) -> None:
-    """Record the run in ``storeside.runs`` if `conn_id` is given; report it to metrics, assets and OpenLineage."""
+    """Record the run in ``storeside.runs`` unless `conn_id` is None; report it to metrics, assets and OpenLineage."""
     row = {
         "kind": kind,
         "source": source,

@@ -1,4 +1,4 @@
-"""Links from task instances to Storeside's pages."""
+"""Extra links that lead from task instances to Storeside's pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "/storeside"
 
 
 def page(path: str, **query: str) -> str:
-    """Return the path of a page, including the path of Airflow's base URL."""
+    """Return the path of a page with its query, below the path of Airflow's base URL."""
     from airflow.sdk.configuration import conf
 
     base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
@@ -35,7 +35,7 @@ class RunPageLink(BaseOperatorLink):
 
 
 class QueuePageLink(BaseOperatorLink):
-    """Links to the page of queues: their depth, the outcome of each event, dead letters."""
+    """Links to the page of the queue: its depth, the outcome of each event, dead letters."""
 
     name = "Queues"
 

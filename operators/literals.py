@@ -16,11 +16,11 @@ _TEMPLATE = ("{{", "{%", "{#")
 
 
 class LiteralArgumentError(StoresideError, BadInput, AirflowFailException):
-    """A literal argument of an operator is wrong: the DAG cannot be imported, and a mapped task fails at once."""
+    """A literal argument of an operator is invalid: the DAG cannot be imported, and a mapped task fails at once."""
 
 
 def is_literal(value: Any) -> bool:
-    """Tell whether the value is known while a DAG is parsed: neither a template nor the result of another task."""
+    """Return whether the value is final while a DAG is parsed: neither a template nor the result of another task."""
     if isinstance(value, str):
         return not any(mark in value for mark in _TEMPLATE)
     if isinstance(value, list | tuple):
@@ -30,7 +30,7 @@ def is_literal(value: Any) -> bool:
 
 @contextmanager
 def literal_errors(operator: Any, name: str = "") -> Iterator[None]:
-    """Turn bad input into a LiteralArgumentError that names the task and the argument `name`."""
+    """Raise BadInput as a LiteralArgumentError that states the task and the argument `name`."""
     try:
         yield
     except BadInput as e:
@@ -39,9 +39,9 @@ def literal_errors(operator: Any, name: str = "") -> Iterator[None]:
 
 
 def check_literals(operator: Any, **checks: Callable[[Any], object]) -> None:
-    """Check arguments of an operator that are literals; each check is named after its argument and raises BadInput.
+    """Check the arguments of an operator that are literals; each keyword maps an argument to its check.
 
-    Empty arguments are not checked. Raises LiteralArgumentError, which names the task.
+    A check raises BadInput. Empty arguments are not checked. Raises LiteralArgumentError, which states the task.
     """
     for name, check in checks.items():
         value = getattr(operator, name)
@@ -52,12 +52,12 @@ def check_literals(operator: Any, **checks: Callable[[Any], object]) -> None:
 
 
 def flag(name: str) -> Callable[[Any], object]:
-    """Return the check of an argument that is true or false."""
+    """Return a check for the boolean argument `name`."""
     return lambda value: as_bool(value, name)
 
 
 def check_s3_bucket(name: str) -> None:
-    """Raise TransferInputError for a name that no bucket of S3 can have."""
+    """Raise TransferInputError unless the name is a valid name of an S3 bucket."""
     from storeside.transfer.source import Source
 
     Source(name)

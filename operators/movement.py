@@ -1,4 +1,4 @@
-"""How operators report the data that they move: the run's row, metrics, assets and OpenLineage."""
+"""Reports of moved data: the row in ``storeside.runs``, Airflow's metrics, asset events and OpenLineage."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-# Placeholder in the DAG for a task's destination: its asset is only known after the task ran.
+# Stands for a task's destination in the DAG, because the destination's asset is known only after the task has run.
 DESTINATION = AssetAlias("storeside")
 
 
 @dataclass(frozen=True)
 class Movement:
-    """What a task moved, its source and destination; `rows` and `rejected` are None for data without rows."""
+    """The data that a task moved: numbers of objects, bytes and seconds; `rows` and `rejected` only for tables."""
 
     kind: str
     source: str
@@ -40,11 +40,11 @@ class Movement:
 
 
 class MovementOperator(DeferringOperator):
-    """Moves data and reports how much to ``storeside.runs``, Airflow's metrics, asset events and OpenLineage events.
+    """Base class of operators that move data and report it to ``storeside.runs``, metrics, assets and OpenLineage.
 
-    A task without `outlets` of its own emits an asset event when it has changed its destination. The asset has the
-    destination's name: ``ais://speech``, ``s3://data/prefix``, ``clickhouse://analytics/trips``. A subclass calls
-    `record_end`, or `tell` if it has no row in ``storeside.runs``.
+    Unless the operator has `outlets`, the task emits an asset event after it has changed its destination. The asset
+    has the destination's name: ``ais://speech``, ``s3://data/prefix``, ``clickhouse://analytics/trips``. A subclass
+    calls `record_end`, or `tell` if it has no row in ``storeside.runs``.
     """
 
     operator_extra_links: tuple[BaseOperatorLink, ...] = (RunPageLink(),)
@@ -56,7 +56,7 @@ class MovementOperator(DeferringOperator):
         self._clickhouse = ""
 
     def record_end(self, context: Context, tables: Ledger, row: Mapping[str, Any], **told: Any) -> None:
-        """Record the end of the task in ``storeside.runs`` and report it; `told` overrides the row in reports."""
+        """Record the end of the task in ``storeside.runs`` and report it; `told` overrides columns in the reports."""
         tables.record_run({**run_columns(context), **row})
         facts = {**row, **told}
         moved = Movement(**{name: facts[name] for name in Movement.__dataclass_fields__.keys() & facts.keys()})
@@ -65,8 +65,8 @@ class MovementOperator(DeferringOperator):
     def tell(self, context: Context, moved: Movement, clickhouse: str = "") -> None:
         """Report to metrics, assets and OpenLineage; `clickhouse` is the host and port in OpenLineage's table names.
 
-        The data are already moved: if a report fails, for example for an asset of more than 1,500 characters, the
-        task logs that and does not fail.
+        The data are already moved, so an invalid report, such as an asset with more than 1,500 characters, is logged
+        and does not fail the task.
         """
         self._moved, self._clickhouse = moved, clickhouse
         instance = context["ti"]
@@ -74,7 +74,7 @@ class MovementOperator(DeferringOperator):
             count(moved, {"dag_id": instance.dag_id, "task_id": instance.task_id})
             self._tell_assets(context, moved)
         except ValueError as e:
-            self.log.warning("metrics or assets were not told of this movement: %s", e)
+            self.log.warning("this movement is missing in Airflow's metrics or asset events: %s", e)
 
     def _tell_assets(self, context: Context, moved: Movement) -> None:
         asset = asset_of(moved.destination)
@@ -86,7 +86,7 @@ class MovementOperator(DeferringOperator):
                 context["outlet_events"][outlet].extra.update(extra)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
-        """Return the lineage of what was moved; Airflow's OpenLineage provider calls this if it is installed."""
+        """Return the lineage of the moved data; Airflow's OpenLineage provider calls this if it is installed."""
         if (moved := self._moved) is None:
             return None
         from airflow.providers.openlineage.extractors import OperatorLineage
@@ -108,7 +108,7 @@ class MovementOperator(DeferringOperator):
 
 
 def count(moved: Movement, tags: dict[str, str]) -> None:
-    """Add to Airflow's metrics, ``storeside.<kind>.…``."""
+    """Add the movement to Airflow's metrics ``storeside.<kind>.…``; docs/observability.md lists them."""
     from airflow.sdk.observability import stats
 
     counts = {
@@ -134,7 +134,7 @@ def asset_of(uri: str) -> Asset:
 
 
 def dataset_of(uri: str, clickhouse: str) -> tuple[str, str]:
-    """Return OpenLineage's namespace and name, by its naming rules for S3 and for databases."""
+    """Return the namespace and name of a dataset by OpenLineage's naming rules for S3 and for databases."""
     scheme, _, rest = uri.partition("://")
     if scheme == "clickhouse":
         return f"clickhouse://{clickhouse}", rest

@@ -1,4 +1,4 @@
-"""How a task that moves objects ends: its row, its log, and whether objects that failed fail it."""
+"""The end of a task that moves objects: its row in ``storeside.runs``, its log, and failure for failed objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_policy(value: str, name: str = "on_failed_objects") -> None:
-    """Raise OperatorInputError if the value of an argument such as `on_failed_objects` is not allowed."""
+    """Raise OperatorInputError unless the value of the argument `name` is ``fail`` or ``report``."""
     if value not in ("fail", "report"):
         raise OperatorInputError(f"{name} {value!r}: use 'fail' or 'report'")
 
@@ -29,7 +29,7 @@ def finish(
 ) -> dict[str, Any]:  # fmt: skip
     """Record, log and return the outcome of a bucket's objects.
 
-    `done` is the log's word for objects that were processed, and `told` overrides the row in metrics and assets.
+    `done` is the participle for processed objects in the log, and `told` overrides columns in metrics and assets.
     Raises AirflowFailException when objects failed and `on_failed_objects` is ``fail``.
     """
     row = {
@@ -43,7 +43,8 @@ def finish(
         context, tables, {"kind": kind, "state": "partial" if summary.failed else "done", **row}, **told
     )
     operator.log.info(
-        "%s -> %s: %d %s, %d failed, %d unchanged, %d known to be bad; %.1f MB in, %.1f MB out, %.1f s",
+        "%s -> %s: %d %s, %d failed, %d unchanged, %d skipped because they failed before; %.1f MB in, %.1f MB out,"
+        " %.1f s",
         summary.source, summary.destination, summary.done, done, summary.failed, summary.skipped, summary.known_bad,
         summary.bytes_in / 1e6, summary.bytes_out / 1e6, summary.seconds,
     )  # fmt: skip

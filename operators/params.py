@@ -1,4 +1,4 @@
-"""Form fields of DAGs that load tables."""
+"""Form fields and operator arguments that the DAGs for loads into ClickHouse share."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ BUCKET: Final = Param(
     pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
     title="Bucket",
     **form_choices("s3 bucket"),
-    description="Without s3://, at the endpoint of the connection aws_default",
+    description="Bucket name without s3://, at the endpoint of the connection aws_default",
 )
 KEYS: Final = Param(
     None,
     type=["null", "string"],
     title="Keys",
-    description="A prefix, or a pattern: trips/2026-{01..06}/**.csv.gz; empty takes the whole bucket",
+    description="Prefix, or pattern such as trips/2026-{01..06}/**.csv.gz; empty selects the whole bucket",
 )
 ON_FAILURE: Final = Param(
     "report",
     type="string",
     enum=["report", "fail"],
     section="How",
-    values_display={"report": "Load the good objects, list the bad ones", "fail": "Fail the run"},
-    description="The good objects are loaded in either case",
+    values_display={"report": "Succeed and list failed objects", "fail": "Fail the run"},
+    description="What happens when some objects cannot be loaded; all other objects are loaded in both cases",
 )
-# A table of a user. The engine refuses our databases as well, in any case of their letters.
+# Tables outside Storeside's databases. The engine refuses those, too, in upper and lower case.
 TABLE_PATTERN: Final = rf"^(?!({'|'.join(RESERVED)})\.)[^.]+\.[^.]+$"
 TABLE: Final = {
     "table": Param(
@@ -41,7 +41,7 @@ TABLE: Final = {
         type="string",
         pattern=TABLE_PATTERN,
         title="Table",
-        description="database.table; a missing table is created from the columns of the objects",
+        description="database.table; if the table does not exist, it is created from the objects' columns",
     ),
     "format": Param(
         "auto",
@@ -49,15 +49,15 @@ TABLE: Final = {
         enum=["auto", "parquet", "csv", "jsonl"],
         section="Objects",
         values_display={
-            "auto": "Found out from the content",
+            "auto": "Detect from the content",
             "parquet": "Parquet",
             "csv": "CSV",
             "jsonl": "JSON Lines",
         },
-        description="Compressed with gzip, zstd, xz, bzip2 or not: found out as well",
+        description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected",
     ),
     "delimiter": Param(
-        ",", type="string", minLength=1, maxLength=1, section="Objects", description="Between the fields of CSV"
+        ",", type="string", minLength=1, maxLength=1, section="Objects", description="Delimiter of CSV fields"
     ),
     "order_by": Param(
         "tuple()",
@@ -69,7 +69,7 @@ TABLE: Final = {
         None,
         type=["null", "string"],
         section="Table",
-        description="PARTITION BY of a new table: columns or functions of one, such as toYYYYMM(taken_at)",
+        description="PARTITION BY of a new table: columns or functions of a column, such as toYYYYMM(taken_at)",
     ),
     "on_drift": Param(
         "fail",
@@ -80,16 +80,20 @@ TABLE: Final = {
             "fail": "Fail the object",
             "add": "Add new columns",
             "widen": "Add new columns and widen types",
-            "rest": "Keep unknown columns in _rest",
+            "rest": "Store unknown columns in _rest",
         },
-        description="What happens to an object whose columns are not the table's",
+        description="What happens to an object whose columns differ from the table's",
     ),
     "on_bad_rows": Param(
         "fail",
         type="string",
         enum=["fail", "skip", "keep"],
         section="When objects differ",
-        values_display={"fail": "Fail the object", "skip": "Skip and count", "keep": "Keep in <table>_rejected"},
+        values_display={
+            "fail": "Fail the object",
+            "skip": "Skip and count them",
+            "keep": "Store them in <table>_rejected",
+        },
         description="What happens to rows that cannot be parsed",
     ),
     "on_overwrite": Param(
@@ -101,7 +105,7 @@ TABLE: Final = {
         description="What happens to the rows of an object that was overwritten",
     ),
 }
-# The operator's arguments for the fields of `TABLE`.
+# Arguments of the load operators that read the fields of `TABLE`.
 LOAD: Final[dict[str, Any]] = {
     "table": "{{ params.table }}",
     "format": "{{ params.format }}",

@@ -1,4 +1,4 @@
-"""The operator that has AIStore fetch a remote bucket into the cluster."""
+"""The operator that fetches a remote bucket into an AIStore cluster."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ROUNDS = 3
 
 
 class AISPrefetchBucketOperator(MovementOperator):
-    """Has AIStore fetch a remote bucket's objects into the cluster, so later reads use the cluster's disks.
+    """Fetches a remote bucket's objects into the AIStore cluster, so that later reads use the cluster's disks.
 
-    The task is deferred meanwhile. Afterwards it compares the cluster with the backend and lists missing objects with
-    their reasons. Objects that are already in the cluster are not fetched again.
+    The task is deferred while AIStore fetches objects that the cluster does not have. Then the task compares the
+    cluster with the backend and lists missing objects with their reasons.
 
     :param bucket: bucket URI of a remote bucket, such as ``s3://recordings``
     :param prefix: fetch only objects whose names start with this
@@ -39,8 +39,8 @@ class AISPrefetchBucketOperator(MovementOperator):
         succeed
     :param workers: concurrent workers per target; 0 lets AIStore choose
     :param blob_threshold: minimum bytes of an object that AIStore fetches in parallel chunks; 0 means never
-    :param stall_seconds: seconds without progress after which the job is aborted; the task then continues with what
-        is missing
+    :param stall_seconds: seconds without progress after which the job is aborted; the task then continues with the
+        missing objects
     """
 
     template_fields: Sequence[str] = ("bucket", "prefix", "latest", "on_failed_objects")
@@ -82,7 +82,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         return Prefetch(AIStoreHook(self.aistore_conn_id).get_conn(), Bucket.parse(self.bucket), self.prefix)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Look for missing objects, submit and defer; end at once when there is nothing to fetch."""
+        """Compare the cluster with the backend, submit a job and defer; end at once if no object is missing."""
         with airflow_errors():
             prefetch = self.prefetch()
             prefetch.check()
@@ -121,7 +121,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         before: int = 0,
         rounds: int = ROUNDS,
     ) -> dict[str, Any]:
-        """Compare the cluster with the backend after the job; submit another job if it may fetch more.
+        """Compare the cluster with the backend after the job; submit another job if that may fetch more objects.
 
         `objects`, `size` and `started` are those of the first job; `before` objects were missing when the last of
         `rounds` was submitted.
@@ -135,23 +135,23 @@ class AISPrefetchBucketOperator(MovementOperator):
         begun = {"objects": objects, "size": size, "started": started}
         if self._may_come(event["error"], left):
             if left.objects < before and rounds < ROUNDS:
-                self.log.info("%d objects are missing yet: trying these again", left.objects)
+                self.log.info("%d objects are still missing: submitting another job", left.objects)
                 self._submit(prefetch, begun, left, rounds + 1)
             raise AirflowException(self._told(event["error"], left))
         return self._finish(context, Missing(objects, size), left, started)
 
     def _may_come(self, error: str, left: Missing) -> bool:
-        """Tell whether another job may fetch what this job, which ended with `error`, did not fetch."""
+        """Return whether another job may fetch objects that this job, which ended with `error`, did not fetch."""
         unasked = left.objects > len(left.examples)
         return left.passing > 0 or (bool(error) and (unasked or as_bool(self.latest, "latest")))
 
     def _told(self, error: str, left: Missing) -> str:
-        what = "what has changed there may not be fetched"
+        what = "objects that have changed in the backend may not be fetched"
         if left.examples:
             name, reason = left.examples[0]
-            what = f"{left.objects} objects are not fetched yet, such as {name!r}: {reason}"
+            what = f"{left.objects} objects are still missing, such as {name!r}: {reason}"
         ended = f" (the job ended with: {error})" if error else ""
-        return f"{self.bucket}: {what}{ended}. The others are in the cluster; a retry goes on with these"
+        return f"{self.bucket}: {what}{ended}. The other objects are in the cluster; a retry fetches the missing ones"
 
     def _finish(self, context: Context, missing: Missing, left: Missing, started: float) -> dict[str, Any]:
         summary = {
@@ -171,6 +171,6 @@ class AISPrefetchBucketOperator(MovementOperator):
         if left.objects and self.on_failed_objects == "fail":
             raise AirflowFailException(
                 f"{left.objects} objects of {self.bucket} were not fetched, such as {left.examples[0][0]!r}:"
-                f" {left.examples[0][1]}. The others are in the cluster; clear this task to fetch the rest."
+                f" {left.examples[0][1]}. The other objects are in the cluster; clear this task to fetch the rest."
             )
         return {**summary, "examples": plain(left.examples)}

@@ -1,7 +1,7 @@
-"""The package's metadata for Airflow: its connection types, extra links and operators.
+"""The package's metadata for Airflow: its hooks, connection types and extra links.
 
-Airflow finds `get_provider_info` by the entry point ``apache_airflow_provider`` of the installed package. Airflow's
-provider.yaml.schema.json defines the keys.
+Airflow calls `get_provider_info` through the entry point ``apache_airflow_provider`` of the installed package.
+Airflow's provider.yaml.schema.json defines the keys.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def _aistore() -> dict[str, Any]:
                 "Collection for ClickHouse", "ClickHouse's named collection with a token for AIStore"
             ),
             "clickhouse_endpoint": _field(
-                "Endpoint for ClickHouse", "URL of the cluster's S3 API as ClickHouse reaches it, where that differs"
+                "Endpoint for ClickHouse", "URL of the cluster's S3 API as ClickHouse reaches it, if it differs"
             ),
             "transformer_endpoint": _field(
-                "Endpoint for transformers", "URL of the proxy as the transformers' pods reach it, where that differs"
+                "Endpoint for transformers", "URL of the proxy as the transformers' pods reach it, if it differs"
             ),
             "kube_config": _field("Kubernetes", "path of a kubeconfig file, or in-cluster"),
             "kube_namespace": _field("Namespace", "namespace of AIStore's pods, ais by default"),
@@ -96,8 +96,8 @@ def _hsds() -> dict[str, Any]:
         },
         "conn-fields": {
             "endpoint": _field(
-                "Endpoint", "whole URL in place of host, port and scheme: http+unix://%2Ftmp%2Fsn.sock"
+                "Endpoint", "URL that replaces host, port and scheme, such as http+unix://%2Ftmp%2Fsn.sock"
             ),
-            "bucket": _field("Bucket", "bucket of the domains, where it is not the server's default"),
+            "bucket": _field("Bucket", "bucket of the domains, if it is not the server's default"),
         },
     }

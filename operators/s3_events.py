@@ -1,4 +1,4 @@
-"""Operators for S3 event notifications on SQS: they lease messages, process them, and only then delete them."""
+"""Operators for S3 event notifications on SQS, which delete a message only after its objects are processed."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 class S3EventsToClickHouseOperator(LoadOperator):
     """Drains a queue of S3 events into a ClickHouse table; each object version is loaded exactly once.
 
-    Messages are leased, not popped: they stay invisible while their objects are loaded and are deleted after that. An
-    event is only a hint: the task asks the bucket for the object's current state, so duplicate, late and unordered
-    events do no harm. Messages whose objects cannot be loaded, and messages that are not S3 events, go to the queue's
-    dead-letter queue with the reason. ``storeside.events`` records the outcome of each event. A run that an
-    `S3EventsTrigger` started processes the trigger's batch first. Returns the engine's `Drained` as a dictionary.
+    The task leases messages: they stay invisible while it loads their objects, and it deletes them afterwards. It
+    reads the current state of each object from the bucket, so duplicate, late and unordered events do no harm. It
+    sends messages whose objects cannot be loaded, and messages that are not S3 events, to the queue's dead-letter
+    queue with the reason. ``storeside.events`` records the outcome of each event. A run that an `S3EventsTrigger`
+    started processes the trigger's batch first. Returns the engine's `Drained` as a dictionary.
 
     The arguments are those of `S3ToClickHouseOperator` without `all_or_nothing`, `retry_failed` and
     `overlap_seconds`; `keys` selects events by their object's key. Further arguments:
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
-    :param max_messages: maximum number of messages per run; the next run takes the rest
-    :param max_bytes: maximum bytes of new objects in the messages of one run; the next run takes the rest. 0 is no
-        limit
+    :param max_messages: maximum number of messages per run; the next run processes the rest
+    :param max_bytes: maximum bytes of new objects in the messages of one run; the next run processes the rest. 0
+        means no limit
     :param max_seconds: seconds after which the run receives no more messages
-    :param idle_seconds: how long to wait for messages when the queue is empty; 0 ends at once. While a run waits, it
-        follows the queue: an `AssetWatcher` of the queue receives nothing
+    :param idle_seconds: seconds to wait for messages when the queue is empty; 0 ends the task at once. With more
+        than 0 the run follows the queue: an `AssetWatcher` of the queue receives nothing meanwhile
     :param batch_messages: number of messages that are leased and loaded together
     :param lease_seconds: seconds that messages stay invisible after their task or triggerer was killed
-    :param on_failed_objects: whether the task fails when messages went to the dead-letter queue
+    :param on_failed_objects: if messages went to the dead-letter queue: ``fail`` the task, or ``report`` and succeed
     """
 
     template_fields = (
@@ -92,7 +92,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         self.lease_seconds = lease_seconds
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Defer while ClickHouse pulls, or push from here."""
+        """Defer while ClickHouse pulls, or push from the worker."""
         from storeside.events.intake import Limits
         from storeside.events.load import EventLoad
         from storeside.events.queue import Queue
@@ -153,21 +153,22 @@ class S3EventsToClickHouseOperator(LoadOperator):
         queue = self.sqs_queue.rpartition("/")[2]
         stats.gauge("storeside.queue.oldest_seconds", report["oldest_seconds"], tags={"queue": queue})
         self.log.info(
-            "%d messages with %d events: %d loaded (%d rows, %.1f MB), %d needed nothing; %d messages given back,"
-            " %d to the dead letters; the oldest had waited %.1f s",
+            "%d messages with %d events: %d loaded (%d rows, %.1f MB), %d skipped; %d messages released, %d sent to"
+            " the dead-letter queue; the oldest message waited %.1f s",
             report["messages"], report["events"], report["loaded"], report["rows"], report["bytes"] / 1e6,
             report["skipped"], report["released"], report["dead"], report["oldest_seconds"],
         )  # fmt: skip
         if report["dead"] and self.on_failed_objects == "fail":
             raise AirflowFailException(
-                f"{report['dead']} messages went to the dead letters of {self.sqs_queue}; the reasons stand in"
-                " storeside.events and in the messages' attributes: redrive them when their cause is gone"
+                f"{report['dead']} messages went to the dead-letter queue of {self.sqs_queue}; storeside.events and"
+                " the messages' attributes contain the reasons: fix the cause, then send the messages back with"
+                " SqsRedriveDeadLettersOperator"
             )
         return dict(plain(report))
 
 
 def batches_of(context: Context, queue: Queue) -> list[str]:
-    """Return the batches of this queue in the asset events that started the run."""
+    """Return the names of this queue's batches in the asset events that started the run."""
     found: dict[str, None] = {}
     for events in (context.get("triggering_asset_events") or {}).values():
         for event in events:
@@ -178,7 +179,7 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
 
 
 class QueueOperator(FormOperator):
-    """Base of the operators for one queue.
+    """Base class of the operators for one queue.
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
     """
@@ -208,7 +209,7 @@ class QueueOperator(FormOperator):
         return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
 
     def conn_if_any(self) -> tuple[Queue, Any] | None:
-        """Return the same, or None if there is no queue: the run then has no events."""
+        """Return the result of `conn`, or None if the queue does not exist: the run then has no events."""
         from storeside.events.errors import NoQueueError
 
         try:
@@ -221,14 +222,15 @@ class QueueOperator(FormOperator):
 class SqsLeaseS3EventsOperator(QueueOperator):
     """Leases the messages of a queue for the tasks of this run; a setup task.
 
-    The matching teardown knows when an object is done: for the speech pipeline, `SqsSettleSpeechEventsOperator`.
+    A teardown task decides which objects are done and deletes their messages: in the speech pipeline the
+    `SqsSettleSpeechEventsOperator`.
 
     If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
-    from the queue. The trigger of an `AssetWatcher` on the queue keeps them invisible until the run has settled with
-    the queue. Without such a trigger, set `lease_seconds` longer than a run. A missing queue counts as no events.
+    from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
+    Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
     Returns the number of messages.
 
-    :param max_messages: maximum number of messages received
+    :param max_messages: maximum number of messages to receive
     :param lease_seconds: seconds that messages stay invisible unless their lease is extended
     """
 
@@ -238,7 +240,7 @@ class SqsLeaseS3EventsOperator(QueueOperator):
         self.lease_seconds = lease_seconds
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Take over batches, or receive one."""
+        """Take over the trigger's batches, or receive messages."""
         from storeside.events.lease import take_or_receive
 
         with airflow_errors():
@@ -255,11 +257,11 @@ class SqsLeaseS3EventsOperator(QueueOperator):
 class SqsRedriveDeadLettersOperator(QueueOperator):
     """Lists the dead letters of a queue with their reasons, and sends them back if `redrive` is set.
 
-    Returns their number, the first of them with reasons, and how many were sent back.
+    Returns the number of dead letters, the first 20 of them with reasons, and the number of messages sent back.
 
-    :param redrive: send them back; otherwise only list them
-    :param message_ids: only these messages: a list, or ids separated by spaces; empty means all. If one is missing,
-        the task sends the others back and fails
+    :param redrive: send the dead letters back to the queue; otherwise only list them
+    :param message_ids: send back only these messages: a list, or ids separated by spaces; empty means all. If one of
+        them does not exist, the task sends the others back and fails
     """
 
     template_fields = (*QueueOperator.template_fields, "redrive", "message_ids")
@@ -270,7 +272,10 @@ class SqsRedriveDeadLettersOperator(QueueOperator):
         self.message_ids = message_ids
 
     def execute(self, context: Context) -> Mapping[str, Any]:
-        """List, log and redrive dead letters."""
+        """List and log dead letters, and send them back if `redrive` is set.
+
+        Raises AirflowFailException if one of `message_ids` is not a dead letter of the queue.
+        """
         from storeside.events.dead_letters import DeadLetters
 
         with airflow_errors():
@@ -287,7 +292,7 @@ class SqsRedriveDeadLettersOperator(QueueOperator):
             absent = sorted(wanted - {letter.message_id for letter in found}) or sorted(wanted)
             raise AirflowFailException(
                 f"{sent} of {len(wanted)} messages were sent back: {', '.join(absent[:20])} not among the dead"
-                f" letters of {queue.name}; take ids that this log lists"
+                f" letters of {queue.name}; use ids that this log lists"
             )
         first = [{"message_id": letter.message_id, "reason": letter.reason} for letter in found[:20]]
         return {"dead_letters": len(found), "redriven": sent, "first": first}

@@ -1,4 +1,4 @@
-"""What the operators share: the run's identity, the ledger, and arguments that templates render as text."""
+"""Helpers of the operators: the run's identity, the ledger, and parsing of arguments rendered as text."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def task_key(context: Context) -> str:
 
 
 def run_columns(context: Context) -> dict[str, str]:
-    """Return the columns of ``storeside.runs`` that identify the task; a mapped task is ``task[index]``."""
+    """Return the columns of ``storeside.runs`` that identify the task instance; a mapped one is ``task[index]``."""
     instance = context["ti"]
     index = "" if instance.map_index is None or instance.map_index < 0 else f"[{instance.map_index}]"
     return {"run_id": run_key(context), "dag_id": instance.dag_id, "task_id": instance.task_id + index}
 
 
 def record_running(tables: Ledger, context: Context, kind: str, source: str, destination: str, **detail: Any) -> None:
-    """Record that a task is running, for the pages; the row of its end replaces this row."""
+    """Record for the pages that a task is running; the row that the task writes at its end replaces this row."""
     tables.record_run(
         {
             **run_columns(context),
@@ -67,7 +67,7 @@ def ledger(clickhouse_conn_id: str) -> Ledger:
 
 
 def as_bool(value: bool | str, name: str) -> bool:
-    """Read the flag `name`, which a template may have rendered. Raises OperatorInputError for anything else."""
+    """Parse the boolean argument `name`, which may be rendered text. Raises OperatorInputError for other values."""
     if isinstance(value, bool):
         return value
     if value.strip().lower() in ("true", "false"):
@@ -76,20 +76,41 @@ def as_bool(value: bool | str, name: str) -> bool:
 
 
 def as_number(value: float | str, name: str, kind: type[N]) -> N:
-    """Read the number `name`, which a template may have rendered. Raises OperatorInputError for anything else."""
+    """Parse the numeric argument `name`, which may be rendered text. Raises OperatorInputError for other values."""
     try:
         return kind(value)
     except (TypeError, ValueError) as e:
         raise OperatorInputError(f"{name} {value!r} is not a {'whole ' if kind is int else ''}number") from e
 
 
+def as_seconds(value: int | str, name: str) -> int:
+    """Read the positive number of seconds `name`. Raises OperatorInputError for anything else."""
+    if (seconds := as_number(value, name, int)) < 1:
+        raise OperatorInputError(f"{name} {value!r} is not a positive number of seconds")
+    return seconds
+
+
+def as_mapping(value: Mapping[str, str] | str, name: str) -> dict[str, str]:
+    """Read the mapping of texts `name`, which a template may have rendered as a JSON object.
+
+    Raises OperatorInputError for anything else.
+    """
+    try:
+        found = json.loads(value) if isinstance(value, str) else dict(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(part, str) for item in found.items() for part in item):
+        raise OperatorInputError(f'{name} {value!r} is not a mapping of texts, such as {{"txt": "json"}}')
+    return found
+
+
 def as_list(texts: Sequence[str] | str) -> Sequence[str]:
-    """Return a list of texts; a template renders it as one text with spaces between them."""
+    """Return a list of texts; text from a template is split at spaces."""
     return texts.split() if isinstance(texts, str) else texts
 
 
 def plain(value: Any) -> Any:
-    """Return a result with lists for tuples and texts for enumerations, so that every XCom is plain JSON."""
+    """Convert tuples to lists and enumerations to their values, so that every XCom is plain JSON."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -98,7 +119,7 @@ def plain(value: Any) -> Any:
 
 
 def only_when(param: str, value: str) -> Callable[[Context], None]:
-    """Return a task's ``pre_execute`` that skips it unless a parameter of the run has this value."""
+    """Return a ``pre_execute`` that skips the task unless the run's parameter `param` has this value."""
 
     def check(context: Context) -> None:
         chosen = context["params"][param]

@@ -34,28 +34,28 @@ if TYPE_CHECKING:
 
 
 class AISProbeAudioOperator(AISTransformBucketOperator):
-    """Has AIStore measure each audio object where it is stored.
+    """Measures each audio object inside AIStore.
 
-    The facts (duration, rate, levels, checksum, …) become one small JSON object per audio object in `destination`,
-    below a prefix of this run. The task does not measure objects whose facts were published (see
-    `ClickHousePublishManifestOperator`) or whose facts a transcode of this run has stored (see
-    `AISTranscodeAudioOperator`). If no object is left, it starts no ETL.
+    An ETL writes the facts (duration, rate, levels, checksum, …) as one small JSON object per audio object to
+    `destination`, below a prefix of this run. The task skips objects whose facts are already published (see
+    `ClickHousePublishManifestOperator`) or stored by a transcode of this run (see `AISTranscodeAudioOperator`). If it
+    skips all objects, it starts no ETL.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(command=transformer_command("audio_probe"), extensions=None, prepend="", **kwargs)
 
     def naming(self, context: Context) -> Naming:
-        """Name facts like the transcode of the same run."""
+        """Return the names of facts, which are the same for the transcode of the same run."""
         return facts_naming(run_key(context))
 
     def options(self) -> Options:
-        """Let the publishing task record the objects as done."""
+        """Return options with which the publishing task, not this job, records the objects as done."""
         return replace(super().options(), keeps_result=False)
 
 
 class _ManifestOperator(FormOperator):
-    """Base of the manifest operators: bucket, facts and connections.
+    """Base class of the manifest operators: bucket, facts and connections.
 
     :param bucket: URI of the AIStore bucket whose audio the manifest describes
     :param facts: URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to
@@ -82,7 +82,7 @@ class _ManifestOperator(FormOperator):
         check_literals(self, bucket=Bucket.parse, facts=Bucket.parse)
 
     def scope(self, context: Context, effect: str) -> Scope:
-        """Return the scope of the facts' objects: those of this run's probe with this effect."""
+        """Return the scope of this run's probe with this effect, which selects the objects of the facts."""
         return Scope(self.bucket, self.facts, effect, run_key(context))
 
     def manifest(self, context: Context) -> SpeechManifest:
@@ -98,9 +98,9 @@ class _ManifestOperator(FormOperator):
 
 
 class ClickHouseStageManifestOperator(_ManifestOperator):
-    """Has ClickHouse pull the facts of this run from AIStore into a staging table. Returns how many.
+    """Pulls the facts of this run from AIStore into a staging table of ClickHouse. Returns the number of rows.
 
-    The rows are the facts of the probe's objects, whether the probe or the transcode measured them.
+    The table gets one row per object of the probe, no matter whether the probe or the transcode measured the object.
 
     :param effect: the ``effect`` in the result of the `AISProbeAudioOperator`
     """
@@ -112,7 +112,7 @@ class ClickHouseStageManifestOperator(_ManifestOperator):
         self.effect = effect
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Start from a fresh staging table and fill it."""
+        """Create a new staging table and fill it."""
         with airflow_errors():
             manifest = self.manifest(context)
             aistore = AIStoreHook(self.aistore_conn_id).get_conn()
@@ -122,18 +122,18 @@ class ClickHouseStageManifestOperator(_ManifestOperator):
 class GXValidateManifestOperator(_ManifestOperator):
     """Checks every staged row of the manifest against Great Expectations suites in batches, so memory stays bounded.
 
-    With `on_invalid_rows` ``fail`` nothing is published when a row is invalid. With ``report`` invalid rows are left
-    out, listed, and recorded as failed objects. The verdict is returned, logged and stored in ``storeside.runs``.
-    When this task is cleared, it validates the staged rows again; rows that it left out return only when the staging
-    task is cleared.
+    With `on_invalid_rows` ``fail``, an invalid row fails the task and nothing is published. With ``report``, the task
+    removes invalid rows from the staging table, lists them, and records their objects as failed. It returns the
+    verdict, logs it and stores it in ``storeside.runs``. Clear this task to validate the staged rows again; to
+    restore removed rows, clear the staging task.
 
     :param sample_rate: Hz that every row must have
     :param channels: channels that every row must have
     :param min_seconds: shortest valid duration
     :param max_seconds: longest valid duration
     :param on_invalid_rows: ``fail`` or ``report``
-    :param require_complete: a row is only valid if its recording's container states the length and the whole length
-        was there; recordings in containers that state no length, such as AAC in ADTS, are then invalid
+    :param require_complete: accept a row only if its recording's container states the length and the recording has
+        this length. Recordings in containers that state no length, such as AAC in ADTS, are then invalid
     """
 
     template_fields = (
@@ -188,7 +188,7 @@ class GXValidateManifestOperator(_ManifestOperator):
             )
             manifest = self.manifest(context)
         if not manifest.staged():
-            self.log.info("nothing new to validate")
+            self.log.info("no rows are staged: nothing to validate")
             return {"success": True, "rows": 0, "invalid": 0}
         manifest.forget_verdicts()
         with airflow_errors():
@@ -222,14 +222,14 @@ class GXValidateManifestOperator(_ManifestOperator):
         if self.on_invalid_rows == "fail" or not invalid:
             raise AirflowFailException(f"the manifest is not valid, nothing was published: {verdict}")
         manifest.leave_out_invalid()
-        self.log.warning("%d invalid rows are left out", invalid)
+        self.log.warning("%d invalid rows were removed and will not be published", invalid)
         return {**plain(verdict.to_dict()), "invalid": invalid}
 
 
 class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
     """Publishes the validated rows in one atomic step, and records their objects as done.
 
-    A repeated task publishes nothing twice. Returns the number of rows of this run in ``speech.manifest``.
+    A task that runs again publishes nothing twice. Returns the number of this run's rows in ``speech.manifest``.
 
     :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects this task records as done
     """
@@ -241,7 +241,7 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
         self.effect = effect
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Move the rows, record their objects as done, remove staging tables and facts."""
+        """Publish the rows, record their objects as done, and remove staging tables and facts."""
         with airflow_errors():
             manifest = self.manifest(context)
             scope = self.scope(context, self.effect)
@@ -255,16 +255,16 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
 
 
 class SqsSettleSpeechEventsOperator(QueueOperator):
-    """Settles with the queue at the end of a run: deletes messages whose recordings are done; a teardown task.
+    """Deletes, releases or dead-letters the messages of a run by the outcome of their recordings; a teardown task.
 
-    A recording is done when the speech manifest, ``speech.manifest``, has it. Messages of recordings that failed for
-    good go to the dead-letter queue with their reasons. All other messages are released. A recording that this run
-    should have loaded counts as failed once; a recording that the run did not reach does not. Returns how many
-    messages were deleted, released and moved to the dead-letter queue.
+    The task deletes the messages of recordings that ``speech.manifest`` contains. It sends messages of recordings
+    that failed for good to the dead-letter queue with their reasons, and releases all other messages. A recording
+    that this run should have loaded counts as one failure; a recording that the run did not reach counts as none.
+    Returns the numbers of messages deleted, released and sent to the dead-letter queue.
 
     :param source: bucket of this run's recordings, such as ``s3://recordings``
     :param prefix: prefix of these recordings
-    :param complete: whether the run reached its end; if not, missing recordings do not count as failed
+    :param complete: whether the run published its rows; if not, missing recordings do not count as failures
     """
 
     template_fields = (*QueueOperator.template_fields, "source", "prefix", "complete")
@@ -276,7 +276,7 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
         self.complete = complete
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Compare with the ledger, record, delete."""
+        """Compare the messages with the ledger, record their outcomes, and delete or release them."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
         from storeside.speech.recordings import settle_run
@@ -289,7 +289,7 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
                 complete=as_bool(self.complete, "complete"),
             )  # fmt: skip
         self.log.info(
-            "%d messages deleted, %d given back, %d to the dead letters",
+            "%d messages deleted, %d released, %d sent to the dead-letter queue",
             settled.deleted, settled.released, settled.dead,
         )  # fmt: skip
         return vars(settled)

@@ -30,13 +30,12 @@ MIB = 1 << 20
 class StorageCopyBucketOperator(MovementOperator):
     """Copies a bucket through the worker, in parallel ranges and parts; each object version is copied once.
 
-    Use it if no service can copy between the two endpoints itself, such as from OCI's native API to AIStore or
-    between S3 services of two providers. For buckets that AIStore can read, `AISCopyBucketOperator` copies without
-    the worker.
+    Use it if no service can copy between the two endpoints, such as from OCI's native API to AIStore or between S3
+    services of two providers. For buckets that AIStore can read, use `AISCopyBucketOperator`, which moves no data
+    through the worker.
 
-    A retry continues a killed try: objects that were copied are not copied again, and unfinished uploads are aborted.
-    Objects that fail are listed with their reasons in the log and in ``storeside.objects``. Returns the copy's
-    `Summary` as a dictionary.
+    A retry continues a killed try: it aborts unfinished uploads and does not copy objects again. The log and
+    ``storeside.objects`` list failed objects with their reasons. Returns the copy's `Summary` as a dictionary.
 
     :param source: bucket URI: ``s3://``, ``oci://`` or ``ais://``
     :param destination: bucket URI with one of the same schemes; a missing ``ais://`` bucket is created
@@ -44,8 +43,8 @@ class StorageCopyBucketOperator(MovementOperator):
     :param prepend: prefix for the names of all objects at the destination
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
     :param retry_failed: also try objects that failed for good in an earlier run
-    :param multipart: ``threshold``, ``part_size`` and ``concurrency``; by default the values of the destination
-        connection's extra ``multipart``, or those that the tuner found
+    :param multipart: ``threshold`` and ``part_size`` in bytes, and ``concurrency``; by default the values in the
+        extra ``multipart`` of the destination's connection, otherwise the results of `StorageTuneOperator`
     :param source_conn_id: by default the connection for the source's scheme, such as ``aws_default``
     :param destination_conn_id: by default the connection for the destination's scheme
     """
@@ -125,20 +124,20 @@ class StorageCopyBucketOperator(MovementOperator):
         return finish(self, context, self._job.ledger, "copy", summary, self.on_failed_objects, "copied", **told)
 
     def on_kill(self) -> None:
-        """Stop, and abort uploads in progress."""
+        """Stop the copy, which then aborts its open uploads."""
         if self._job is not None:
             self._job.stop.set()
 
 
 class StorageTuneOperator(FormOperator):
-    """Measures which transfer settings are fastest for an endpoint, by object size, and stores them for later copies.
+    """Measures the fastest transfer settings of each endpoint by object size, and stores them for later copies.
 
-    It writes objects below ``storeside-measurements/`` in the buckets and deletes them again. Returns its
+    The task writes objects below ``storeside-measurements/`` in the buckets and deletes them afterwards. Returns its
     recommendations.
 
     :param backends: a list of ``<bucket URI>`` or ``<bucket URI>@<connection id>``, such as ``s3://data@oci_s3``
-    :param seconds: maximum seconds to measure one direction of one backend
-    :param megabytes: maximum megabytes moved for that
+    :param seconds: maximum seconds for one direction of one backend
+    :param megabytes: maximum MiB to move for one direction of one backend
     """
 
     template_fields: Sequence[str] = ("backends", "seconds", "megabytes")
@@ -162,7 +161,7 @@ class StorageTuneOperator(FormOperator):
         self._stop: threading.Event | None = None
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Measure both directions and record the best settings."""
+        """Measure both directions of each backend, record and return the best settings."""
         from storeside.measure.tuner import DIRECTIONS, Recommendations, Tuner
 
         self._stop = threading.Event()
@@ -187,20 +186,20 @@ class StorageTuneOperator(FormOperator):
         return [{"endpoint": there.endpoint, **plain(one.to_dict())} for there, one in found]
 
     def on_kill(self) -> None:
-        """Stop; `execute` then deletes what it wrote."""
+        """Stop the measurement; `execute` then deletes its objects."""
         if self._stop is not None:
             self._stop.set()
 
 
 class StorageBenchmarkOperator(FormOperator):
-    """Compares backends, with the requests of the published comparison of OCI's APIs: `storeside.measure.backends`.
+    """Compares backends with the requests of AIStore's published comparison of OCI's APIs.
 
-    It writes each measurement to ``storeside.backend_benchmark``, the medians to the log, and a chart of the medians
-    to `chart`. Returns the medians.
+    The task writes each measurement to ``storeside.backend_benchmark``, the medians to the log, and a chart of the
+    medians to `chart`. Returns the medians. `storeside.measure.backends` describes the requests.
 
     :param backends: a list of ``<bucket URI>`` or ``<bucket URI>@<connection id>``, such as ``s3://data@oci_s3``
     :param rounds: measurements per backend; the backends take turns
-    :param megabytes: size of the object that is written
+    :param megabytes: size in MB (10^6 bytes) of the object that PUTs write
     :param chart: URL in object storage for the chart, a PNG file, such as ``s3://aws_default@reports/backends.png``;
         empty for none
     """
@@ -228,7 +227,7 @@ class StorageBenchmarkOperator(FormOperator):
         self._stop: threading.Event | None = None
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Measure, record and draw."""
+        """Measure the backends, record the measurements and draw the chart."""
         from storeside.measure.backends import Benchmark, draw, record, require_charts, table
 
         self._stop = threading.Event()
@@ -254,6 +253,6 @@ class StorageBenchmarkOperator(FormOperator):
         return [plain(result.to_dict()) for result in results]
 
     def on_kill(self) -> None:
-        """Stop; `execute` then deletes what it wrote."""
+        """Stop the benchmark; `execute` then deletes its objects."""
         if self._stop is not None:
             self._stop.set()

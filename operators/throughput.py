@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 
 
 class AISMeasureThroughputOperator(FormOperator):
-    """Measures a cluster with AIStore's own load generator, `aisloader`, which runs where the task runs.
+    """Measures a cluster with AIStore's own load generator, `aisloader`, which runs on the worker.
 
     The connection's extra ``aisloader`` is the loader's path; without it the loader must be on the PATH.
 
-    The operator reads each target's counters every second while the load runs. It writes what each target did to
+    While the load runs, the task reads each target's counters every second. It writes them to
     ``storeside.throughput`` and the result to ``storeside.throughput_runs``, and compares the mean with earlier runs
-    of the same load. A task that is killed ends the loader and removes the objects that it wrote. If the task was
-    killed with -9, the next try removes them. Returns the engine's `Report` as a dictionary.
+    of the same load. A task that is killed ends the loader and removes the objects that it wrote. After a
+    ``kill -9``, the next try removes them. Returns the engine's `Report` as a dictionary.
 
-    :param bucket: such as ``ais://bench``; it must exist
-    :param workload: ``read``, ``write`` or ``mixed``, half of each
-    :param object_size: such as ``10MiB``
+    :param bucket: URI of an existing bucket, such as ``ais://bench``
+    :param workload: ``read``, ``write``, or ``mixed`` (half reads, half writes)
+    :param object_size: size of each object, such as ``10MiB``
     :param concurrency: number of the loader's workers
-    :param seconds: how long the load runs
-    :param dataset_size: size of the data that are written before a read load and removed afterwards; empty reads the
-        objects that the bucket has
-    :param prefix: prefix of the bucket's objects that are read
-    :param write_limit: size at which writing stops early
+    :param seconds: duration of the load in seconds
+    :param dataset_size: size of the data that the task writes before a read load and removes afterwards; empty reads
+        the bucket's existing objects
+    :param prefix: without `dataset_size`, read only objects whose names start with this
+    :param write_limit: size at which a load that writes stops early
     :param nic_gbit: a target's network bandwidth, in Gbit/s; 0 means unknown
     :param disk_gb_per_second: bandwidth of all disks of a target, in 10^9 bytes per second; 0 means unknown
     :param compare_runs: number of earlier runs to compare the mean with; 0 starts a new series of runs
-    :param tolerance: by how many percent the mean may be below the median of these runs
-    :param on_regression: whether the task fails when the mean is lower than that
+    :param tolerance: percentage by which the mean may be below the median of these runs
+    :param on_regression: if the mean is lower than that: ``fail`` the task, or ``report`` it in the log
     :param chart: URL in object storage for an SVG file with one line per target, such as
         ``s3://aws_default@reports/throughput.svg``; empty for none
     """
@@ -133,7 +133,7 @@ class AISMeasureThroughputOperator(FormOperator):
         )
 
     def measurement(self, context: Context) -> Measurement:
-        """Build the engine's measurement. Raises BadInput for invalid arguments, and if there is no loader."""
+        """Build the engine's measurement. Raises BadInput for invalid arguments and for a missing loader."""
         from storeside.measure.throughput.cluster import Comparison, Measurement
         from storeside.measure.throughput.model import node_bound
 
@@ -172,8 +172,8 @@ class AISMeasureThroughputOperator(FormOperator):
         if verdict.name == "regression" and verdict.baseline is not None:
             text = (
                 f"{self.bucket}: {mean / 1e6:.1f} MB/s is {100 - 100 * mean / verdict.baseline:.1f} % less than the"
-                f" {verdict.baseline / 1e6:.1f} MB/s of {verdict.runs} earlier runs; {self.tolerance} % are allowed."
-                " Run with compare_runs 0 to begin anew from this speed"
+                f" {verdict.baseline / 1e6:.1f} MB/s of {verdict.runs} earlier runs, and the tolerance is"
+                f" {self.tolerance} %. To accept this speed as the new baseline, run with compare_runs 0"
             )
             if self.on_regression == "fail":
                 raise AirflowFailException(text)

@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from storeside.aistore.pods import PodWatch
 from storeside.ledger.objects import Ledger
-from storeside.stack import cli, demo, proxies, s3
+from storeside.stack import authn, cli, demo, proxies, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
@@ -95,17 +95,6 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def secure_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack of its own, without Airflow, whose AIStore asks for tokens."""
-    folder = tmp_path_factory.mktemp("secure")
-    (folder / "cache").symlink_to((default_folder() / "cache").resolve(), target_is_directory=True)
-    allow(folder)
-    found = cli.up(folder, targets=2, only=("s3", "clickhouse", "podrunner", "aistore"), secure=True)
-    yield found
-    Supervisor(found).stop()
-
-
-@pytest.fixture(scope="session")
 def airflow(stack: Stack) -> Stack:
     """The same stack with Airflow's processes. Its forms may name what tests make: names with a hyphen."""
     found = cli.up(FOLDER)
@@ -137,12 +126,10 @@ def clickhouse(stack: Stack) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def aistore(request: pytest.FixtureRequest, kubernetes: Session | None) -> Any:
     """An `aistore` SDK client of the cluster under test."""
-    from storeside.aistore.cluster import Cluster
-
     if kubernetes is not None:
         return kubernetes.aistore
     stack: Stack = request.getfixturevalue("stack")
-    return Cluster(stack.url("ais_proxy")).client()
+    return authn.cluster(stack).client()
 
 
 @pytest.fixture(scope="session")

@@ -17,12 +17,13 @@ from storeside.aistore.buckets import Bucket, list_aistore
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.operators.forms import VARIABLE
+from storeside.stack import authn, s3
 from storeside.stack.airflow_api import AirflowApi
-from storeside.stack.settings import Stack
+from storeside.stack.settings import HOST, Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
 
-# What the tests' ETLs need besides our transforms: the file of the owner of their stacks.
+# Commands that the tests' ETLs need besides Storeside's transforms, in the owner's list of their stacks.
 _SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
 ALLOWED = f"""\
 storeside/transformer-* SUFFIX= SECONDS= MARKS= {_SERVE.format("tests.transformers:*")}
@@ -113,6 +114,26 @@ def contents(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
+def ask_aistore(stack: Stack, method: str, path: str, seconds: float = 20, **request: Any) -> requests.Response:
+    """Send a request with a token to AIStore's own API, for what its SDK cannot do; `path` is below ``/v1``."""
+    headers = {"Authorization": f"Bearer {authn.current_token(stack)}", **request.pop("headers", {})}
+    return requests.request(
+        method, f"{stack.url('ais_proxy')}/v1/{path}", headers=headers, timeout=seconds, **request
+    )
+
+
+def set_properties(stack: Stack, bucket: str, **properties: Any) -> None:
+    """Change properties of one of AIStore's own buckets."""
+    body = {"action": "set-bprops", "value": properties}
+    ask_aistore(stack, "PATCH", f"buckets/{bucket}", params={"provider": "ais"}, json=body).raise_for_status()
+
+
+def s3_of_aistore(stack: Stack, host: str = HOST) -> Any:
+    """Return a boto3 client of AIStore's S3 API, which takes a session token for its own and checks no keys."""
+    url = f"http://{host}:{stack.ports['ais_proxy']}/s3"
+    return s3.client("s3", url, "any", "any", session_token=authn.current_token(stack))
+
+
 def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
     """Return the objects that failed in a run on the way to a bucket according to the ledger, with their reasons."""
     found = clickhouse.query(
@@ -124,7 +145,7 @@ def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
 
 
 def allow_in_forms(api: AirflowApi, **lists: list[str]) -> None:
-    """Set the Variable that says what forms may name; lists that are not given keep their defaults."""
+    """Set the Variable with the names that forms accept; missing lists keep their defaults."""
     value = {"key": VARIABLE, "value": json.dumps(lists)}
     try:
         api.request("POST", "variables", json=value)

@@ -12,7 +12,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[2]
 # Pages of the top folder, and their names in the site.
 TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-# Files that a page of the top folder links to and that are not pages.
+# Folders whose files have no page in the site; links to them become plain text.
 _ELSEWHERE = ("tests/", "include/", "dags/", "operators/")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -25,13 +25,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Correct the links of a page in `docs` to the pages of the top folder."""
+    """Change the links of a page in `docs` to pages of the top folder."""
     folder = page.file.src_uri.rpartition("/")[0]
     return markdown if page.file.generated_by else site_links(markdown, f"docs/{folder}".rstrip("/"))
 
 
 def site_links(text: str, folder: str) -> str:
-    """Return Markdown of a page in `folder` of the checkout with links that are right in the site."""
+    """Return the Markdown of a page in `folder` of the checkout with links for the site."""
 
     def change(found: re.Match[str]) -> str:
         mark, label, target = found.groups()

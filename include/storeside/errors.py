@@ -3,21 +3,21 @@
 Every error is a `StoresideError` of exactly one kind:
 
 BadInput    request, configuration or data that stay wrong: no retry helps
-Transient   another try may succeed: it is retried
-Partial     the rest is done, and some objects failed for good: no retry
-Cancelled   it was stopped from outside: neither a fault nor a failure
+Transient   another try may succeed: the task is retried
+Partial     some objects failed for good, and the rest is done: no retry
+Cancelled   a user stopped the operation, or its process ends: no failure
 
 The errors of a system are next to its code. A system's base class has no kind and is not raised. Its other errors
 derive from that base, or from `StoresideError` if there is only one, and from a kind, such as
-``class CopyInputError(CopyError, BadInput)``; their names are unique. A plain ValueError has no kind: it comes from
-our own bug or from a truncated response, and is retried.
+``class CopyInputError(CopyError, BadInput)``; their names are unique. A plain ValueError has no kind: a bug or a
+truncated response causes it, and the task is retried.
 """
 
 from __future__ import annotations
 
 
 class StoresideError(Exception):
-    """An operation failed; the message names object, reason and remedy."""
+    """An operation failed; the message states the object, the reason and the remedy."""
 
 
 class BadInput(ValueError):
@@ -30,7 +30,7 @@ class BadInput(ValueError):
 class Transient(Exception):
     """A server could not be reached, was busy, or closed the connection: a retry may succeed.
 
-    `is_soon` says whether a retry may succeed within seconds; if not, the next try should be later.
+    `is_soon` tells whether a retry may succeed within seconds; otherwise, the next try should be later.
     """
 
     is_soon = True

@@ -1,4 +1,4 @@
-"""AIStore through an Airflow connection."""
+"""The hook for AIStore."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class AIStoreHook(BaseHook):
-    """Provides the `aistore` SDK's client for a connection.
+    """Creates clients of the `aistore` SDK from an Airflow connection.
 
-    The connection's host and port are those of the cluster's proxy, its schema is ``http`` (default) or ``https``,
-    and its password is a token of AIStore's AuthN. Extras, all optional:
+    Host and port of the connection are those of the cluster's proxy, the schema is ``http`` (default) or ``https``,
+    and the password is a token of AIStore's AuthN. Extras, all optional:
 
-    ``authn_url``: address of AIStore's AuthN. Login and password are then those of a user of AuthN, and tasks request
-    tokens there, again before they expire.
-    ``clickhouse_collection``: ClickHouse's named collection with a ``session_token``, by which it reads AIStore.
+    ``authn_url``: URL of AIStore's AuthN. Login and password are then those of a user of AuthN. Tasks request tokens
+    there, and renew them before they expire.
+    ``clickhouse_collection``: ClickHouse's named collection with a ``session_token``, which ClickHouse uses to read
+    AIStore.
 
-    ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS; with ``verify`` off any certificate is
-    accepted.
+    ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS. ``verify``: off accepts any certificate.
     ``clickhouse_endpoint``: the cluster's S3 endpoint for ClickHouse, if it differs.
     ``transformer_endpoint``: the cluster's proxy for the transformers' pods, if it differs.
-    ``kube_config``: a kubeconfig file or ``in-cluster``, and ``kube_namespace``, the namespace that AIStore runs in
-    (``ais``): with them an ETL whose pod does not start fails with Kubernetes' reason.
+    ``kube_config``: path of a kubeconfig file, or ``in-cluster``. ``kube_namespace``: AIStore's namespace (``ais``).
+    With them, the error of an ETL that does not start contains Kubernetes' reason.
     ``aisloader``: path of AIStore's load generator on the workers.
     """
 
@@ -63,7 +63,7 @@ class AIStoreHook(BaseHook):
 
     @property
     def clickhouse_collection(self) -> str:
-        """ClickHouse's named collection with a token for AIStore; empty if AIStore asks ClickHouse for none."""
+        """ClickHouse's named collection with a token for AIStore; empty if AIStore requires no token."""
         return str(self._connection.extra_dejson.get("clickhouse_collection") or "")
 
     @property
@@ -78,7 +78,7 @@ class AIStoreHook(BaseHook):
 
     @cached_property
     def pods(self) -> PodWatch | None:
-        """The watcher of the pods of starting ETLs; None when the connection has no Kubernetes settings."""
+        """The watcher of the pods of starting ETLs; None if the connection has no ``kube_config``."""
         extra = self._connection.extra_dejson
         if not extra.get("kube_config"):
             return None

@@ -1,4 +1,4 @@
-"""The doctor's checks, on Airflow connections."""
+"""Runs the doctor's checks on Airflow connections."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def look(connections: Mapping[str, Connection], bucket: str, queue: str, *, write: bool) -> list[Finding]:
-    """Check the systems behind the connections, given by system, with the clients that the operators use.
+    """Check the systems behind the connections with the clients that the operators use.
 
-    The arguments are connections, not ids, because threads of the triggerer cannot look connections up. Raises
-    TransferInputError for an invalid bucket name.
+    `connections` maps systems to connections, not ids, because threads of the triggerer cannot look connections up.
+    Raises TransferInputError for an invalid bucket name.
     """
     from storeside.doctor.connections import Connection as Plain
     from storeside.doctor.connections import systems
@@ -42,5 +42,5 @@ def look(connections: Mapping[str, Connection], bucket: str, queue: str, *, writ
 
 
 def lines(findings: Sequence[Finding]) -> str:
-    """Return findings as the lines of a log."""
+    """Return the findings as text for the log, one or more lines per finding."""
     return "\n".join(line for finding in findings for line in finding.lines())

@@ -1,4 +1,4 @@
-"""HSDS through an Airflow connection."""
+"""The hook for HSDS."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class HSDSHook(BaseHook):
-    """Provides h5pyd's files, and the client of HSDS's REST API, for a connection.
+    """Creates h5pyd files and clients of HSDS's REST API from an Airflow connection.
 
-    The connection's login and password are those of an HSDS user; its host, port and schema (``http`` by default, or
+    Login and password of the connection are those of an HSDS user; host, port and schema (``http`` by default, or
     ``https``) are those of a service node. Extras, both optional:
 
-    ``endpoint``: a whole endpoint that replaces host, port and schema, such as ``http+unix://%2Ftmp%2Fsn.sock``.
+    ``endpoint``: a URL that replaces host, port and schema, such as ``http+unix://%2Ftmp%2Fsn.sock``.
     ``bucket``: the bucket of the domains, if it is not the server's default.
     """
 
@@ -34,7 +34,7 @@ class HSDSHook(BaseHook):
 
     @cached_property
     def server(self) -> Server:
-        """The server of the connection. Raises HsdsInputError when the connection names no endpoint."""
+        """The server of the connection. Raises HsdsInputError if the connection has neither host nor endpoint."""
         return server_of(self.get_connection(self.hsds_conn_id))
 
     @cached_property
@@ -49,7 +49,7 @@ class HSDSHook(BaseHook):
         return self.client
 
     def file(self, domain: str, mode: str = "r") -> Any:
-        """Return h5pyd's file of a domain; a task that writes to it must call `flush` before it ends."""
+        """Open a domain as an h5pyd file; a task that writes to it must call `flush` before it ends."""
         import h5pyd
 
         return h5pyd.File(
@@ -59,7 +59,7 @@ class HSDSHook(BaseHook):
 
 
 def server_of(connection: Connection) -> Server:
-    """Return the server of a connection. Raises HsdsInputError when the connection names no endpoint."""
+    """Return the server of a connection. Raises HsdsInputError if the connection has neither host nor endpoint."""
     from storeside.hsds.client import Server
     from storeside.hsds.errors import HsdsInputError
 

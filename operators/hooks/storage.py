@@ -1,4 +1,4 @@
-"""Buckets of S3, OCI and AIStore as stores, from Airflow connections."""
+"""Creates stores for buckets of S3, OCI and AIStore from Airflow connections."""
 
 from __future__ import annotations
 
@@ -26,32 +26,33 @@ DEFAULT_CONNECTIONS = {"s3": "aws_default", "oci": "oci_default", "ais": "aistor
 
 
 def connection_of(uri: str, conn_id: str | None) -> Connection:
-    """Return the connection for a bucket.
+    """Return the connection `conn_id`, or by default the connection for the bucket's scheme.
 
-    Raises OperatorInputError for a bucket that no worker can reach.
+    Raises OperatorInputError for a bucket that the worker cannot reach.
     """
     bucket = check_endpoint(uri)
     return BaseHook.get_connection(conn_id or DEFAULT_CONNECTIONS[bucket.scheme])
 
 
 def check_endpoint(uri: str) -> Bucket:
-    """Return the bucket of a URI. Raises BadInput for one that no worker can reach."""
+    """Return the bucket of a URI. Raises BadInput for a bucket that the worker cannot reach."""
     bucket = Bucket.parse(uri)
     if bucket.scheme not in DEFAULT_CONNECTIONS or bucket.namespace:
         raise OperatorInputError(
-            f"{uri}: a worker reaches s3://, oci:// and ais:// buckets; AIStore itself copies the others"
+            f"{uri}: a worker reaches only s3://, oci:// and ais:// buckets without a namespace: use"
+            " AISCopyBucketOperator for other buckets"
         )
     return bucket
 
 
 def backend(text: str) -> Store:
-    """Return the store that ``<bucket URI>`` or ``<bucket URI>@<connection id>`` names; raises as `store` does."""
+    """Return the store for ``<bucket URI>`` or ``<bucket URI>@<connection id>``; raises as `store` does."""
     uri, _, conn_id = text.partition("@")
     return store(uri, connection_of(uri, conn_id))
 
 
 def store(uri: str, connection: Connection) -> Store:
-    """Return the bucket of a URI as a store.
+    """Return the store for the bucket of a URI.
 
     ``s3://``: an ``aws`` connection. Its extra ``config_kwargs`` sets path or virtual-host style, such as
     ``{"s3": {"addressing_style": "path"}}``.
@@ -99,7 +100,7 @@ def _oci(bucket: str, connection: Connection) -> Store:
 
 
 def profile(client: Client, found: Store, connection: Connection, given: Mapping[str, Any] | None) -> Profile:
-    """Return how to write to a store: as `given`, as the connection's extra ``multipart`` says, or as tuned.
+    """Return the settings of parts for writes to a store: `given`, the extra ``multipart``, or the tuner's results.
 
     Raises CopyInputError for invalid settings.
     """

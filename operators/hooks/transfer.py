@@ -1,4 +1,4 @@
-"""The clients that a transfer needs, from Airflow connections."""
+"""Creates the clients of a transfer from Airflow connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def clients(aws: Connection, clickhouse: Connection) -> tuple[Any, Any]:
-    """Return a ClickHouse client, which threads may share, and an S3 client.
+    """Return a ClickHouse client, which several threads may use, and an S3 client.
 
     The arguments are connections, not ids, because threads and the triggerer cannot look connections up.
     """
@@ -27,7 +27,7 @@ def ledger_connection(clickhouse: Connection) -> Connection:
 
 
 def of_role(role: str, clickhouse: Connection) -> Connection:
-    """Return the connection that a connection for loads names for a role; without one, that connection itself."""
+    """Return the connection for `role` that the extras of `clickhouse` contain; without one, `clickhouse` itself."""
     from airflow.sdk import BaseHook
 
     conn_id = roles.conn_id_of(role, clickhouse.conn_id, clickhouse.extra_dejson)
@@ -35,7 +35,7 @@ def of_role(role: str, clickhouse: Connection) -> Connection:
 
 
 async def ledger_connection_async(clickhouse: Connection) -> Connection:
-    """Return what `ledger_connection` does, in the triggerer."""
+    """Do the same as `ledger_connection` without blocking, for triggers."""
     from airflow.sdk import BaseHook
 
     conn_id = roles.conn_id_of(roles.LEDGER, clickhouse.conn_id, clickhouse.extra_dejson)
@@ -43,7 +43,7 @@ async def ledger_connection_async(clickhouse: Connection) -> Connection:
 
 
 def ledger_client(ledger: Connection, clickhouse: Connection) -> Any:
-    """Return a client of the connection for Storeside's tables; None if it is the one for loads."""
+    """Return a client for Storeside's tables; None if loads use the same connection."""
     return None if ledger.conn_id == clickhouse.conn_id else clickhouse_client(ledger)
 
 
@@ -55,7 +55,7 @@ def s3_client(connection: Connection) -> Any:
 
 
 def clickhouse_client(connection: Connection) -> Any:
-    """Return a ClickHouse client, which threads may share."""
+    """Return a ClickHouse client, which several threads may use."""
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
     # ClickHouse locks a session while a statement runs in it, even after the statement's connection was lost.
@@ -82,7 +82,7 @@ def bound_to(hook: Any, connection: Connection) -> Any:
 
 
 def source(aws: Connection, bucket: str, keys: str) -> Source:
-    """Return where ClickHouse finds the objects, from the connection's extras; see `source_of`."""
+    """Return the source of a load: bucket, keys, and S3's endpoint for ClickHouse from the connection's extras."""
     from storeside.transfer.source import source_of
 
     return source_of(aws.extra_dejson, bucket, keys)

@@ -1,1 +1,1 @@
-"""Airflow triggers: what a deferred task waits for."""
+"""Triggers of deferred tasks and of watched queues."""

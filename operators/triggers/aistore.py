@@ -1,4 +1,4 @@
-"""Waiting for AIStore jobs in the triggerer."""
+"""The trigger that waits for an AIStore job."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ABORT_SECONDS = 10
 class AISJobTrigger(BaseTrigger):
     """Fires once when an AIStore job ends, with the job's error if it had one.
 
-    It also fires on an error that a retry cannot cure, such as a revoked token: see `storeside.operators.errors`. The
-    task that resumes meets the same error, which fails it.
+    The trigger also fires on an error that a retry cannot cure, such as a revoked token (see
+    `storeside.operators.errors`). The resumed task then gets the same error and fails.
 
-    `started` (seconds since the epoch) and `total` objects give rate and ETA in the log. The trigger aborts a job
-    without progress for `stall_seconds`. When a user kills or clears the deferred task, the trigger aborts the job,
-    unless the job belongs to another task (`own` is off), and stops the ETLs `etl_names`. A triggerer that restarts
-    continues to follow the job.
+    The log shows rate and remaining time, computed from `started` (seconds since the epoch) and `total` objects. The
+    trigger aborts a job that makes no progress for `stall_seconds`. When a user kills or clears the deferred task,
+    the trigger aborts the job and stops the ETLs `etl_names`, unless the job belongs to another task (`own` is
+    False). A triggerer that restarts continues to follow the job.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AISJobTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until the job ends, in a thread because the SDK blocks."""
+        """Poll until the job ends; each poll runs in a thread, because the SDK blocks."""
         try:
             follower = Follower(await self._client(), self.job_id, self.stall_seconds, is_final)
         except Exception as e:
@@ -107,13 +107,13 @@ class AISJobTrigger(BaseTrigger):
         )
 
     async def on_kill(self) -> None:
-        """Abort the job: a user killed, cleared or marked its task."""
+        """Abort the job, because a user killed or cleared the task or set its state."""
         if self.own:
             self.log.info("aborting AIStore job %s", self.job_id)
             await asyncio.to_thread(cancel, await self._client(), self.job_id, self.etl_names)
 
     async def _client(self) -> Any:
-        # The trigger reads the connection itself, so that the token is not stored with the trigger.
+        # The trigger reads the connection, so Airflow's database does not store the token with the trigger.
         return cluster_of(await BaseHook.aget_connection(self.aistore_conn_id)).client()
 
 
@@ -127,7 +127,7 @@ def cancel(client: Client, job_id: str, etl_names: Sequence[str]) -> None:
 
 
 def describe(progress: Progress, total: int, seconds: float) -> str:
-    """Return one log line: done of total, rate and ETA."""
+    """Return one log line: objects done and total, rate, remaining time."""
     seconds = progress.seconds or seconds
     rate = progress.objects / seconds if seconds > 0 else 0.0
     of = f" of {total}" if total else ""

@@ -1,4 +1,4 @@
-"""Loads into ClickHouse from the triggerer; ClickHouse does the work."""
+"""The trigger that runs a load while ClickHouse pulls the objects."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 
 class S3ToClickHouseTrigger(EngineTrigger):
-    """Has ClickHouse pull the planned objects of a transfer; fires once with the report, or with an error.
+    """Loads the planned objects of a transfer by pull; fires once with the report or with an error.
 
-    `request` and `prepared` are the engine's `Request` and `Prepared` as dictionaries, `run_id` names the run in the
-    ledger. A triggerer that restarts takes over queries that still run.
+    `request` and `prepared` are the engine's `Request` and `Prepared` as dictionaries, `run_id` is the run's name in
+    the ledger, and `started` is in seconds since the epoch. A triggerer that restarts takes over running queries.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class S3ToClickHouseTrigger(EngineTrigger):
         )
 
     async def engine(self) -> Any:
-        """Return the transfer."""
+        """Return the transfer with clients for its connections."""
         from storeside.transfer.engine import Transfer
         from storeside.transfer.request import Request
 
@@ -53,7 +53,7 @@ class S3ToClickHouseTrigger(EngineTrigger):
         return transfer
 
     def work(self, engine: Any) -> Any:
-        """Load what was planned."""
+        """Load the planned objects and return the report."""
         from storeside.transfer.engine import Prepared
 
         return engine.run(Prepared(**self.arguments["prepared"]))

@@ -1,4 +1,4 @@
-"""Checks connections from the triggerer."""
+"""The trigger that checks connections from the triggerer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from storeside.operators.triggers.engine import SETTLE_SECONDS, in_thread
 
 
 class CheckConnectionsTrigger(BaseTrigger):
-    """Runs the doctor's checks once, in a thread, and fires with the findings, or with why they cannot run.
+    """Runs the doctor's checks once, in a thread, and fires with the findings or with the error that prevents them.
 
-    `connections` are ids by system; neither the trigger nor its event stores a secret.
+    `connections` maps systems to connection ids, so neither the trigger nor its event contains a secret.
     """
 
     def __init__(self, connections: dict[str, str], bucket: str, queue: str, write: bool) -> None:
@@ -37,7 +37,10 @@ class CheckConnectionsTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Run the checks, and fire."""
+        """Run the checks and fire once.
+
+        Raises an error that a retry may cure, so that Airflow retries the task.
+        """
         await asyncio.sleep(SETTLE_SECONDS)
         found = {system: await BaseHook.aget_connection(conn_id) for system, conn_id in self.connections.items()}
         try:

@@ -1,4 +1,4 @@
-"""Runs an engine from the triggerer, while another system does the work."""
+"""Base class of triggers that run an engine in a thread of the triggerer."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from storeside.operators.errors import is_final, may_pass_soon
 # Airflow 3.3 fails a task that resumes before its executor has reported the end of the worker that deferred it
 # (scheduler_job_runner.py, "finished with state success, but the task instance's state attribute is running").
 SETTLE_SECONDS = 2.0
-# Seconds before each attempt in the trigger, which costs less than a retry of the task; the task is retried after
-# these.
+# Seconds before each further attempt in the trigger, which costs less than a retry of the task. After these attempts
+# the task is retried.
 DELAYS = (2.0, 5.0, 10.0)
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in a thread of its own and wait for it.
+    """Run a function in a new daemon thread and wait for its result.
 
-    The event loop's executor has few threads: triggers that take hours would block all others. Its threads also keep
-    a triggerer alive that was told to end.
+    The event loop's executor has few threads, so triggers that take hours would block all others. Its threads also
+    keep a triggerer alive that has received a signal to end.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
     here = contextvars.copy_context()
 
     def tell(outcome: Any, *, failed: bool) -> None:
-        if not result.done():  # not cancelled meanwhile
+        if not result.done():  # a cancelled trigger needs no result
             (result.set_exception if failed else result.set_result)(outcome)
 
     def work() -> None:
@@ -50,9 +50,10 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class EngineTrigger(BaseTrigger):
-    """Runs an engine in a thread, which sends statements and waits for them. Fires once, with the report or an error.
+    """Runs an engine in a thread while another system does the work; fires once with the report or an error.
 
-    When a user kills or clears the deferred task, the engine is cancelled. `arguments` recreate the trigger.
+    When a user kills or clears the deferred task, the trigger cancels the engine. Airflow recreates the trigger from
+    `arguments`, which must be JSON values.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -65,15 +66,15 @@ class EngineTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", self.arguments
 
     async def engine(self) -> Any:
-        """Return the engine, which has `cancel` and `leave`, with its connections resolved."""
+        """Return the engine with clients for its connections. It has the methods `cancel` and `leave`."""
         raise NotImplementedError
 
     def work(self, engine: Any) -> Any:
-        """Do the work in a thread and return the report, a dataclass."""
+        """Run the engine, in a thread, and return its report, a dataclass."""
         raise NotImplementedError
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Run the engine to its end; if the triggerer ends earlier, another triggerer takes over.
+        """Run the engine until it ends; if the triggerer ends earlier, another triggerer takes over.
 
         If a retry may help, the trigger tries again after each of `DELAYS`; after that the task is retried.
         """
@@ -88,16 +89,16 @@ class EngineTrigger(BaseTrigger):
                 raise
             except Exception as e:
                 if delay is None or not may_pass_soon(e):
-                    self.log.exception("it ended early")
+                    self.log.exception("the engine failed")
                     yield TriggerEvent({"error": str(e) or repr(e), "again": not is_final(e)})
                     return
-                self.log.warning("going on in %g s: %s", delay, e)
+                self.log.warning("trying again in %g s: %s", delay, e)
                 await asyncio.sleep(delay)
             else:
                 yield TriggerEvent({"report": asdict(report)})
                 return
 
     async def on_kill(self) -> None:
-        """Cancel the engine: a user killed, cleared or marked the task."""
-        self.log.info("stopping")
+        """Cancel the engine, because a user killed or cleared the task or set its state."""
+        self.log.info("stopping, because the task was killed, cleared or marked")
         await in_thread((self._engine or await self.engine()).cancel)

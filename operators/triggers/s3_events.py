@@ -1,4 +1,4 @@
-"""Triggers that drain S3 events into ClickHouse, or watch a queue of them to start runs."""
+"""Triggers that drain a queue of S3 events into ClickHouse, or watch a queue and start runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class S3EventsToClickHouseTrigger(EngineTrigger):
-    """Drains a queue of S3 events while ClickHouse pulls the objects; fires once with the report, or with an error.
+    """Drains a queue of S3 events while ClickHouse pulls the objects; fires once with the report or with an error.
 
-    `request` and `limits` are the engine's `Request` and `Limits` as dictionaries, `batches` names the batches that
-    were leased for this run. A triggerer that ends releases its messages; after a killed triggerer they become
+    `request` and `limits` are the engine's `Request` and `Limits` as dictionaries, `batches` lists the batches that
+    were leased for this run. A triggerer that ends releases its messages. The messages of a killed triggerer become
     visible when their lease ends. The next triggerer receives them again.
     """
 
@@ -53,7 +53,7 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
         )
 
     async def engine(self) -> Any:
-        """Return the load."""
+        """Return the load with clients for its connections."""
         aws = await BaseHook.aget_connection(self.arguments["aws_conn_id"])
         clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
         return await in_thread(self._engine_of, aws, clickhouse, await ledger_connection_async(clickhouse))
@@ -74,21 +74,22 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
         )
 
     def work(self, engine: Any) -> Any:
-        """Drain the queue."""
+        """Drain the queue and return the report."""
         return engine.run(self.arguments["batches"])
 
 
 class S3EventsTrigger(BaseEventTrigger):
-    """For an `AssetWatcher`: leases a batch of S3 events and fires, once per batch.
+    """Leases batches of S3 events for an `AssetWatcher` and fires once per batch.
 
-    The event contains the first of the batch's objects and the batch's name, with which the run takes the batch over.
-    The messages stay invisible until that run has settled with the queue; then the trigger leases the next batch. See
-    `storeside.events.watch.Window` for what happens when no run takes a batch.
+    The event contains the batch's first objects and the batch's name; the run takes the batch over by this name. The
+    trigger extends the lease of the messages until the run has deleted or released them, then it leases the next
+    batch. If no run takes a batch, the trigger sends its event again and finally releases it: see
+    `storeside.events.watch.Window`.
 
     :param queue: name or URL of an SQS queue with a dead-letter queue
     :param batch_messages: maximum number of messages in a batch
-    :param batch_seconds: how long a batch stays open for more messages after its first message
-    :param lease_seconds: how long messages stay invisible after the triggerer was killed
+    :param batch_seconds: seconds after its first message during which a batch accepts more messages
+    :param lease_seconds: seconds that messages stay invisible after the triggerer was killed
     """
 
     def __init__(
@@ -126,7 +127,10 @@ class S3EventsTrigger(BaseEventTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Watch for ever; try again when a server does not answer or the queue does not exist yet."""
+        """Watch the queue until the trigger is cancelled.
+
+        It tries again if a server does not answer or the queue does not exist yet.
+        """
         from storeside.events.lease import Lease
 
         while True:
@@ -139,7 +143,7 @@ class S3EventsTrigger(BaseEventTrigger):
                             yield TriggerEvent(told)
                         await asyncio.sleep(self.poll_interval)
             except (StoresideError, OSError, self._database_error()) as e:
-                self.log.warning("watching %s again in some seconds: %s", self.queue, e)
+                self.log.warning("cannot watch the queue %s, trying again in some seconds: %s", self.queue, e)
                 await asyncio.sleep(5 * self.poll_interval)
 
     async def _connect(self) -> tuple[Any, Any]:

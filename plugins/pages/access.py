@@ -1,4 +1,4 @@
-"""What each user may see and do: Airflow's own authentication and permissions."""
+"""The permissions of each user, from Airflow's own authentication and permissions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tables(user: GetUserDep) -> Tables:
 
 
 def _may_read_any(user: Any, readable: set[str]) -> bool:
-    """Tell whether the visitor may read every DAG, also deleted and future ones.
+    """Return whether the visitor may read every DAG, also deleted and future ones.
 
     Permission for all DAGs that exist is not enough: the tables have rows of deleted DAGs, too. So this asks the auth
     manager about DAGs of unknown names, too.
@@ -47,7 +47,7 @@ TablesDep = Annotated[Tables, Depends(tables)]
 
 
 def may_run(user: GetUserDep, dag: str | None = None) -> bool:
-    """Tell whether the visitor may start runs of a DAG, or of any DAG."""
+    """Return whether the visitor may start runs of a DAG, or of any DAG."""
     asked = [_details(dag)] if dag else _unknown_dags()
     return all(
         get_auth_manager().is_authorized_dag(
@@ -58,12 +58,12 @@ def may_run(user: GetUserDep, dag: str | None = None) -> bool:
 
 
 def may_read_runs(user: GetUserDep, dag: str) -> bool:
-    """Tell whether the visitor may read the states of a DAG's runs and tasks."""
+    """Return whether the visitor may read the states of a DAG's runs and tasks."""
     return _may_get(user, dag, DagAccessEntity.RUN) and _may_get(user, dag, DagAccessEntity.TASK_INSTANCE)
 
 
 def may_read_logs(user: GetUserDep, dag: str) -> bool:
-    """Tell whether the visitor may read the logs of a DAG's tasks."""
+    """Return whether the visitor may read the logs of a DAG's tasks."""
     return _may_get(user, dag, DagAccessEntity.TASK_LOGS)
 
 
@@ -72,7 +72,7 @@ def _may_get(user: Any, dag: str, entity: DagAccessEntity) -> bool:
 
 
 def may_stop(user: GetUserDep, dag: str) -> bool:
-    """Tell whether the visitor may set states of a DAG's tasks."""
+    """Return whether the visitor may set states of a DAG's tasks."""
     return get_auth_manager().is_authorized_dag(
         method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE, details=_details(dag), user=user
     )
@@ -90,7 +90,7 @@ def _unknown_dags() -> list[DagDetails]:
 def require_same_origin(request: Request) -> None:
     """Refuse requests that another site made the visitor's browser send.
 
-    Another site cannot send a bearer token. Browsers add the other schemes by themselves, such as ``Basic`` and
+    Another site cannot send a bearer token. Browsers add the other schemes automatically, such as ``Basic`` and
     ``Negotiate`` for a proxy in front of Airflow.
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from storeside.errors import BadInput
 from storeside.pages.tables import UnavailableError
-from storeside.plugins.pages import audio, benchmarks, movement, objects, quality, queues
+from storeside.plugins.pages import audio, benchmarks, etls, movement, objects, overview, quality, queues, storage
 from storeside.plugins.pages.access import require_read
 from storeside.plugins.pages.limits import page_place, stream_place
 from storeside.plugins.pages.render import render
@@ -31,7 +31,7 @@ HEADERS = {
 LARGEST_FORM = 64 << 10
 
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
-for part in (movement, objects, queues, quality, benchmarks):
+for part in (overview, movement, objects, queues, quality, etls, storage, benchmarks):
     # The place is taken first: `require_read` needs a thread, too. It is free again when the page is made.
     app.include_router(part.router, dependencies=[Depends(page_place, scope="function"), Depends(require_read)])
 app.include_router(audio.router, dependencies=[Depends(stream_place), Depends(require_read)])
@@ -42,7 +42,7 @@ app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), 
 @app.get("/", dependencies=[Depends(require_read)])
 def home(request: Request) -> RedirectResponse:
     """Redirect to the first page."""
-    return RedirectResponse(f"{request.scope['root_path']}/movement")
+    return RedirectResponse(f"{request.scope['root_path']}/overview")
 
 
 @app.middleware("http")
@@ -50,7 +50,7 @@ async def bounded(request: Request, call_next: Any) -> Response:
     """Refuse bodies that none of our forms sends: FastAPI reads a body before it checks the sender."""
     size = request.headers.get("content-length", "0")
     if "transfer-encoding" in request.headers or len(size) > len(str(LARGEST_FORM)) or int(size) > LARGEST_FORM:
-        said = f"The form is larger than {LARGEST_FORM} bytes, or does not say how large it is."
+        said = f"The form is larger than {LARGEST_FORM} bytes, or does not state its size."
         answer: Response = render(request, "error.html", code=413, title="Not possible", said=said)
         answer.headers["Connection"] = "close"  # its body is not read
         return answer
@@ -88,8 +88,8 @@ def incomplete(request: Request, error: RequestValidationError) -> Response:
 
 @app.exception_handler(Exception)
 def broken(request: Request, error: Exception) -> Response:
-    """Admit an error of our own; Starlette writes it to the API server's log."""
-    said = "This page has a fault of its own. The log of Airflow's API server has the details."
+    """Report a defect of the plugin; Starlette writes the error to the API server's log."""
+    said = "This page has a defect. The log of Airflow's API server has the details."
     answer = render(request, "error.html", code=500, title="Not possible", said=said)
     answer.headers.update(HEADERS)  # the middleware that adds them does not see this response
     return answer
@@ -97,7 +97,7 @@ def broken(request: Request, error: Exception) -> Response:
 
 @app.exception_handler(BadInput)
 def wrong(request: Request, error: BadInput) -> Response:
-    """Show what is wrong with a request."""
+    """Show the fault of a request."""
     return render(request, "error.html", code=400, title="Not possible", said=str(error))
 
 

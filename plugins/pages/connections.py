@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from urllib3.exceptions import ConnectTimeoutError, ReadTimeoutError
 
-from storeside.errors import StoresideError
+from storeside.errors import StoresideError, Transient
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import clickhouse_client, of_role, sqs_client
 from storeside.pages.tables import UnavailableError
@@ -44,6 +44,19 @@ def sqs() -> Any:
     """Return an SQS client."""
     with _leads_to("SQS", AWS):
         return sqs_client(BaseHook.get_connection(AWS))
+
+
+@contextmanager
+def answering(system: str, conn_id: str) -> Iterator[None]:
+    """Turn errors of a system that does not answer into UnavailableError, with what a user can do."""
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    try:
+        yield
+    except (AISError, RequestException, ValueError, Transient) as e:
+        log.warning("%s behind the connection %s did not answer a page: %s", system, conn_id, e)
+        raise UnavailableError(f"{system} behind the connection {conn_id} does not answer: {_reason(e)}") from e
 
 
 @contextmanager

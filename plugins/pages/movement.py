@@ -15,8 +15,10 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.pages import charts, datapath
 from storeside.pages import movement as movements
-from storeside.pages.movement import Movement, Progress
-from storeside.pages.tables import Tables, UnavailableError, UnreadableError
+from storeside.pages import progress as progresses
+from storeside.pages.movement import Movement
+from storeside.pages.progress import Progress
+from storeside.pages.tables import At, Tables, UnavailableError, UnreadableError
 from storeside.plugins.pages import tasks
 from storeside.plugins.pages.access import TablesDep, may_read_logs, may_read_runs, may_run, may_stop
 from storeside.plugins.pages.connections import aistore
@@ -53,17 +55,20 @@ class Now:
 @router.get("/movement")
 def overview(
     request: Request, tables: TablesDep, user: GetUserDep,
-    dag: str = "", place: str = "", kind: str = "", state: str = "", before: str = "",
+    dag: str = "", place: str = "", kind: str = "", state: str = "", sort: str = "when", order: str = "desc",
+    after: str = "", back: str = "",
 ) -> Response:  # fmt: skip
-    """Show running and finished movements, newest first."""
-    chosen = movements.Filter(dag, place, kind, state)
-    history, page = movements.throughput(tables, dag), movements.movements(tables, chosen, before)
-    known = tasks.states(page.rows)
-    unfiltered = not (place or kind or state or before)
-    failed = tasks.failed_runs(movements.dags(tables), dag, tables.dags) if unfiltered else []
+    """Show running and finished movements, by default newest first."""
+    chosen, sorting = movements.Filter(dag, place, kind, state), movements.Sort(sort, order)
+    history = movements.throughput(tables, dag)
+    page = movements.movements(tables, chosen, At(after, back), sort=sorting)
+    known, dags = tasks.states(page.rows), movements.dags(tables)
+    unfiltered = not (place or kind or state or after or back)
+    failed = tasks.failed_runs(dags, dag, tables.dags) if unfiltered else []
     return render(
-        request, "movement.html", title="Data movement", chosen=chosen, before=before,
-        kinds=["", *movements.kinds(tables)], states=movements.STATES,
+        request, "movement.html", title="Data movement", chosen=chosen, sorting=sorting, after=after,
+        kinds=["", *movements.kinds(tables)], states=movements.STATES, dags=dags, places=movements.places(tables),
+        totals=movements.totals(tables, chosen),
         now=_now(tables, user, chosen), page=page, state_of=partial(_state, known),
         failed_runs=[one for one in failed if may_read_runs(user, one.dag)],
         lines=[
@@ -91,7 +96,7 @@ def live(
 @router.get("/run")
 def run(
     request: Request, tables: TablesDep, user: GetUserDep, dag: str, run: str,
-    task: str = "", map_index: str = "", status: str = "", after: str = "",
+    task: str = "", map_index: str = "", status: str = "", after: str = "", back: str = "",
 ) -> Response:  # fmt: skip
     """Show one run: its tasks, its data flow, and the objects of one stage."""
     if not tables.may_read(dag) or not may_read_runs(user, dag):
@@ -115,7 +120,7 @@ def run(
         later=movements.later_runs(tables, stage) if stage else [], may_read_logs=may_read_logs(user, dag),
         picture=datapath.data_path(stages, movements.published(tables, run_id)),
         now=_now(tables, user, movements.Filter(), run_id),
-        page=movements.outcomes(tables, stage, status, after) if stage else None,
+        page=movements.outcomes(tables, stage, status, At(after, back)) if stage else None,
         rejected=_rejected(tables, stage),
         may_run=may_run(user, dag), may_stop=may_stop(user, dag),
     )  # fmt: skip
@@ -131,7 +136,7 @@ def _rejected(tables: Tables, stage: Movement | None) -> list[dict[str, Any]] | 
 
 @dataclass(frozen=True)
 class Row:
-    """A task of a run: what Airflow knows, what was recorded, and when, as parts of the time of the whole run."""
+    """A task of a run: its state in Airflow, its records, and its times as parts of the time of the whole run."""
 
     name: str
     state: str
@@ -195,13 +200,13 @@ def _now(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> 
 
 
 def _progress(tables: Tables, client_of: Callable[[str], Any], movement: Movement) -> Progress:
-    """Return a movement's progress. A cluster that does not answer does not fail the page: the progress says so."""
+    """Return a movement's progress; if its cluster does not answer, the progress states that."""
     if movement.is_load:
-        return movements.load_progress(tables, movement)
+        return progresses.load_progress(tables, movement)
     # rows of earlier versions do not name the connection
     conn_id = str(movement.detail.get("aistore_conn_id") or AIStoreHook.default_conn_name)
     try:
-        return movements.job_progress(client_of(conn_id), movement)
+        return progresses.job_progress(client_of(conn_id), movement)
     except UnavailableError as e:
         reason = str(e)
     except OSError as e:

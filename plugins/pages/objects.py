@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from storeside.pages import objects
+from storeside.pages import movement, objects
 from storeside.pages.objects import Place
+from storeside.pages.tables import At
 from storeside.plugins.pages.access import TablesDep
 from storeside.plugins.pages.render import render
 
@@ -14,15 +15,22 @@ router = APIRouter()
 
 @router.get("/objects")
 def find(
-    request: Request, tables: TablesDep, text: str = "", bucket: str = "", status: str = "", anywhere: bool = False,
-    after: str = "", after_load: str = "",
+    request: Request, tables: TablesDep, text: str = "", bucket: str = "", status: str = "", begins: bool = False,
+    sort: str = "name", order: str = "asc",
+    after: str = "", back: str = "", after_load: str = "", back_load: str = "",
 ) -> Response:  # fmt: skip
     """Show the objects that match the search."""
-    wanted = objects.Search(text, bucket, status, anywhere)
+    wanted = objects.Search(text, bucket, status, not begins, sort, order)
     return render(
-        request, "objects.html", title="Objects", wanted=wanted, after=after, after_load=after_load,
-        same={"text": text, "bucket": bucket, "status": status, "anywhere": "true" if anywhere else ""},
-        page=objects.search(tables, wanted, after), loads=objects.search_loads(tables, wanted, after_load),
+        request, "objects.html", title="Objects", wanted=wanted, places=movement.places(tables),
+        same={
+            "text": text, "bucket": bucket, "status": status, "begins": "true" if begins else "",
+            "sort": sort if sort != "name" else "", "order": order if order != "asc" else "",
+        },
+        here={"after": after, "back": back}, here_load={"after_load": after_load, "back_load": back_load},
+        page=objects.search(tables, wanted, At(after, back)), count=objects.count(tables, wanted),
+        loads=objects.search_loads(tables, wanted, At(after_load, back_load)),
+        count_loads=objects.count_loads(tables, wanted), most=objects.MOST_COUNTED,
     )  # fmt: skip
 
 

@@ -1,10 +1,11 @@
-"""Quality: what Great Expectations found, over time."""
+"""Quality: the results of Great Expectations over time."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from storeside.pages import charts, quality
+from storeside.pages import charts, movement, quality
+from storeside.pages.tables import At
 from storeside.plugins.pages.access import TablesDep
 from storeside.plugins.pages.render import render
 
@@ -12,11 +13,12 @@ router = APIRouter()
 
 
 @router.get("/quality")
-def overview(request: Request, tables: TablesDep, before: str = "") -> Response:
+def overview(request: Request, tables: TablesDep, text: str = "", after: str = "", back: str = "") -> Response:
     """Show validations, newest first, with the expectations that were not met."""
-    page = quality.verdicts(tables, before)
+    page = quality.verdicts(tables, At(after, back), text)
     points = [(v.recorded, 100 * v.invalid / v.rows if v.rows else 0.0) for v in reversed(page.rows)]
     return render(
-        request, "quality.html", title="Quality", page=page, before=before,
+        request, "quality.html", title="Quality", page=page, text=text,
+        known=[*movement.dags(tables), *movement.places(tables)],
         line=charts.line("% of rows that are not valid", "", points),
     )  # fmt: skip

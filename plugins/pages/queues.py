@@ -13,7 +13,8 @@ from fastapi.responses import RedirectResponse
 
 from storeside.events.errors import EventError, EventInputError
 from storeside.pages import charts, queues
-from storeside.pages.tables import Tables
+from storeside.pages.objects import MOST_COUNTED
+from storeside.pages.tables import At, Tables
 from storeside.plugins.pages.access import TablesDep, may_run, require_same_origin
 from storeside.plugins.pages.connections import sqs
 from storeside.plugins.pages.render import query, render
@@ -24,7 +25,10 @@ _MOST_LETTERS = 200
 
 
 @router.get("/queues")
-def overview(request: Request, tables: TablesDep, queue: str = "", state: str = "", before: str = "") -> Response:
+def overview(
+    request: Request, tables: TablesDep, queue: str = "", state: str = "", text: str = "", after: str = "",
+    back: str = "",
+) -> Response:  # fmt: skip
     """Show all queues, and the history and events of one queue."""
     found = queues.queues(tables)
     chosen = queues.url(found, queue) or (found[0]["queue"] if found and not queue else "")
@@ -32,7 +36,8 @@ def overview(request: Request, tables: TablesDep, queue: str = "", state: str = 
     return render(
         request, "queues.html", title="Queues", queues=found, chosen=chosen, state=state, states=queues.STATES,
         label=queues.label(found, chosen) if chosen else queue.rpartition("/")[2],
-        before=before, page=queues.events(tables, chosen, state, before) if chosen else None,
+        text=text, page=queues.events(tables, chosen, state, At(after, back), text) if chosen else None,
+        count=queues.count(tables, chosen, state, text) if chosen else 0, most=MOST_COUNTED,
         lines=[
             charts.line("messages waiting", "", [(row["at"], row["waiting"]) for row in history]),
             charts.line("age of the oldest*, seconds", "", [(row["at"], row["age"]) for row in history]),
@@ -45,7 +50,7 @@ def overview(request: Request, tables: TablesDep, queue: str = "", state: str = 
 def dead_letters(
     request: Request, tables: TablesDep, user: GetUserDep, queue: str, sent: int | None = None
 ) -> Response:
-    """Offer to read the dead letters of a queue, or tell how many were sent back. It does not read the queue."""
+    """Offer to read the dead letters of a queue, or show the number sent back. It does not read the queue."""
     _, label = _allowed(tables, user, queue)
     return render(
         request, "dead_letters.html", title="Dead letters", queue=label, letters=None, sent=sent, most=_MOST_LETTERS

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from storeside.plugins.pages.instances import instance
 
@@ -25,12 +26,19 @@ _INVISIBLE = {
     *range(0x2060, 0x206A),
     0xFEFF,
 }
+_CODE = Markup("<code>{}</code>")
 _SHOWN = {code: f"\\u{code:04x}" for code in _INVISIBLE} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 def name(text: str) -> str:
     """Write the name of an object, with invisible characters escaped."""
     return text.translate(_SHOWN)
+
+
+def prose(text: str) -> Markup:
+    """Write a reason or a message; text between backticks becomes code, so that the page shows no backticks."""
+    parts = name(text).split("`")
+    return Markup("").join(_CODE.format(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def size(count: float) -> str:
@@ -59,9 +67,16 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
 
 
-def moment(seconds: float) -> str:
+def utc(seconds: float) -> str:
     """Write a time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def moment(seconds: float) -> Markup:
+    """Write a time. The page's script shows it in the time zone that the user chose in Airflow."""
+    text = '<time datetime="{}Z" data-at="{}">{} UTC</time>'
+    at = utc(seconds)
+    return Markup(text).format(at.replace(" ", "T"), f"{seconds:.0f}", at)  # noqa: S704 (its parts are escaped)
 
 
 def ago(seconds: float) -> str:
@@ -81,8 +96,16 @@ _environment = Environment(
     lstrip_blocks=True,
     undefined=StrictUndefined,
 )
-_environment.filters |= {"name": name, "size": size, "number": number, "span": span, "moment": moment, "ago": ago}
-_environment.filters["instance"] = instance
+_environment.filters |= {
+    "name": name,
+    "size": size,
+    "number": number,
+    "span": span,
+    "moment": moment,
+    "ago": ago,
+    "utc": utc,
+}
+_environment.filters |= {"instance": instance, "prose": prose}
 _environment.globals["query"] = query
 
 

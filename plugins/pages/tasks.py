@@ -20,7 +20,7 @@ OVER = frozenset({"success", "failed", "removed", "skipped", "upstream_failed"})
 FAILED = frozenset({"failed", "upstream_failed"})
 # Maximum number of task instances on the page of a run: a mapped task may have thousands. Failed ones come first.
 MOST_TASKS = 200
-_OPERATORS = tuple(name for name in public.__all__ if name.endswith("Operator"))
+OPERATORS = tuple(name for name in public.__all__ if name.endswith("Operator"))
 _RECENT = timedelta(days=7)
 _MOST_FAILED_RUNS = 10
 
@@ -86,7 +86,7 @@ def run_of(dag: str, run: str) -> Run | None:
         statement = select(*columns).where(*of_run).order_by(failed_first, TaskInstance.start_date).limit(MOST_TASKS)
         rows = session.execute(statement).all()
     tasks = [
-        Task(task, index, str(state or "none"), attempt, _seconds(began), _seconds(ended))
+        Task(task, index, str(state or "none"), attempt, seconds(began), seconds(ended))
         for task, index, state, attempt, began, ended in rows
     ]
     return Run(str(state), tuple(sorted(tasks, key=lambda task: task.started or float("inf"))), count)
@@ -95,12 +95,12 @@ def run_of(dag: str, run: str) -> Run | None:
 def failed_runs(dags: Collection[str], dag: str, readable: Collection[str] | None) -> list[FailedRun]:
     """Return the newest failed runs of the last days that have our tasks, or whose DAG is among `dags`.
 
-    `dag` limits them to one DAG, `readable` to those that the visitor may read; None means all.
+    `dag` is a part of their DAGs' names; `readable` limits them to those that the visitor may read; None means all.
     """
     ours = exists().where(
         TaskInstance.dag_id == DagRun.dag_id,
         TaskInstance.run_id == DagRun.run_id,
-        TaskInstance.operator.in_(_OPERATORS),
+        TaskInstance.operator.in_(OPERATORS),
     )
     statement = (
         select(DagRun.dag_id, DagRun.run_id, func.coalesce(DagRun.end_date, DagRun.run_after))
@@ -110,7 +110,7 @@ def failed_runs(dags: Collection[str], dag: str, readable: Collection[str] | Non
         .limit(_MOST_FAILED_RUNS)
     )
     if dag:
-        statement = statement.where(DagRun.dag_id == dag)
+        statement = statement.where(func.lower(DagRun.dag_id).contains(dag.lower(), autoescape=True))
     if readable is not None:
         statement = statement.where(DagRun.dag_id.in_(list(readable)))
     with create_session() as session:
@@ -123,7 +123,7 @@ def failed_runs(dags: Collection[str], dag: str, readable: Collection[str] | Non
             .limit(10 * _MOST_FAILED_RUNS)
         )
         failed = session.execute(asked).all() if runs else []
-    return [FailedRun(d, r, _seconds(at), tuple(task for *key, task in failed if key == [d, r])) for d, r, at in runs]
+    return [FailedRun(d, r, seconds(at), tuple(task for *key, task in failed if key == [d, r])) for d, r, at in runs]
 
 
 def states(found: Sequence[Movement]) -> dict[Key, str]:
@@ -150,5 +150,8 @@ def shown_state(movement: Movement | None, state: str) -> str:
     return state if state in FAILED else movement.state
 
 
-def _seconds(at: datetime | None) -> float:
+def seconds(at: datetime | str | None) -> float:
+    """Return a time of Airflow's database in seconds since the epoch; 0 for none."""
+    if isinstance(at, str):  # what SQLite returns for an aggregate
+        at = datetime.fromisoformat(at).replace(tzinfo=UTC)
     return at.timestamp() if at else 0.0

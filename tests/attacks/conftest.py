@@ -1,6 +1,6 @@
-"""Counts the attacks: after a run of this folder the last lines say how many were tried and how many succeeded.
+"""Counts the attacks: after a run of this folder the last lines state the numbers of tried and of successful attacks.
 
-Each test is one attack, from the position of someone with only the right that its docstring states. It passes when
+Each test is one attack by an attacker with only the right that its docstring states. It passes when
 the attack fails.
 """
 

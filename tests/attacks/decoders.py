@@ -1,4 +1,4 @@
-"""Transformers for attacks: what somebody tries who has taken over a decoder, and a transformer for each need."""
+"""Transformers for attacks: the attempts of an attacker in a decoder, and a transformer for each need."""
 
 from __future__ import annotations
 

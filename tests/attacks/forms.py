@@ -1,4 +1,4 @@
-"""The shipped DAGs from the position of someone who may only trigger them: a run from a form, up to its load."""
+"""The shipped DAGs, started by a user who may only trigger them: a run from a form, up to its load."""
 
 from __future__ import annotations
 

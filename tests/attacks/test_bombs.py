@@ -130,13 +130,13 @@ def test_columns_of_an_existing_table(loading: Loading, on_drift: str) -> None:
     names = ["s", *(f"c{n}" for n in range(300))]
     bomb = b"%s\n%s\n" % (",".join(names).encode(), b",".join([b"1"] * len(names)))
     reason = load_with_bomb(loading, "bomb.csv", bomb, on_drift=on_drift, limits=LoadLimits(columns=200))
-    assert reason == "with its 300 new columns the table has more than 200: see `limits`"
+    assert reason == "with its 300 new columns the table exceeds 200 columns: see `limits`"
 
 
 def test_columns_of_a_new_table(loading: Loading) -> None:
     names = [f"c{n}" for n in range(300)]
     loading.put({"bomb.csv": b"%s\n%s\n" % (",".join(names).encode(), b",".join([b"1"] * len(names)))})
-    with pytest.raises(TransferInputError, match="would have 300 columns, and `limits` allows 200"):
+    with pytest.raises(TransferInputError, match="would have 300 columns, but `limits` allows 200"):
         loading.load(limits=LoadLimits(columns=200))
     assert loading.query(f"EXISTS {loading.table}") == [(0,)]
 

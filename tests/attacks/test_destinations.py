@@ -1,4 +1,4 @@
-"""Attacks on the tables that authorise: the ledger decides what counts as loaded, and what the pages show."""
+"""Attacks on the ledger's tables, which record the outcomes of objects and decide which rows the pages show."""
 
 from __future__ import annotations
 

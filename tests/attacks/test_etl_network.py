@@ -18,7 +18,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Tell whether a selector of Kubernetes selects an object with these labels."""
+    """Return whether a selector of Kubernetes selects an object with these labels."""
     found = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     for rule in selector.get("matchExpressions", ()):
         found &= (labels.get(rule["key"]) in rule["values"]) == (rule["operator"] == "In")

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from fastapi.testclient import TestClient
 
 from storeside.events.settle import ORIGIN, QUEUE, REASON
 from storeside.ledger.objects import Ledger
+from storeside.pages.tables import UnavailableError
 from storeside.plugins.pages import access, limits
 from storeside.plugins.pages.app import app
 from tests.support import unique, until
@@ -64,7 +66,8 @@ def rights(monkeypatch: pytest.MonkeyPatch, clickhouse: Any, sqs_client: Any) ->
     monkeypatch.setattr(access, "clickhouse", lambda: clickhouse)
     nothing = SimpleNamespace(all=list)  # in Airflow's database, which these tests do not need
     found_nothing = SimpleNamespace(execute=lambda _: nothing)
-    monkeypatch.setattr("storeside.plugins.pages.tasks.create_session", lambda: nullcontext(found_nothing))
+    for module in ("tasks", "runs"):
+        monkeypatch.setattr(f"storeside.plugins.pages.{module}.create_session", lambda: nullcontext(found_nothing))
     monkeypatch.setattr("storeside.plugins.pages.queues.sqs", lambda: sqs_client)
     monkeypatch.setitem(app.dependency_overrides, get_user, lambda: SimpleNamespace(get_id=lambda: "ada"))
     return found
@@ -98,6 +101,43 @@ def test_rows_of_a_deleted_dag_with_the_right_to_read_all_that_exist(
     assert pages.get("/run", params={"dag": deleted, "run": "r"}).status_code == 403
     rights.read = {"*"}  # control
     assert f"of-{deleted}" in pages.get("/movement", params={"place": f"s3://of-{deleted}"}).text
+
+
+def test_overview_etls_and_storage_of_another_dag(
+    pages: TestClient, rights: Rights, clickhouse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = unique("mine"), unique("other")
+    ran(clickhouse, mine)
+    ran(clickhouse, other)
+    columns = ["run_id", "dag_id", "task_id", "kind", "source", "destination", "state", "detail"]
+    detail = json.dumps({"etls": [f"etl-of-{other}"], "aistore_conn_id": f"conn-of-{other}"})
+    using = [f"{other}/r", other, "transform", "transform", f"ais://of-{other}", "ais://x", "running", detail]
+    clickhouse.insert("storeside.runs", [using], column_names=columns)
+    failure = [f"{other}/r", f"s3://of-{other}", "ais://x", "secret.flac", "failed", datetime.now(UTC)]
+    names = ["run_id", "source", "destination", "object", "state", "recorded_at"]
+    clickhouse.insert("storeside.failures", [failure], column_names=names)
+    asked: list[str] = []
+
+    def aistore(conn_id: str) -> Any:
+        asked.append(conn_id)
+        raise UnavailableError("it is not asked")
+
+    for module in ("etls", "storage"):
+        monkeypatch.setattr(f"storeside.plugins.pages.{module}.aistore", aistore)
+    rights.read, rights.existing = {mine}, {mine, other}
+    assert mine in pages.get("/overview").text
+    for path in ("/overview", "/etls", "/storage", "/storage?conn_id=conn-of-" + other, "/movement", "/quality"):
+        answer = pages.get(path)
+        assert answer.status_code == 200, path
+        assert other not in answer.text, path
+    assert set(asked) <= {"aistore_default"}
+    asked.clear()
+    pages.get("/storage")
+    assert asked == [], "only users who may read all DAGs see the cluster"
+    run = {"dag": other, "run": "r", "status": "failed"}
+    assert pages.get("/run", params=run).status_code == 403
+    rights.read = {"*"}  # control
+    assert other in pages.get("/overview").text
 
 
 # benchmarks

@@ -24,7 +24,7 @@ def loading(stack: Stack, clickhouse: object, s3_client: object) -> Loading:
 
 @pytest.fixture
 def victim(loading: Loading) -> Iterator[str]:
-    """A table of somebody else."""
+    """A table of another user."""
     name = f"victim_{uuid.uuid4().hex[:8]}"
     migrate(loading.clickhouse)
     loading.clickhouse.command(f"CREATE TABLE data.{name} (n UInt8) ENGINE = MergeTree ORDER BY n")

@@ -25,7 +25,7 @@ import requests
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from storeside.stack.settings import CHECKOUT
+from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transformers.sender import HEADER, Senders, proof
 from storeside.transformers.settings import Settings
 from tests.support import until
@@ -201,7 +201,7 @@ def test_secrets_do_not_go_to_another_server(launch: Launch, webs: Callable[[], 
     put = {**PROVEN, "Ais-Node-Url": f"{attacker.url}{path}"}
     refused = requests.put(f"{server.url}/in/echo", CONTENT, headers=put, timeout=20)
     assert refused.status_code == 500
-    assert "no node of AIStore" in refused.text
+    assert "not a node of AIStore" in refused.text
     with connect(server.socket, additional_headers=PROVEN) as ws:
         ws.send(json.dumps({"path": "echo", "pipeline": f"{attacker.url}{path}"}).encode())
         ws.send(CONTENT)
@@ -222,10 +222,10 @@ def test_redirects_to_other_servers_are_not_followed(launch: Launch, webs: Calla
     target.redirect = f"{attacker.url}/steal"
     direct = {**PROVEN, "Ais-Node-Url": f"{target.url}/{UNAME}"}
     refused = requests.put(f"{server.url}/in/echo", CONTENT, headers=direct, timeout=20)
-    assert "which is no node of AIStore" in refused.text
+    assert "which is not a node of AIStore" in refused.text
     proxy.redirect = target.redirect
     refused = requests.put(f"{server.url}/in/sidecar", CONTENT, headers=PROVEN, timeout=20)
-    assert "which is no node of AIStore" in refused.text
+    assert "which is not a node of AIStore" in refused.text
     assert not attacker.requests
     proxy.redirect = f"{node.url}/moved"  # as a proxy sends one to a target
     assert requests.put(f"{server.url}/in/sidecar", CONTENT, headers=PROVEN, timeout=20).content == CONTENT
@@ -284,7 +284,7 @@ def test_without_proofs_only_the_cluster_s_addresses_are_answered(monkeypatch: p
     assert opened.refusal("10.244.1.7", "", b"/in/x")
 
 
-def test_a_pod_in_the_cluster_answers_aistore_only(aistore: Any) -> None:
+def test_a_pod_in_the_cluster_answers_aistore_only(stack: Stack, aistore: Any) -> None:
     """A local user finds the port of a running ETL, and AIStore's own redirect of another object."""
     import psutil
 
@@ -292,7 +292,7 @@ def test_a_pod_in_the_cluster_answers_aistore_only(aistore: Any) -> None:
     from storeside.aistore.buckets import Bucket
     from storeside.aistore.spec import EtlSpec
     from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
-    from tests.support import INIT_SECONDS, put, unique
+    from tests.support import INIT_SECONDS, ask_aistore, put, unique
 
     bucket = Bucket("ais", unique("in"))
     put(aistore, bucket, {"a/upper": b"some content", "b/upper": b"other content"})
@@ -300,8 +300,8 @@ def test_a_pod_in_the_cluster_answers_aistore_only(aistore: Any) -> None:
     spec = EtlSpec(unique("attacked"), TRANSFORMER_IMAGE, command, communication="hpull", init_timeout=INIT_SECONDS)
     (name,) = etls.ensure(aistore, spec)
     try:
-        url = f"{aistore.cluster().client.base_url}/objects/{bucket.name}/a/upper"
-        redirected = requests.get(url, params={"provider": "ais", "etl_name": name}, timeout=20)
+        query = {"provider": "ais", "etl_name": name}
+        redirected = ask_aistore(stack, "GET", f"objects/{bucket.name}/a/upper", params=query)
         assert redirected.content == b"SOME CONTENT", "a client of AIStore gets its object"
         stolen = redirected.url.replace("a%252Fupper", "b%252Fupper").replace("a%2Fupper", "b%2Fupper")
         assert stolen != redirected.url

@@ -1,4 +1,4 @@
-"""An S3 server with one object of any size, made up as it is read: the same megabyte of CSV again and again.
+"""An S3 server with one object of any size, which it generates while it is read: the same megabyte of CSV repeated.
 
 ``python -m tests.benchmarks.big_object --size BYTES`` prints the endpoint and the rows of the object.
 """
@@ -30,7 +30,7 @@ def rows_of(size: int) -> int:
 
 
 def total(rows: int) -> int:
-    """Return the sum of the numbers of so many rows."""
+    """Return the sum of the numbers of the first rows."""
     blocks, rest = divmod(rows, NUMBERS)
     return blocks * (NUMBERS * (NUMBERS - 1) // 2) + rest * (rest - 1) // 2
 
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve(size: int) -> Iterator[tuple[str, int]]:
-    """Serve an object of about `size` bytes from a process of its own; gives the endpoint and the object's rows."""
+    """Serve an object of about `size` bytes from a new process; yields the endpoint and the object's rows."""
     with serving("tests.benchmarks.big_object", "--size", size) as printed:
         endpoint, rows = printed.split()
         yield endpoint, int(rows)

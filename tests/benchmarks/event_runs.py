@@ -1,4 +1,4 @@
-"""The stack of the events benchmark, and commands of ours as processes that are measured."""
+"""The stack of the events benchmark, and Storeside's commands as measured processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TICK_SECONDS = 0.02
 
 
 class Bench:
-    """A stack, and what the cases use of it."""
+    """A stack, and its parts that the cases use."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -64,7 +64,7 @@ class Bench:
         return int(found.first_row[0])
 
     def seconds_until_visible(self) -> float:
-        """Put one object; return the seconds until its row is there."""
+        """Put one object; return the seconds until its row is visible."""
         word = uuid.uuid4().hex
         started = time.monotonic()
         self.put(f"one/{word}.csv", word)
@@ -84,7 +84,7 @@ class Bench:
 
 
 class Run(NamedTuple):
-    """What a command of ours took: seconds without Python's start, peak memory, CPU seconds with the servers'."""
+    """The cost of a command: seconds without Python's start, peak memory, CPU seconds including the servers'."""
 
     seconds: float
     peak_mb: float
@@ -92,7 +92,7 @@ class Run(NamedTuple):
 
 
 def ours(bench: Bench, module: str, table: str, *more: str, **variables: str) -> Run:
-    """Run a command of ours in a process of its own."""
+    """Run one of Storeside's commands in a new process."""
     access_key, secret_key = s3.keys(bench.stack)
     given = {
         **os.environ,

@@ -2,20 +2,20 @@
 
 The stack is the benchmark's own, Airflow included.
 
-- **visible**: one small object is put into a warm system, again and again; seconds until its row can be read. Once
-  with the DAG that starts a run for a batch of events (Airflow's scheduling is in the path), once with the DAG whose
-  task follows the queue all the time.
-- **lease**: the messages of a run are leased, as the first task of the speech pipeline does: from
-  `tests/benchmarks/queue_server.py`, from the same with 20 ms for each answer, as of a queue in a cloud, and from the
-  embedded queue, which takes longer for each message the more there are.
-- **drain**: so many small objects, and their events in a queue, are loaded by one process; beside it, interleaved,
-  the same objects by the same engine from a listing, and the queue alone: as many messages are received and deleted
-  by a client that does nothing else. Once more with the embedded queue, which shares a process with the embedded S3.
-  CPU is that of the process, ClickHouse and S3.
-- **burst**: 100,000 messages about these objects, which a listing has loaded before, drained by one process whose
-  peak memory is watched. Beside it the queue alone.
+- **visible**: seconds from the put of one small object until its row can be read, measured repeatedly in a warm
+  system, with the DAG that starts a run for each batch of events, which includes Airflow's scheduling, and with the
+  DAG whose task follows the queue.
+- **lease**: a process leases the messages of a run, like the first task of the speech pipeline: from
+  `tests/benchmarks/queue_server.py`, from the same server with 20 ms for each answer, like a queue in a cloud, and
+  from the embedded queue, whose time per message grows with its length.
+- **drain**: one process loads small objects from their events in a queue. For comparison, interleaved, the same
+  engine loads the same objects from a listing, and a client only receives and deletes the same number of messages. A
+  further case uses the embedded queue, which shares a process with the embedded S3. CPU seconds are those of the
+  process, ClickHouse and S3.
+- **burst**: one process drains 100,000 messages about these objects, which a listing has loaded before; the figure is
+  its peak memory. For comparison, a client receives and deletes the same messages.
 
-ClickHouse's own S3Queue engine needs a Keeper, which the embedded server does not have: it is not in the table.
+The table does not include ClickHouse's own S3Queue engine, because it needs Keeper and the embedded server has none.
 """
 
 from __future__ import annotations

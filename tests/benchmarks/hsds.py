@@ -1,8 +1,8 @@
-"""HSDS beside h5py as in the article's table, and exports against h5pyd's own single request: ``make bench-hsds``.
+"""HSDS and h5py as in the article's table, and exports compared with h5pyd's single request: ``make bench-hsds``.
 
-The dataset is 12000 x 2200 64-bit integers in the article's table and, for the export, ten times larger than the
-256 MB that a worker may take. Exports are to Parquet with arrays, on an S3 server that serves a folder (versitygw).
-Nodes are started anew before each export, so that their peaks are of it alone.
+The dataset has 12000 x 2200 64-bit integers in the article's table and, for the export, ten times the 256 MB that a
+worker may use. Exports write Parquet with arrays to an S3 server that serves a folder (versitygw). The benchmark
+restarts the nodes before each export, so that their peak memory is that of this export.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def article(stack: Stack, folder: Path, rounds: int) -> None:
 
 
 def export(stack: Stack, folder: Path, rounds: int, gigabytes: float) -> int:
-    """Export a large dataset, beside h5pyd reading it with one request, which is what it takes to have it at all."""
+    """Export a large dataset, and for comparison read it with h5pyd, which uses a single request."""
     login = hsds.login(stack)
     server = vars(login)
     client = Client(Server(**server))
@@ -199,7 +199,7 @@ def checksum(folder: Path) -> int:
 
 
 def restart(stack: Stack) -> None:
-    """Start all nodes anew."""
+    """Restart all nodes."""
     supervisor = Supervisor(stack)
     for name in reversed(NODES):
         supervisor.restart(name)
@@ -212,7 +212,7 @@ def pids(stack: Stack) -> dict[str, int]:
 
 
 def worker(kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Do something in a process of its own; returns its seconds, and the megabytes that it took at the most."""
+    """Run a function in a new process; return its seconds and its peak memory in MB."""
     command = [sys.executable, "-m", "tests.benchmarks.hsds", "--worker", kind]
     done = subprocess.run(
         command, input=json.dumps(given), stdout=subprocess.PIPE, text=True, cwd=CHECKOUT, check=True

@@ -1,8 +1,8 @@
-"""An S3 server that lists a bucket of a million objects that do not exist: only ListObjectsV2, made up page by page.
+"""An S3 server that generates listings (ListObjectsV2) of a bucket with a million objects that do not exist.
 
-``python -m tests.benchmarks.listing_server --count 1000000`` prints its endpoint and serves until it is ended. Any
-bucket has the same objects, listed as S3 does: in the order of their keys, at most 1,000 a page, with prefix,
-start-after and continuation tokens. Signatures are not checked; what is not a listing is refused.
+``python -m tests.benchmarks.listing_server --count 1000000`` prints its endpoint and serves until it is stopped. Each
+bucket has the same objects, listed as in S3: in the order of their keys, at most 1,000 per page, with prefix,
+start-after and continuation tokens. The server does not check signatures and refuses all other requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 class Entry(NamedTuple):
-    """What the listing says of one object."""
+    """The entry of one object in the listing."""
 
     key: str
     etag: str
@@ -45,7 +45,7 @@ def key(number: int) -> str:
 
 
 def entry(number: int) -> Entry:
-    """Return what is listed of an object."""
+    """Return the entry of an object in the listing."""
     # Multiplied by an odd constant, so that neighbours have nothing in common, as with a digest.
     etag = f"{(number + 1) * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128):032x}"
     return Entry(key(number), etag, SIZE + number % 997, BEGIN + timedelta(seconds=number))
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve(count: int) -> Iterator[str]:
-    """Serve from a process of its own; gives the endpoint."""
+    """Serve from a new process; yields the endpoint."""
     with serving("tests.benchmarks.listing_server", "--count", count) as endpoint:
         yield endpoint
 

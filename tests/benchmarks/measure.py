@@ -1,4 +1,4 @@
-"""What all benchmarks share: tools they need, CPU seconds of processes, medians, and the lines that they end with."""
+"""Helpers of all benchmarks: required tools, CPU seconds of processes, medians, and the BENCH lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _is_there(tool: str) -> bool:
 
 
 def require(tools: Sequence[str]) -> None:
-    """Make sure that tools are there; installs Debian's packages as root, and says what to install otherwise."""
+    """Install missing tools from Debian's packages as root; otherwise exit with the packages to install."""
     missing = [tool for tool in tools if not _is_there(tool)]
     if not missing:
         return

@@ -1,7 +1,7 @@
-"""The pages over a ledger of many objects and runs: seconds of each page and question, ``make bench-pages``.
+"""The pages over a ledger of many objects and runs, seconds of each page and query: ``make bench-pages``.
 
-The ledger is made up in ClickHouse: ten million objects and a thousand runs. Pages are fetched from Airflow's API
-server, their questions are asked of ClickHouse as the pages ask them.
+ClickHouse generates the ledger: ten million objects and a thousand runs. The benchmark requests the pages from
+Airflow's API server, and runs their queries in ClickHouse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import requests
 from storeside.pages import movement, objects
 from storeside.pages.movement import Filter, Movement
 from storeside.pages.objects import Place, Search
-from storeside.pages.tables import Tables, write_cursor
+from storeside.pages.tables import At, Tables, write_cursor
 from storeside.sql.migrate import migrate
 from storeside.stack import demo
 from storeside.stack.settings import Stack
@@ -90,13 +90,14 @@ def pages(stack: Stack) -> dict[str, Callable[[], Any]]:
 
     recording = f"speech/8/recording-{8:09}.wav"
     return {
+        "overview": fetch("overview"),
         "movement": fetch("movement"),
         "live": fetch("live"),
         "run": fetch("run", dag="d", run="7"),
         "run_failed": fetch("run", dag="d", run="7", status="failed"),
         "objects": fetch("objects"),
-        "objects_by_name": fetch("objects", text=recording),
-        "objects_anywhere": fetch("objects", text="absent", anywhere="true"),
+        "objects_by_name": fetch("objects", text=recording, begins="true"),
+        "objects_anywhere": fetch("objects", text="absent"),
         "objects_failed": fetch("objects", status="failed"),
         "object": fetch("object", bucket="ais://out", object=recording),
         "quality": fetch("quality"),
@@ -111,10 +112,10 @@ def questions(tables: Tables, count: int) -> dict[str, Callable[[], Any]]:
     stage = Movement(
         "d/7", "t", "transform", "ais://in", "ais://out", "done", 0, 0, 1, 0, 0, 0, 1.0, 1.0, time.time()
     )
-    middle = write_cursor(("ais://in", "ais://out", "speech/5"))
+    middle = write_cursor((0, "ais://in", "ais://out", "speech/5"))
     return {
         "first_page": lambda: objects.search(tables, Search()).rows,
-        "middle_page": lambda: objects.search(tables, Search(), middle).rows,
+        "middle_page": lambda: objects.search(tables, Search(), At(middle)).rows,
         "name_begins": lambda: objects.search(tables, Search(f"{one}.wav")).rows,
         "name_has": lambda: objects.search(tables, Search(f"{count - 1:09}", anywhere=True)).rows,
         "name_has_not": lambda: objects.search(tables, Search("absent", anywhere=True)).rows == [],

@@ -1,6 +1,6 @@
-"""What transforms are compared with: AIStore's published FFmpeg transformer, and one that only returns bytes.
+"""Transformers for comparison: AIStore's published FFmpeg transformer, and one that only returns bytes.
 
-``python -m tests.benchmarks.peers --server fastapi`` serves the published way: the SDK's servers, and one `ffmpeg`
+``python -m tests.benchmarks.peers --server fastapi`` serves the published method: the SDK's servers, and one `ffmpeg`
 process per object (AIStore v3.28, "Boost ETL Performance with Optimized Data Movement", which used this command).
 """
 
@@ -50,7 +50,7 @@ def fastapi_app() -> object:
 
 
 class Echo:
-    """Returns as many bytes as a transcoded object has: what it costs the cluster to move them."""
+    """Returns the number of bytes of a transcoded object, to measure the cluster's cost of moving them."""
 
     mime_type = "application/octet-stream"
 

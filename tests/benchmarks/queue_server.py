@@ -1,9 +1,9 @@
-"""SQS with one long queue of S3 events, for the consumer's sake: the embedded one deletes in the time of its length.
+"""An SQS server with one long queue of S3 events; the embedded queue's time per delete grows with its length.
 
-What a consumer asks of a queue is all there is. Messages are made when they are received and forgotten when they are
-deleted; those whose lease ends come again. ``python -m tests.benchmarks.queue_server --count N --objects N`` prints
-the endpoint: message `n` says that object ``n % objects`` of the bucket was created. With ``--answer-ms`` each answer
-takes so long, as those of a queue in a cloud do.
+The server implements only the requests of a consumer. It generates messages when they are received and discards them
+when they are deleted; a message whose lease ends is delivered again. ``python -m tests.benchmarks.queue_server
+--count N --objects N`` prints the endpoint: message `n` states that object ``n % objects`` of the bucket was created.
+With ``--answer-ms`` each answer takes this number of milliseconds, like the answers of a queue in a cloud.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _batch(done: Iterator[tuple[str, bool]]) -> dict[str, Any]:
 
 @contextmanager
 def serve(count: int, objects: int, bucket: str, answer_ms: float = 0) -> Iterator[str]:
-    """Serve from a process of its own; gives the endpoint."""
+    """Serve from a new process; yields the endpoint."""
     given = ("--count", count, "--objects", objects, "--bucket", bucket, "--answer-ms", answer_ms)
     with serving("tests.benchmarks.queue_server", *given) as endpoint:
         yield endpoint

@@ -1,6 +1,6 @@
-"""Planning and reconciling a bucket of many objects: seconds, and the memory of the worker: ``make bench-reconcile``.
+"""Planning and reconciling a bucket of many objects, in seconds and memory of the worker: ``make bench-reconcile``.
 
-The listings are made up, everything behind them is real: they stream into ClickHouse, which compares them.
+The listings are synthetic; ClickHouse stores and compares them as in a real run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""All benchmarks, and ``docs/benchmarks.md`` from what they print: ``make bench``.
+"""Runs all benchmarks and writes ``docs/benchmarks.md`` from their output: ``make bench``.
 
-A benchmark that does not run keeps the section that it has in the page. Arguments after ``--`` go to the benchmark.
+A benchmark that does not run keeps its section in the page. Arguments after ``--`` go to the benchmark.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ BENCHMARKS = (
     "transform",
     "transform_matrix",
     "scaling",
+    "authn",
     "transfer",
     "events",
     "storage",
@@ -35,13 +36,13 @@ BENCHMARKS = (
 )
 TARGETS = {"transform_matrix": "matrix"}
 VERSIONS = ("apache-airflow", "aistore", "clickhouse-connect", "pyarrow", "h5pyd")
-# What was published, where, and which of our figures stands beside it.
+# Published results, their sources, and the figures of these benchmarks for comparison.
 PUBLISHED = (
     ("149,000 FLAC files of 12 s to WAV on 3 nodes, one stage in the cluster", "8,106 s by a client, 219 s in the"
      " cluster: 37 times", "AIStore's article on its ETL", "transform.vs_client"),
     ("3,174,394 rows of Parquet into ClickHouse", "Airbyte 932 s, DoubleCloud 129 s: 7.2 times", "DoubleCloud",
      "transfer.vs_airbyte"),
-    ("PUT of 64 MB, many parts beside one", "2 times", "AIStore's article on OCI", "storage.multipart_put_gain"),
+    ("PUT of 64 MB, many parts against one", "2 times", "AIStore's article on OCI", "storage.multipart_put_gain"),
     ("random reads of 10 MiB", "175 of 186 GiB/s on 16 nodes with 100 Gbit/s each", "AIStore, “The Perfect Line”",
      "throughput.read_10MiB.targets4"),
     ("12000 x 2200 int64 written through HSDS", "100.9 MB/s on 8 cores", "The HDF Group", "hsds.article_write"),
@@ -91,21 +92,22 @@ def page(found: Sections) -> str:
     head = f"""\
 # Benchmarks
 
-`make bench` runs all of them and writes this page; `make bench ARGS="transfer events"` these two, and
-`make bench-transfer` one without the page. Figures are medians of interleaved rounds; brackets hold the least and the
-greatest. Ratios stand against a named peer or a limit. Everything runs on one machine, embedded stack included:
-{measure.machine()}. Its cores are shared with others, so a ratio tells more than a second does.
+`make bench` runs all benchmarks and writes this page; `make bench ARGS="transfer events"` runs only these two, and
+`make bench-transfer` runs one without writing the page. Figures are medians of interleaved rounds, with minimum and
+maximum in parentheses. A ratio compares a case with the stated peer or limit. All processes, including the embedded
+stack, run on one machine: {measure.machine()}. Its cores also do other work, so ratios are more
+reliable than seconds.
 
-Versions: {versions}, Python {sys.version.split()[0]}. `make bench-transfer` installs its peers into environments of
-their own, at the versions in `tests/benchmarks/transfer_peers.py`, and runs them without a network.
+Versions: {versions}, Python {sys.version.split()[0]}. `make bench-transfer` installs its peers into separate
+environments, at the versions in `tests/benchmarks/transfer_peers.py`, and runs them without a network.
 
-## What was published, and this
+## Comparison with published results
 
-| what | published | by | here, on two cores |
+| case | published | source | these benchmarks, two cores |
 |---|---|---|---|
 {chr(10).join(rows)}
 
-A published figure was not measured here again; machines, data and versions differ.
+The published measurements were not repeated; machines, data and versions differ.
 
 """
     return head + "\n".join(f"<!-- {name} -->\n{found[name].strip()}\n" for name in BENCHMARKS if name in found)
@@ -118,7 +120,7 @@ def _figures(text: str) -> Iterator[re.Match[str]]:
 
 
 def run(name: str, arguments: Sequence[str]) -> tuple[str, int]:
-    """Run one benchmark and show what it prints; returns its section, empty without figures, and its exit status."""
+    """Run one benchmark and show its output; return its section, empty without figures, and its exit status."""
     began = time.monotonic()
     command = [sys.executable, "-m", f"tests.benchmarks.{name}", *arguments]
     lines = []

@@ -1,13 +1,14 @@
-"""What does not grow with the number of objects, or their size: ``make bench-scale``.
+"""Costs that do not depend on the number of objects or their size: ``make bench-scale``.
 
 - **airflow**: task instances, rows of Airflow's database, bytes of XCom and of task logs that a run leaves, with few
-  objects and with many, of the DAG that loads a bucket and of the one that transcodes, validates and loads speech.
-- **stream**: the memory of a worker, and of ClickHouse, while the worker sends it one object of 100 GB. The object is
-  made up as it is read and never stored; its rows are counted and summed afterwards.
-- **history**: seconds until a run has started and ended with 1,000 runs of its DAG behind it, beside the same before.
+  and with many objects, for the DAG that loads a bucket and for the speech pipeline.
+- **stream**: the memory of a worker and of ClickHouse while the worker pushes one object of 100 GB. The server
+  generates the object while the worker reads it; afterwards ClickHouse counts and sums its rows.
+- **history**: seconds from the start to the end of a run of a DAG with 1,000 earlier runs, compared with the same run
+  without them.
 
-One million objects through planning and reconciling are in ``bench-reconcile``, a ledger of ten million under the
-pages in ``bench-pages``, and a queue full of events in ``bench-events``.
+``bench-reconcile`` plans and reconciles millions of objects, ``bench-pages`` measures the pages over a ledger of ten
+million objects, and ``bench-events`` drains a long queue of events.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PARTS = ("airflow", "history", "stream")
 
 
 class Site:
-    """A stack, and what the cases use of it."""
+    """A stack, and its parts that the cases use."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -80,7 +81,7 @@ class Site:
         return time.monotonic() - began
 
     def costs(self, dag: str, **conf: Any) -> dict[str, int]:
-        """Run a DAG and return what it has left in Airflow."""
+        """Run a DAG and return the sizes of its records in Airflow."""
         before = self.left()
         self.run(dag, **conf)
         return {name: value - before[name] for name, value in self.left().items()}
@@ -135,7 +136,7 @@ def history(site: Site, runs: int, rounds: int) -> None:
 
 
 def _remember(site: Site, runs: int) -> None:
-    """Have the last run and its task instances there so many times, in the days before."""
+    """Copy the last run and its task instances `count` times, to the days before."""
     # Kept apart by their ids and times; the rest of the columns is as the last run has it.
     times = ("run_after", "start_date", "end_date")
     with closing(sqlite3.connect(site.database, timeout=60)) as database, database:
@@ -178,7 +179,7 @@ def stream(gigabytes: float) -> None:
 
 
 def main() -> None:
-    """Run the parts that are asked for."""
+    """Run the parts that the arguments select."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.scale", description=(__doc__ or "").split("\n")[0]
     )

@@ -1,9 +1,9 @@
-"""What a transcoded object costs with 1, 2 and 4 targets and ETL workers: ``make bench-scaling``.
+"""The cost of a transcoded object with 1, 2 and 4 targets and ETL workers: ``make bench-scaling``.
 
-The cases of a cluster take turns, the clusters come one after another. Targets, workers and this process share the
-machine's cores, so the rate says little of how a cluster scales; what an object costs a processor does, as long as it
-stays the same when there are more of them. The model takes that cost to the article's cluster: 149,000 recordings of
-12 s to 44.1 kHz stereo on 3 nodes of 48 cores and 10 hard disks, which took 219 s. Its inputs are in `Cluster`.
+The cases of a cluster take turns; the clusters run one after another. Targets, workers and this process share the
+machine's cores, so the rate does not show how a cluster scales. CPU time per object does, if it stays the same with
+more targets and workers. The model applies this cost to the article's cluster: 149,000 recordings of 12 s to 44.1 kHz
+stereo on 3 nodes of 48 cores and 10 hard disks, which took 219 s. `Cluster` contains its inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Cluster:
     def seconds(self, cpu_seconds: float) -> dict[str, float]:
         """Return how long each part of the cluster takes for all recordings, if it alone were the limit.
 
-        Each of `nodes` keeps one of so many results itself and sends the others, by direct put.
+        Each node stores one of `nodes` results itself and sends the others by direct put.
         """
         away = (self.nodes - 1) / self.nodes
         return {
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def report(found: dict[tuple[int, int], Figures], count: int, rounds: int) -> None:
-    """Print medians, and what they come to on the published cluster."""
+    """Print medians, and the model's seconds for the published cluster."""
     print(f"{count} recordings of 12 s to 44.1 kHz stereo; medians of {rounds} rounds; {measure.machine()}\n")
     print("| targets | workers per target | objects/s | CPU ms per object | in AIStore | in the workers |")
     print("|---|---|---|---|---|---|")

@@ -1,4 +1,4 @@
-"""The stack of a benchmark, apart from all others, and servers of its own."""
+"""The separate stack of a benchmark, and its servers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from storeside.stack.supervisor import Supervisor
 from tests.support import allow
 
 
-def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
-    """Start a new stack in place of that of the benchmark before."""
-    folder, cache = default_folder() / "bench", default_folder() / "cache"
+def fresh(
+    only: Collection[str] = PARTS, targets: int | None = None, *, name: str = "bench", secure: bool = False
+) -> Stack:
+    """Start a new stack in place of that of the benchmark before.
+
+    Its AIStore is without AuthN by default, as in earlier measurements, and because peers have no tokens.
+    """
+    folder, cache = default_folder() / name, default_folder() / "cache"
     if (old := Stack.load(folder)) is not None:
         Supervisor(old).stop()
     shutil.rmtree(folder, ignore_errors=True)
@@ -25,7 +30,7 @@ def fresh(only: Collection[str] = PARTS, targets: int | None = None) -> Stack:
     cache.mkdir(exist_ok=True)
     (folder / "cache").symlink_to(cache.resolve(), target_is_directory=True)
     allow(folder)
-    return cli.up(folder, targets, only=only)
+    return cli.up(folder, targets, only, secure)
 
 
 @contextmanager
@@ -40,7 +45,7 @@ def running(only: Collection[str] = PARTS) -> Iterator[Stack]:
 
 @contextmanager
 def serving(module: str, *arguments: object) -> Iterator[str]:
-    """Run a server of ours in a process of its own; gives the first line that it prints."""
+    """Run one of Storeside's servers in a new process; yields the first line that it prints."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as process:
         try:

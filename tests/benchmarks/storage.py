@@ -1,7 +1,8 @@
-"""Objects in parts against objects in one piece, on links as long as those to a cloud: ``make bench-storage``.
+"""Copies of objects in parts compared with one piece, over links with a cloud's latency: ``make bench-storage``.
 
-versitygw is the S3 server and our double OCI's native API, each behind a link with a round trip time and a rate for
-each connection. The tuner chooses the settings; then single and multipart take turns.
+versitygw is the S3 server, and a test double implements OCI's native API. Each is behind a link with a round trip
+time and a maximum rate for each connection. The tuner chooses the settings; then copies in one piece and in parts
+take turns.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def timed(work: Callable[[], object]) -> float:
 
 @contextmanager
 def both(binary: Path, folder: Path, rtt: float, rate: float) -> Iterator[list[Store]]:
-    """Give a bucket of S3 and one of OCI, each behind a link of its own; servers and links are processes."""
+    """Yield a bucket of S3 and one of OCI, each behind a separate link; servers and links are processes."""
     import boto3
 
     (folder / "bench").mkdir()

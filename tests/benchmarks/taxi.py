@@ -1,7 +1,8 @@
-"""Deterministic data in the shape of New York's yellow taxi trips, as objects of all forms: made once, then cached.
+"""Deterministic data in the shape of New York's yellow taxi trips, in all formats: generated once, then cached.
 
-The same 19 columns, types, empty values and rough distributions as the public files have (one month is about three
-million trips in 50 MB of Parquet), from a seed. ``python -m tests.benchmarks.taxi FOLDER`` makes the common ones.
+The data have the 19 columns, types, empty values and rough distributions of the public files (one month is about
+three million trips in 50 MB of Parquet), from a seed. ``python -m tests.benchmarks.taxi FOLDER`` writes the common
+formats.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def _joined(table: pa.Table, begin: str, between: str, end: str, absent: str, qu
 
 
 def _bytes(strings: pa.Array) -> memoryview | bytes:
-    """Return what strings are one after another: what Arrow keeps anyway."""
+    """Return the concatenated bytes of the strings, which Arrow stores in this form."""
     if not len(strings):
         return b""
     offsets = np.frombuffer(strings.buffers()[1], np.int32)[strings.offset : strings.offset + len(strings) + 1]
@@ -189,7 +190,7 @@ def _text(column: pa.ChunkedArray, quote: bool) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class Objects:
-    """Objects of one form in a bucket: their keys below `prefix`, and what they hold together."""
+    """Objects of one form in a bucket: their keys below `prefix`, and their total rows and bytes."""
 
     prefix: str
     form: str
@@ -204,7 +205,7 @@ class Objects:
 
 
 class Bucket:
-    """A folder of objects; each kind is made when it is asked for and is not there yet."""
+    """A folder of objects; each kind is generated at its first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,8 +1,8 @@
 """Throughput of the embedded cluster with 1, 2 and 4 targets, by AIStore's own loader: ``make bench-throughput``.
 
-All clusters are up at once and take turns. What two cores and loopback can show is how the figures are made and what
-AIStore costs a processor for each byte; not how a cluster scales, as all of its "nodes" and the loader share them.
-The model says what the same costs come to on N machines.
+All clusters run at the same time and take turns. On two cores and loopback, the benchmark shows the method and
+AIStore's CPU time per byte. It does not show how a cluster scales, because all "nodes" and the loader share the
+cores. The model computes the throughput of N machines from the same CPU time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from typing import Any
 import psutil
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import Cluster
 from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.cluster import Comparison, Measurement, Report
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.model import Model, disk_limit
 from storeside.measure.throughput.tables import Measurements
-from storeside.stack import aisloader_build, cli, demo
+from storeside.stack import aisloader_build, authn, cli, demo
 from storeside.stack.settings import HOST, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from tests.benchmarks import measure
@@ -60,9 +59,9 @@ class Bench:
     def __init__(self, folder: Path, targets: int, clickhouse: Any) -> None:
         folder.mkdir()
         (folder / "cache").symlink_to(default_folder().resolve() / "cache", target_is_directory=True)
-        self.stack = cli.up(folder, targets=targets, only=("podrunner", "aistore"))
+        self.stack = cli.up(folder, targets, ("podrunner", "aistore"), secure=False)
         self.clickhouse = clickhouse
-        self.cluster = Cluster(self.stack.url("ais_proxy"))
+        self.cluster = authn.cluster(self.stack)
         BUCKET.handle(self.cluster.client()).create()
         pids = [entry.pid for entry in Supervisor(self.stack).status() if entry.name.startswith("ais-target")]
         self.nodes = [psutil.Process(pid) for pid in pids if pid]
@@ -91,7 +90,7 @@ class Timed(Measurement):
 
 
 def loopback(streams: int, seconds: float) -> float:
-    """Return bytes per second of so many plain TCP streams between two processes: what the network gives here."""
+    """Return bytes per second of plain TCP streams between two processes, the throughput of this network."""
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         senders = [multiprocessing.Process(target=_send, args=(port, seconds)) for _ in range(streams)]

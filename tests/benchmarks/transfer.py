@@ -1,9 +1,9 @@
-"""Loading from S3 into ClickHouse against the engine itself, Airbyte, dlt and sling: ``make bench-transfer``.
+"""Loads from S3 into ClickHouse compared with the engine itself, Airbyte, dlt and sling: ``make bench-transfer``.
 
-All cases run interleaved: hand-written ``INSERT … SELECT FROM s3()`` statements, which are the limit, our loaders,
-and the peers, which only read. Objects come from versitygw; every load goes into a fresh MergeTree table, whose rows
-are counted after each, and compared with those of the statement in the first round, which else only warms up.
-Aims that are missed are named in the end, of those that were measured; the exit status is 1 then.
+All cases run interleaved: hand-written ``INSERT … SELECT FROM s3()`` statements, which are the limit, Storeside's
+loaders, and the peers, which only read. versitygw serves the objects. Every load writes to a new MergeTree table. The
+benchmark counts its rows, and in the first round, which is otherwise a warm-up, compares them with the rows of the
+statement. At the end it lists the missed aims; the exit status is 1 if an aim was missed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import psutil
 
 from storeside.stack.clickhouse import MEMORY_RATIO
 from storeside.stack.clickhouse_server import Config
-from storeside.stack.clickhouse_users import DATABASE, USER
+from storeside.stack.clickhouse_users import DATA, USER
 from storeside.stack.probes import answers
 from storeside.stack.settings import CHECKOUT, HOST, default_folder, free_ports
 from tests.benchmarks import listing_server, measure, taxi, transfer_peers, versitygw
@@ -44,14 +44,14 @@ LISTING = "bench_listing"
 FORMATS = {"parquet": "Parquet", "csv": "CSVWithNames", "jsonl": "JSONEachRow"}
 TYPES = {"int64": "Int64", "double": "Float64", "string": "String", "timestamp[us]": "DateTime64(6)"}
 ENGINE = "engine"
-# What each peer reads; the slow ones fewer rows, of which their start is a small part all the same.
+# The objects that each peer reads. Slow peers read fewer rows, of which their start is still a small part.
 PEERS = {"airbyte": ("parquet", 100_000), "dlt": ("parquet", taxi.MONTH_ROWS), "sling": ("csv", 500_000)}
 PARTS = ("parquet", "csv", "jsonl", "five", "small", "large", *PEERS, "plan")
 LONG = ("five", "small", "large")
 REPEATS = 3
 START_SECONDS = 60
 QUERY_SECONDS = 3600
-# What each figure is to be at least; those in seconds and megabytes, and what small objects cost, at most.
+# The aim of each figure: a minimum; for seconds, megabytes and the cost of small objects a maximum.
 AIMS = {
     "pull_of_engine": 0.95,
     "push_of_engine": 0.9,
@@ -77,7 +77,7 @@ ELSEWHERE = (
 
 @dataclass(frozen=True)
 class Load:
-    """One load: what the worker took, what the engine took, and the objects' bytes."""
+    """One load: the costs of the worker and of the engine, and the objects' bytes."""
 
     worker: Run
     engine_cpu: float = 0.0
@@ -125,7 +125,7 @@ class Figures:
 
 
 class Server:
-    """A ClickHouse server of our own that knows the gateway's keys."""
+    """A separate ClickHouse server with the gateway's keys."""
 
     def __init__(self, process: psutil.Process, settings: ClickHouse, s3: S3) -> None:
         import clickhouse_connect
@@ -136,7 +136,7 @@ class Server:
         self._content: dict[str, int] = {}
 
     def load(self, objects: Objects, loader: str, check: bool) -> Load:
-        """Load objects into a table of their own, with a statement of the engine or with one of our loaders."""
+        """Load objects into a new table, with a statement of the engine or with one of Storeside's loaders."""
         with self._table() as table:
             before = self.begin()
             if loader == ENGINE:
@@ -149,7 +149,7 @@ class Server:
         return Load(worker, cpu, peak, objects.size)
 
     def ours(self, s3: S3 | None = None, **request: Any) -> Run:
-        """Let our side do something in a process of its own."""
+        """Send a request to Storeside's side, which runs in a separate process."""
         request |= {"clickhouse": asdict(self.settings), "s3": asdict(s3 or self.s3), "bucket": BUCKET}
         began = time.monotonic()
         done = subprocess.run(
@@ -171,7 +171,7 @@ class Server:
 
     @contextlib.contextmanager
     def _table(self) -> Iterator[str]:
-        table = f"{DATABASE}.trips_{next(self._numbers)}"
+        table = f"{DATA}.trips_{next(self._numbers)}"
         columns = []
         for column in SCHEMA:
             kind = TYPES[str(column.type)]
@@ -196,7 +196,7 @@ class Server:
 
     def begin(self) -> float:
         """Begin to measure the server; give the result to `end`."""
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")  # its peak begins anew
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")  # resets its peak
         return measure.cpu_seconds([self.process])
 
     def end(self, before: float) -> tuple[float, float]:
@@ -235,13 +235,13 @@ def serve(folder: Path, s3: S3, *more: S3) -> Iterator[Server]:
                     said = (folder / "clickhouse.log").read_text()
                     sys.exit(f"error: the ClickHouse server did not start: {said[-500:]}")
                 time.sleep(0.1)
-            yield Server(psutil.Process(process.pid), ClickHouse(HOST, http, USER, password, DATABASE), s3)
+            yield Server(psutil.Process(process.pid), ClickHouse(HOST, http, USER, password, DATA), s3)
         finally:
             process.terminate()
 
 
 def loads(server: Server, bucket: taxi.Bucket, options: argparse.Namespace) -> Iterator[Case]:
-    """Yield the loads to compare; each of our loaders stands beside the statement for the same objects."""
+    """Yield the loads to compare; each of Storeside's loaders is next to the statement for the same objects."""
 
     def case(name: str, objects: Objects, *loaders: str) -> Iterator[Case]:
         for loader in (ENGINE, *(() if options.without_ours else loaders)):
@@ -283,8 +283,8 @@ def peers(gateway: Gateway, bucket: taxi.Bucket, cache: Path, only: Sequence[str
 
 
 def planning(server: Server, listing: S3, count: int) -> Case:
-    """Return the planning of many listed objects against a ledger of as many."""
-    planned = f"{DATABASE}.planned"
+    """Return the planning of many listed objects against a ledger of the same size."""
+    planned = f"{DATA}.planned"
 
     def run(check: bool) -> Load:
         before = server.begin()
@@ -302,7 +302,7 @@ def run(cases: Sequence[Case], rounds: int) -> Mapping[str, Figures]:
     """Measure all cases in turn, several times."""
     found = {case.name: Figures() for case in cases}
     for number, repeat in itertools.product(range(rounds + 1), range(REPEATS)):
-        # There and back: what comes first is not always the same one.
+        # Every second round is reversed, so that the first case is not always the same.
         for case in cases if (number + repeat) % 2 else reversed(cases):
             if repeat >= (case.repeats if number else case.warm):
                 continue
@@ -362,7 +362,7 @@ def ratios(found: Mapping[str, Figures]) -> Mapping[str, tuple[float, str]]:
         return min(found[name].beside(found[f"{name.split(',')[0]}, {ENGINE}"]) for name in names), "x"
 
     def together(loader: str) -> tuple[float, str]:
-        """One file, five and the large one: what a load costs besides its bytes is a tenth of a second or three."""
+        """One file, five files and the large file, because the fixed cost of a load is 0.1 to 0.3 seconds."""
         cases = [case for case in ("parquet", "five", "large") if f"{case}, {loader}" in found]
         engine = sum(found[f"{case}, {ENGINE}"].median(lambda load: load.worker.seconds) for case in cases)
         return engine / sum(

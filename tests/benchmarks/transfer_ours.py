@@ -1,10 +1,10 @@
-"""Our side of ``make bench-transfer``, in a process of its own so that its CPU and memory can be told apart.
+"""Storeside's side of ``make bench-transfer``, in a separate process to measure its CPU and memory.
 
-The engine's statements go through here as well: a server that was idle while a process started is a tenth slower, and
-that has to be the same for both. Imports and clients are not in the time that is compared with the engine's; they are
-in the time that is compared with the peers', which have to start as well.
+This process also runs the engine's statements, because a server that was idle while a process started is a tenth
+slower, and this must affect both cases equally. The comparison with the engine excludes imports and the creation of
+clients. The comparison with the peers includes them, because the peers start, too.
 
-``python -m tests.benchmarks.transfer_ours`` reads one request as JSON, does it, and prints what it took.
+``python -m tests.benchmarks.transfer_ours`` reads one request as JSON, runs it, and prints its cost.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def remember(client: Any, bucket: str, entries: Iterable[Entry], table: str) -> 
 
 
 def plan(client: Any, boto: Any, collection: str, bucket: str, prefix: str, table: str) -> int:
-    """List what is below a prefix, compare it with the ledger, and return how many objects there are to load."""
+    """List the objects below a prefix, compare them with the ledger, and return the number of objects to load."""
     loads = Loads(client, "plan", table, Source(bucket, prefix, collection), "run")
     loads.create()
     made = Plan(loads)
@@ -120,7 +120,7 @@ def plan(client: Any, boto: Any, collection: str, bucket: str, prefix: str, tabl
 
 
 def known(count: int) -> Iterable[Entry]:
-    """Yield `count` objects for the ledger: of a listing of as many, every thousandth is new, the next has changed.
+    """Yield `count` objects for the ledger. In the listing, every thousandth object is new and the next has changed.
 
     In place of the new ones it has some that the bucket has no more.
     """

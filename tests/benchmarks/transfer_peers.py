@@ -1,12 +1,13 @@
-"""What loading from S3 is compared with: Airbyte's source-s3, dlt and sling, each in an environment of its own.
+"""Peers for loads from S3: Airbyte's source-s3, dlt and sling, each in a separate environment.
 
-Measured is their reading alone, which bounds what they could load: Airbyte's records are counted and dropped, dlt
-(Arrow path) writes local Parquet files, sling a local CSV file. Airbyte's discovery of the schema is not counted.
+The benchmark measures only their reading, which limits the speed of a load: it counts and discards Airbyte's records,
+dlt (Arrow path) writes local Parquet files, sling a local CSV file. Airbyte's discovery of the schema is not
+included.
 
-They fetch things and report home when they run. So each runs in a user and network namespace of its own (`unshare`)
-that has nothing but a loopback interface, together with its own versitygw over the same folder; nothing else on the
-machine changes, and no root is needed where the kernel lets users make namespaces. Where it does not, they run
-with the host's network and only their switches against telemetry, and the table says so.
+The peers download files and send telemetry when they run. Each therefore runs in a separate user and network
+namespace (`unshare`) that has only a loopback interface, together with its own versitygw over the same folder. This
+needs no root if the kernel lets users create namespaces. Otherwise the peers run in the host's network with their
+telemetry turned off, and the table states that.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Run:
 
 
 def isolated() -> bool:
-    """Tell whether peers can be cut off from the network here."""
+    """Return whether peers can be cut off from the network here."""
     if not shutil.which(NAMESPACE[0]):
         return False
     return subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode == 0
@@ -168,7 +169,7 @@ def _inside() -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """What a peer has to read, and a folder of its own."""
+    """The objects that a peer reads, and its folder."""
 
     environment: Path
     work: Path

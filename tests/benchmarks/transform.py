@@ -1,7 +1,7 @@
-"""Transcoding in the cluster against the published way, the client, and the limit: ``make bench-transform``.
+"""Transcoding in the cluster compared with the published method, a client, and the limit: ``make bench-transform``.
 
-All cases run interleaved on one embedded cluster. CPU is that of all processes that work for a case: AIStore's nodes,
-the ETL's servers with their children, and this process where it is the client.
+All cases run interleaved on one embedded cluster. CPU time is that of all processes that work for a case: AIStore's
+nodes, the ETL's servers with their children, and this process if it is the client.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import psutil
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import Cluster
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
+from storeside.stack import authn
 from storeside.stack.settings import Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
@@ -40,7 +40,7 @@ SOURCE = Bucket("ais", "recordings-12s")
 
 @dataclass
 class Bench:
-    """The cluster, the recordings in it, and what has been measured."""
+    """The cluster, its recordings, and the measurements."""
 
     stack: Stack
     client: Any
@@ -52,7 +52,7 @@ class Bench:
         to = destination.handle(self.client)
         to.create()
         (name,) = etls.ensure(self.client, spec)
-        nodes, servers = self._nodes(), self._servers()
+        nodes, servers = self.nodes(), self._servers()
         before = [measure.cpu_seconds(nodes), measure.cpu_seconds(servers)]
         job = SOURCE.handle(self.client).transform(
             name, to, ext={"flac": "wav"}, num_workers=ALL_WORKERS, cont_on_err=True, timeout="10m"
@@ -82,7 +82,7 @@ class Bench:
             wav = subprocess.run(command, input=content, stdout=subprocess.PIPE, check=True).stdout
             to.object(path.with_suffix(".wav").name).get_writer().put_content(wav)
 
-        nodes, here = self._nodes(), [psutil.Process()]
+        nodes, here = self.nodes(), [psutil.Process()]
         before = [measure.cpu_seconds(nodes), measure.cpu_seconds(here)]
         begin = time.monotonic()
         with ThreadPoolExecutor(CLIENT_THREADS) as pool:
@@ -93,7 +93,8 @@ class Bench:
         parts = [(a - b) * 1e3 / len(self.paths) for a, b in zip(after, before, strict=True)]
         return len(self.paths) / seconds, {"aistore": parts[0], "client": parts[1]}
 
-    def _nodes(self) -> list[psutil.Process]:
+    def nodes(self) -> list[psutil.Process]:
+        """Return the processes of AIStore's nodes."""
         return [psutil.Process(s.pid) for s in Supervisor(self.stack).status() if s.name.startswith("ais-") and s.pid]
 
     def _servers(self) -> list[psutil.Process]:
@@ -142,13 +143,16 @@ def echo(size: int) -> EtlSpec:
     )
 
 
-def start(count: int, targets: int | None = None) -> Bench:
-    """Bring up a cluster of its own, of so many targets, and put `count` recordings into it."""
+def start(count: int, targets: int | None = None, **options: Any) -> Bench:
+    """Start a separate cluster of `targets` targets, and put `count` recordings into it.
+
+    `options` are those of `stacks.fresh`.
+    """
     logging.disable(logging.INFO)  # Airflow writes it among the figures
     measure.require(["cc", "pkg-config", "libavformat", "ffmpeg"])
     build.build()
-    stack = stacks.fresh(("podrunner", "aistore"), targets)
-    client = Cluster(stack.url("ais_proxy")).client()
+    stack = stacks.fresh(("podrunner", "aistore"), targets, **options)
+    client = authn.cluster(stack).client()
     paths = recordings.make(stack.state.parent / "recordings", count)
     source = SOURCE.handle(client)
     source.create()

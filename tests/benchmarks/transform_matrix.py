@@ -1,8 +1,8 @@
-"""The published matrix, server x channel x file access x direct put, with our transcoder: ``make bench-matrix``.
+"""The published matrix (server x channel x file access x direct put), with our transcoder: ``make bench-matrix``.
 
-Without direct put AIStore's targets hand results to each other, and a job waits for silence between them before it
-ends (``transport.quiescent``, 10 s): of a hundred recordings the seconds are mostly that, and the CPU time tells the
-ways apart.
+Without direct put, AIStore's targets send results to each other, and a job waits at
+its end until this traffic has stopped for a fixed time (``transport.quiescent``, 10 s). With a hundred recordings,
+this wait dominates the seconds; compare the CPU time of the variants.
 """
 
 from __future__ import annotations

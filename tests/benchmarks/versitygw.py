@@ -1,7 +1,7 @@
-"""The S3 server of the transfer benchmarks: versitygw, which serves a folder as fast as the disk gives it.
+"""The S3 server of the transfer benchmarks: versitygw, which serves a folder at the speed of the disk.
 
-A folder below its own is a bucket and a file there is an object, so objects are made by writing files; versitygw
-keeps an object's ETag in an extended attribute, which `publish` sets.
+Each folder below its root is a bucket, and each file in it an object, so the benchmark creates objects by writing
+files. versitygw stores an object's ETag in an extended attribute, which `publish` sets.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def serve(binary: Path, folder: Path, keys: Keys | None = None) -> Iterator[Gate
     (port,) = free_ports(1)
     environment = os.environ | {"ROOT_ACCESS_KEY": keys.access, "ROOT_SECRET_KEY": keys.secret}
     options = ["--port", f"{HOST}:{port}", "--region", REGION, "--health", HEALTH]
-    # As S3 does, it keeps connections open; by itself it would close each after one answer.
+    # Keep connections open like S3; by default versitygw closes a connection after one response.
     command = [str(binary), *options, "--keep-alive", "--quiet", "posix", str(folder)]
     nothing = subprocess.DEVNULL
     process = subprocess.Popen(command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing)

@@ -1,7 +1,7 @@
 """Three pipelines under faults: python -m tests.chaos --seed N --faults 300 --objects 20000
 
-Ends with a table of the faults and with BENCH lines; 1 when anything was lost, twice, truncated or left behind, when
-a pipeline did not go on after a fault, or when no log shows a kind of fault that should show.
+Prints a table of the faults and BENCH lines at its end. The exit status is 1 if an object was lost, duplicated,
+truncated or left behind, if a pipeline made no progress after a fault, or if no log shows a visible kind of fault.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.chaos.rig import FOLDER, Rig, rig
 
 REDRIVE = "sqs_redrive"
 SHARES = {"speech": 0.2, "loads": 0.4, "events": 0.4}
-# Of the faults, after which all objects have been put: the last ones still meet work.
+# The part of the faults after which all objects have been put, so that the last faults still hit work.
 _LAST_PUT = 0.97
-# Of the objects, at most as many as come with so many faults are put before those.
+# Number of faults by which objects may be put ahead of their faults.
 _LEAD = 8
-# Faults that go on, or wait for somebody to be done to.
+# Faults that last, or wait for a process to hit.
 _AT_ONCE = 24
 
 
@@ -75,7 +75,7 @@ class Chaos:
         """Return which share of the objects may have been put by now."""
         if time.monotonic() > self.deadline:
             return 0.0
-        # where nothing moves, a fault finds nobody to meet; the last ones have to find somebody, too
+        # an idle pipeline gives a fault nothing to hit, and the last faults must also hit something
         quiet = time.monotonic() - self._met_at
         done = len(self.done) + min(quiet / (4 * self.options.gap), _LEAD)
         return min(1.0, 0.03 + done / (self.options.faults * _LAST_PUT))
@@ -99,7 +99,7 @@ class Chaos:
 
     def _faults(self) -> None:
         known = faults.kinds(self.rig)
-        # some kinds more than are asked for: the last of a run may find nobody to meet
+        # more faults than requested, because the last faults of a run may hit nothing
         count = self.options.faults + len(known) // 2
         waiting = faults.sequence(known, count, self.chance, self.options.only)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -123,7 +123,7 @@ class Chaos:
             if fault.met:
                 self._met_at = time.monotonic()
                 self.done.append(fault)
-            else:  # it met nobody: later
+            else:  # it hit nothing: repeat it later
                 waiting.insert(min(len(waiting), 5 + chance.randrange(10)), kind)
         if fault.met:
             state = ", ".join(f"{p.name} {p.progress[-1][1] if p.progress else 0}/{p.put}" for p in self.pipelines)
@@ -133,7 +133,7 @@ class Chaos:
             )
 
     def _sweep(self) -> None:
-        """Let all come to its end; what a killed queue has lost of its messages is found by a run without events."""
+        """Wait until all pipelines have ended; a run without events finds objects whose messages are lost."""
         for pipeline in self.pipelines:
             if not pipeline.finished.wait(240) and pipeline is not self.loads:
                 dag = "s3_to_clickhouse" if pipeline is self.events else pipeline.dag
@@ -156,7 +156,7 @@ class Chaos:
             pipeline.trouble.append(f"{count} dead letters of {name} sent back: {state}")
 
     def prove(self) -> report.Findings:
-        """Look for what is left when all has settled, and compare what arrived with what was put."""
+        """Search for state that is left at the end, and compare the loaded objects with the uploaded objects."""
         left = orphans.left(self.rig, self.pipelines)
         verdicts = {p.name: patiently(p.verify) for p in self.pipelines}
         seen = report.seen(self.rig, {fault.kind for fault in self.done})

@@ -1,4 +1,4 @@
-"""What a server, or something before it, answers when it has no time, does not like the credentials or the clock."""
+"""Error responses of servers and load balancers: overload, expired credentials, a wrong clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = Callable[[bytes], bytes]
 
 
 def aws(status: int, code: str, message: str, ahead: float = 0) -> Answer:
-    """Return an error of S3 or SQS, by what was asked; its clock is `ahead` of the client's."""
+    """Return an error of S3 or SQS for the request; the server's clock is `ahead` of the client's."""
 
     def answer(request: bytes) -> bytes:
         if b"x-amz-target: amazonsqs." in request.lower():
@@ -26,7 +26,7 @@ def aws(status: int, code: str, message: str, ahead: float = 0) -> Answer:
 
 
 def gateway(status: int) -> Answer:
-    """Return what a load balancer says when nobody behind it answers."""
+    """Return the response of a load balancer whose server does not answer."""
     body = f"<html><body><h1>{status} {HTTPStatus(status).phrase}</h1></body></html>".encode()
     return lambda request: _http(status, "text/html", b"" if request.startswith(b"HEAD ") else body)
 

@@ -1,4 +1,4 @@
-"""The faults: what each does, to whom, for how long, and how it is known that it met something."""
+"""The faults: their actions, targets and durations, and the proof that they hit something."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.rig import LINKS, Rig
 from tests.link import Link
 from tests.support import etl_servers
 
-# Components by what is lost with them; the number is that of kills among a hundred faults, and of standstills.
+# Components by the work that is lost with them; the numbers of kills and of standstills among a hundred faults.
 KILLED = {
     "triggerer": (4, 1),
     "scheduler": (3, 1),
@@ -37,7 +37,7 @@ KILLED = {
 }
 # A component that is killed again while it starts is given up by the supervisor.
 STEADY_SECONDS = 15.0
-# So long a fault waits for somebody to do it to.
+# Seconds for which a fault waits for something to hit.
 PATIENCE_SECONDS = 45.0
 STANDSTILL_SECONDS = (3.0, 30.0)
 LINK_SECONDS = (2.0, 8.0)
@@ -52,7 +52,7 @@ _AISTORE = ("ais-proxy", "ais-target", "ETL server", "podrunner")
 
 
 class NoVictim(Exception):
-    """There is nobody at this moment to whom the fault could be done."""
+    """At this moment the fault has nothing to hit."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault: `act` does it and takes it back, and returns what it met. Raises NoVictim."""
+    """A kind of fault: `act` injects and reverts it, and returns the affected component. Raises NoVictim."""
 
     name: str
     weight: float
@@ -292,7 +292,7 @@ def _connections(processes: list[psutil.Process]) -> list[tuple[int, int]]:
 
 
 def resume(rig: Rig) -> None:
-    """Wake whoever stands still, when the driver is interrupted."""
+    """Continue all stopped processes when the driver is interrupted."""
     for pid in rig.pids().values():
         with suppress(OSError):
             os.kill(pid, signal.SIGCONT)

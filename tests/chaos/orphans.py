@@ -1,4 +1,4 @@
-"""What must not be left when all pipelines are done: jobs, pods, tables, plans, uploads, files, leases, messages."""
+"""State that must not be left after all pipelines: jobs, pods, tables, plans, uploads, files, leases, messages."""
 
 from __future__ import annotations
 
@@ -7,39 +7,38 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from storeside.aistore.cluster import Cluster
 from storeside.events.queue import Queue
-from storeside.stack import s3
+from storeside.stack import authn, s3
 from storeside.transfer.staging import BROKEN, STAGING
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
 from tests.support import etl_servers
 
-# Who is killed leaves things to whoever comes next, and what times out does so within this.
+# Seconds after which the next process has removed the state of a killed one, and all time-outs have ended.
 SETTLE_SECONDS = 240.0
 QUEUES = (f"{s3.BUCKET}-events", f"{s3.TABLES}-events")
 # Work files of AIStore, by the folder that they are in; their names end with their target's process, in hexadecimal
 # digits (fs/content.go). Its own cleanup takes those of killed targets, when they are a quarter of an hour old:
-# space.dont_cleanup_time. What a running target forgets stays until it is started again.
+# space.dont_cleanup_time. Files that a running target loses track of stay until its restart.
 _WORK = "%wk"
 CLEANUP_SECONDS = 960.0
 Look = Callable[[Rig, list[Pipeline]], list[str]]
 
 
 def left(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
-    """Return what is still there after the time in which everything has to settle."""
+    """Return the state that is left after the time in which all processes must have cleaned up."""
     some = list(pipelines)
     began = time.monotonic()
     found = _settled(rig, some, [_runs, _tables, _statements, _batches, _messages, _uploads, _jobs, _pods, _files])
     if _work_files(rig, some):
         print("waiting for AIStore's cleanup of the work files of killed targets", flush=True)
         time.sleep(max(0.0, began + CLEANUP_SECONDS - time.monotonic()))
-        Cluster(rig.stack.url("ais_proxy")).client().job(job_kind="cleanup-store").start()
+        authn.cluster(rig.stack).client().job(job_kind="cleanup-store").start()
     return found + _settled(rig, some, [_work_files])
 
 
 def until_later(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
-    """Return what somebody takes away later: ClickHouse after days, a load after an hour, AIStore after a restart."""
+    """Return state that is removed later: by ClickHouse after days, a load after an hour, AIStore after a restart."""
     statements = [
         f"SELECT 'broken locks', count() FROM system.tables WHERE database = '{STAGING}'"
         f" AND startsWith(name, '{BROKEN}') HAVING count() > 0"
@@ -124,12 +123,12 @@ def _uploads(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
 
 
 def _jobs(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    running = Cluster(rig.stack.url("ais_proxy")).client().cluster().list_running_jobs()
+    running = authn.cluster(rig.stack).client().cluster().list_running_jobs()
     return [f"AIStore job {job}" for job in running if not job.startswith("etl-inline")]
 
 
 def _pods(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
-    client = Cluster(rig.stack.url("ais_proxy")).client()
+    client = authn.cluster(rig.stack).client()
     etls = {etl.id: etl.stage for etl in client.cluster().list_etls()}
     found = [f"ETL {name} is {stage}" for name, stage in etls.items() if stage.lower() != "running"]
     for server in etl_servers(rig.stack):

@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.02
 
 @dataclass
 class Look:
-    """Looks at the runs of the DAG and at the cluster; `transformed` says that a transform was seen."""
+    """Observes the runs of the DAG and the cluster; `transformed` is set after the first transform."""
 
     api: AirflowApi
     aistore: Any
@@ -36,18 +36,18 @@ class Look:
         return found
 
     def etl_starts(self) -> bool:
-        """Tell whether AIStore is starting an ETL."""
+        """Return whether AIStore is starting an ETL."""
         etls = self.aistore.cluster().client.request("get", path="etl").json() or []
         return any(etl["stage"] == "Initializing" for etl in etls)
 
     def transforms(self) -> bool:
-        """Tell whether a transform runs."""
+        """Return whether a transform runs."""
         now = bool(running_transforms(self.aistore))
         self.transformed = self.transformed or now
         return now
 
     def reconciles(self) -> bool:
-        """Tell whether a transform is over and its task is not."""
+        """Return whether a transform is over and its task is not."""
         if self.transforms() or not self.transformed:
             return False
         return bool(self.states("transcode") & {"deferred", "scheduled", "queued", "running"})
@@ -82,7 +82,7 @@ def kill_three(stack: Stack, chance: random.Random) -> tuple[str, ...]:
 
 
 def over(api: AirflowApi) -> bool:
-    """Tell whether no run of the DAG waits or runs; also when Airflow does not answer, no."""
+    """Return whether no run of the DAG waits or runs; also when Airflow does not answer, no."""
     with suppress(requests.RequestException):
         return all(run["state"] in ("success", "failed") for run in api.runs(DAG))
     return False

@@ -1,4 +1,4 @@
-"""The three pipelines under fault: what is put for each, what starts its runs, how far it is, and what came of it."""
+"""The three pipelines under faults: their objects, the triggers of their runs, their progress and their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import requests
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack import demo, s3
+from storeside.stack import authn, demo, s3
 from storeside.stack.airflow_api import FINAL
 from tests.chaos.rig import Rig
 from tests.support import allow_in_forms
@@ -32,7 +32,7 @@ _WAVE_OBJECTS = 300
 
 
 def patiently(call: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
-    """Call until it does not raise: what the driver itself needs is under fault as well."""
+    """Call until the function does not raise, because the faults also affect the servers that the driver uses."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -77,7 +77,7 @@ class Pipeline:
         raise NotImplementedError
 
     def sweeps(self) -> list[dict[str, Any]]:
-        """Return the parameters of runs that take all that is there."""
+        """Return the parameters of runs that process all objects."""
         raise NotImplementedError
 
     def verify(self) -> Verdict:
@@ -145,7 +145,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with what arrived: objects that are missing, there twice, or not what was put."""
+    """The faults of the results: objects that are missing, duplicated or changed."""
 
     lost: list[str]
     duplicated: list[str]
@@ -242,7 +242,7 @@ class Loads(Pipeline):
 
 
 class Events(Pipeline):
-    """The bucket whose events start runs of `s3_events_to_clickhouse` by themselves."""
+    """The bucket whose events start runs of `s3_events_to_clickhouse` automatically."""
 
     bucket = s3.TABLES
     table = "data.trips"
@@ -261,7 +261,7 @@ class Events(Pipeline):
 
 
 class Speech(Pipeline):
-    """Recordings that S3 events tell `speech_pipeline` of; each is noise of its own that no transcoding changes."""
+    """Recordings that S3 events announce to `speech_pipeline`; each has different noise, which transcoding keeps."""
 
     bucket = s3.BUCKET
 
@@ -279,17 +279,15 @@ class Speech(Pipeline):
 
         super().prepare()
         Ledger(self.clickhouse).create()
-        self.clickhouse.command("SYSTEM STOP MERGES speech.manifest")  # a merge would hide a row that is there twice
+        self.clickhouse.command("SYSTEM STOP MERGES speech.manifest")  # a merge would hide a duplicate row
 
     def verify(self) -> Verdict:
-        from storeside.aistore.cluster import Cluster
-
         counts = self.query(
             "SELECT source_object, any(object), any(checksum), count() FROM speech.manifest GROUP BY 1"
         )
         found = {source: (name, checksum, count) for source, name, checksum, count in counts}
         lost, duplicated, truncated = [], [], []
-        bucket = Bucket("ais", "speech").handle(Cluster(self.rig.stack.url("ais_proxy")).client())
+        bucket = Bucket("ais", "speech").handle(authn.cluster(self.rig.stack).client())
         for number in range(self.put):
             source, content = self.object(number)
             if source not in found:

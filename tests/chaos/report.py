@@ -1,4 +1,4 @@
-"""What is told of a run: the table of the faults, whether each was seen in the logs, and the figures."""
+"""The report of a run: the table of the faults, whether each is visible in the logs, and the figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
 
-# What the logs say of each kind of fault, by the beginning of its name, the first that fits. VICTIM was killed.
+# Words in the logs for each kind of fault; the first matching beginning of its name counts. VICTIM was killed.
 SIGNS = {
     "kill -9 worker": r"Workload finished.*Negsignal\.SIGKILL|Detected a task instance without a heartbeat",
     "kill -9 ETL server": r"exitCode: (137|-9)\b|websocket: close 1006|control message \S+: .*broken pipe",
@@ -34,8 +34,8 @@ SIGNS = {
     "disk full": r"\bOOS\b|out of space|[Nn]o space left on device|ENOSPC",
     "SIGSTOP": r"timed out|deadline exceeded|(Read|Connect|Socket) ?[Tt]imeout",
 }
-# What is shorter than every time-out shows in no log; nor does the clock of somebody else, nor what AIStore's SDK
-# tries again.
+# Kinds that no log shows: faults shorter than every time-out, steps of another server's clock, and requests that
+# AIStore's SDK retries.
 SILENT = ("clock step", "SIGSTOP", "slow", "500 workers > AIStore", "503 workers > AIStore")
 # Faults of a kind that at least one log has to show: fewer may all have met what a client tries again in silence.
 ENOUGH = 4
@@ -43,7 +43,7 @@ ENOUGH = 4
 
 @dataclass
 class Findings:
-    """What was proven, and what was not."""
+    """The results of a run."""
 
     objects: int
     lost: list[str]
@@ -65,7 +65,7 @@ class Findings:
 
 
 def seen(rig: Rig, kinds: Iterable[str]) -> dict[str, int]:
-    """Return how many lines of all logs show each kind of fault as what it was; 0 for those that none shows."""
+    """Return the number of lines in all logs that show each kind of fault."""
     patterns = {kind: re.compile(_sign(kind)) for kind in kinds}
     counts = dict.fromkeys(patterns, 0)
     for path in _logs(rig.stack.state):

@@ -12,16 +12,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storeside.stack import airflow, aistore, aistore_build, cli, clickhouse, s3
+from storeside.stack import airflow, aistore, aistore_build, clickhouse, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.component import Component
 from storeside.stack.podrunner import component as podrunner
+from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import HOST, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from tests.link import Link, linked
 
 FOLDER = default_folder() / "chaos"
-# Who asks whom, and the port of the stack that is asked.
+# The client and the server of each link, and the server's port in the stack.
 LINKS = {
     "workers > S3, SQS": "s3",
     "workers > ClickHouse": "clickhouse_http",
@@ -66,7 +67,7 @@ def rig(with_airflow: bool = True) -> Iterator[Rig]:
     """Start a new stack with its links, and take it down at the end; its logs stay."""
     _remove()
     with ExitStack() as things:
-        found = Stack.create(FOLDER, targets=2)
+        found = Stack.create(FOLDER, targets=2, secure=False)  # no fault of these is one of AuthN
         found.save()
         (FOLDER / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
         disks = {name: found.state / path for name, (path, size) in DISKS.items() if _mount(found.state / path, size)}
@@ -111,14 +112,14 @@ def _stages(made: Rig) -> list[list[Component]]:
     )
     more = {f"AIRFLOW__{name}": str(value) for name, value in AIRFLOW.items()}
     return [
-        [server, *clickhouse.components(of_clickhouse), *podrunner.components(stack, cli.IMAGES)],
+        [server, *clickhouse.components(of_clickhouse), *podrunner.components(stack, IMAGES)],
         aistore.components(stack, aistore_build.build(stack.cache, print), backend=backend),
         [replace(c, environment={**c.environment, **more}) for c in airflow.components(of_workers)],
     ]
 
 
 def _seeing(stack: Stack, **ports: int) -> Stack:
-    """Return the stack as somebody behind links sees it."""
+    """Return the stack with the addresses of the links."""
     return replace(stack, ports={**stack.ports, **ports})
 
 

@@ -1,7 +1,7 @@
 """The embedded S3 and SQS with a clock that the driver can step: python -m tests.chaos.skewed FILE
 
-FILE holds the seconds that the server's clock is ahead. What reads the time otherwise, such as the times of files, is
-not stepped; SQS's visibility timeouts are.
+FILE contains the seconds by which the server's clock is ahead. SQS's visibility timeouts use this clock; other times,
+such as those of files, do not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOOK_SECONDS = 0.2
 
 
 def step(path: Path) -> None:
-    """Make `time.time` of this process be ahead by what the file says."""
+    """Let `time.time` of this process be ahead by the seconds in the file."""
     looked, ahead = -1.0, 0.0
 
     def stepped() -> float:

@@ -1,4 +1,4 @@
-"""A container engine for the tests: the one that runs, or one that is started for them and stopped afterwards."""
+"""A container engine for the tests: a running one, or one that is started for them and stopped afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLUGINS = (
 
 
 class EngineError(RuntimeError):
-    """There is no usable container engine; the message says what to install."""
+    """There is no usable container engine; the message states the missing program."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class Engine:
         return done
 
     def has(self, image: str) -> bool:
-        """Tell whether the engine has an image."""
+        """Return whether the engine has an image."""
         return not self.docker("image", "inspect", image, check=False).returncode
 
 
 @contextmanager
 def engine(cache: Path) -> Iterator[Engine]:
-    """Yield an engine with the plugins compose and buildx; `cache` keeps what is built for it.
+    """Yield an engine with the plugins compose and buildx; `cache` stores their binaries.
 
-    Without a running engine, root starts dockerd with its data below `cache`, and stops it in the end. Raises
-    EngineError that says what is missing.
+    Without a running engine, root starts dockerd with its data below `cache`, and stops it at the end. Raises
+    EngineError with the missing requirement.
     """
     if not shutil.which("docker"):
         raise EngineError("there is no container engine: install Docker 20.10 or newer with Compose 2.24 or newer")

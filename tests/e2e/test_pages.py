@@ -87,7 +87,7 @@ class Site:
             self.url("movement"), self.url("run", **run), self.url("run", **run, status="failed"),
             self.url("objects"), self.url("object", bucket=f"s3://{self.bucket}", object=HOSTILE),
             self.url("object", bucket=str(self.audio), object="speech.wav"), self.url("queues"),
-            self.url("quality"), self.url("benchmarks"),
+            self.url("quality"), self.url("benchmarks"), self.url("overview"), self.url("etls"), self.url("storage"),
         ]  # fmt: skip
 
 
@@ -111,7 +111,9 @@ def site(airflow: Stack, clickhouse: Any, aistore: Any, s3_client: S3Client) -> 
     put(aistore, audio, {"speech.wav": wav(), "speech.flac": recording, "secret.wav": b"not in the ledger"})
     fill(clickhouse, audio)
     assert api.wait(DAG, run, 100)["state"] == "success"
-    return Site(airflow, api, clickhouse, s3_client, bucket, table, run, audio)
+    found = Site(airflow, api, clickhouse, s3_client, bucket, table, run, audio)
+    found.get("overview")  # the first request loads the pages
+    return found
 
 
 def wav() -> bytes:
@@ -321,8 +323,9 @@ def test_the_keyboard_is_enough(site: Site, tab: Page) -> None:
 
 def test_airflow_shows_the_pages_and_they_take_its_colours(site: Site, tab: Page) -> None:
     tab.add_init_script("localStorage.setItem('theme', 'dark')")
-    tab.goto(f"{site.airflow}/plugin/storeside-movement")
+    tab.goto(f"{site.airflow}/plugin/storeside")
     frame = tab.frame_locator("iframe")
+    frame.get_by_role("link", name="Data movement").click()
     frame.get_by_role("heading", name="Data movement").wait_for()
     assert frame.locator("html").get_attribute("data-theme") == "dark"
     frame.get_by_role("link", name=DAG).first.click()

@@ -187,7 +187,7 @@ def test_good_recordings_are_loaded_and_bad_ones_listed(pipeline: Pipeline, load
     assert pipeline.xcom(run, "publish")["rows"] == len(good)
     probed = pipeline.xcom(run, "probe")  # the transcode has probed all of them
     assert (probed["done"], probed["job_seconds"]) == (len(good), 0)
-    assert "0 are to be made" in pipeline.log(run, "probe")
+    assert "0 are missing" in pipeline.log(run, "probe")
 
 
 def test_an_upload_alone_starts_a_run_that_loads_it_and_nothing_again(
@@ -233,7 +233,7 @@ def test_parameters_that_do_not_go_together_fail_at_once(pipeline: Pipeline) -> 
     assert state == "failed"
     task = pipeline.tasks(run)["transcode"]
     assert (task["state"], task["try_number"]) == ("failed", 1)
-    assert "codec 'pcm_s16le' does not go into ogg: use one of opus" in pipeline.log(run, "transcode")
+    assert "container ogg cannot contain codec 'pcm_s16le': use one of opus" in pipeline.log(run, "transcode")
     with pytest.raises(requests.HTTPError) as refused:  # values that the form would reject
         pipeline.api.trigger(DAG, {"channels": 9})
     assert refused.value.response.status_code in (400, 422)

@@ -29,6 +29,7 @@ import requests
 
 from storeside.aistore.buckets import Bucket
 from storeside.sql.migrate import migrate
+from storeside.stack import authn
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.processes import MARK, marked
 from storeside.stack.settings import CHECKOUT, Stack
@@ -45,7 +46,8 @@ pytestmark = pytest.mark.timeout(240)
 DAGS = ("ingest", "s3_to_clickhouse")
 # Files that hold secrets because a process must read them there, and that only their owner may read.
 KEPT = re.compile(
-    r"stack\.json|run/(supervisord\.conf|clickhouse\.json|programs/[^/]+\.json)|airflow/passwords\.json|podrunner/serviceaccount/token|aistore/join"
+    r"stack\.json|run/(supervisord\.conf|clickhouse\.json|programs/[^/]+\.json)|airflow/passwords\.json"
+    r"|podrunner/serviceaccount/token|aistore/(join|[^/]+/(ais\.json|\.ais\.conf))"
 )
 EVERYWHERE = frozenset({"api-server", "execution-api", "scheduler", "dag-processor", "triggerer"})
 S3_KEYS = {"s3_access_key", "s3_secret_key"}
@@ -54,7 +56,16 @@ S3_KEYS = {"s3_access_key", "s3_secret_key"}
 def knows(component: str) -> set[str]:
     """Return the secrets that the environment of a component's processes must hold."""
     if component in EVERYWHERE:  # Airflow's connections
-        return {"clickhouse_loader", "clickhouse_ledger", "clickhouse_pages", "airflow_jwt", *S3_KEYS}
+        return {
+            "clickhouse_loader",
+            "clickhouse_ledger",
+            "clickhouse_pages",
+            "airflow_jwt",
+            "authn_airflow",
+            *S3_KEYS,
+        }
+    if component == "authn":
+        return {"authn_key", "authn_admin"}
     return S3_KEYS if component == "s3" or component.startswith(("ais-", "hsds-s3-")) else set()
 
 
@@ -108,11 +119,12 @@ def api(airflow: Stack) -> AirflowApi:
 def marks(airflow: Stack) -> dict[str, str]:
     """Every secret of the stack, and some of connections that are made for this test, by description."""
     token = (airflow.state / "podrunner" / "serviceaccount" / "token").read_text()
-    own = ("s3 secret", "s3 session token", "AIStore token", "database password", "extra token")
+    own = ("s3 secret", "s3 session token", "database password", "extra token")
     return {
         **airflow.secrets,
         "pod runner's token": token,
         **{name: f"marked-{secrets.token_hex(16)}" for name in own},
+        "AIStore token": authn.current_token(airflow),
     }
 
 
@@ -120,7 +132,7 @@ def marks(airflow: Stack) -> dict[str, str]:
 def used(
     airflow: Stack, api: AirflowApi, marks: dict[str, str], s3_client: S3Client, aistore: Any
 ) -> Iterator[Watch]:
-    """Runs whose connections have marked secrets: one that works, and one that fails at each end."""
+    """Runs whose connections have marked secrets: a successful run, and a failing run for each server."""
     for dag in DAGS:
         until(lambda: any(one["dag_id"] == dag for one in api.get("dags")["dags"]), 90, dag)  # noqa: B023
         api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
@@ -305,8 +317,7 @@ def test_every_port_is_on_loopback(airflow: Stack) -> None:
             for socket_ in process.net_connections("inet"):
                 if socket_.status == psutil.CONN_LISTEN or (socket_.type == socket.SOCK_DGRAM and not socket_.raddr):
                     heard[socket_.laddr.port] = f"{socket_.laddr.ip} of {' '.join(process.cmdline())[:80]}"
-    unused = set() if airflow.secure else {"authn"}
-    assert {port for name, port in airflow.ports.items() if name not in unused} <= set(heard)
+    assert set(airflow.ports.values()) <= set(heard)
     assert not {port: who for port, who in heard.items() if not who.startswith(("127.0.0.1 ", "::1 "))}
 
 

@@ -1,4 +1,4 @@
-"""Files and sockets that nobody has a reason to touch, and what sees that somebody did."""
+"""Files and sockets that no process has a reason to use, and the detection of their use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class Canaries:
-    """A folder with a recording that nobody is to open, and two ports that nobody is to talk to."""
+    """A folder with a recording that no process may open, and two ports to which no process may connect."""
 
     def __init__(self, folder: Path, recording: bytes) -> None:
         folder.mkdir(parents=True)
@@ -44,7 +44,7 @@ class Canaries:
         return int(self._udp.getsockname()[1])
 
     def touched(self) -> list[str]:
-        """Return what was opened or talked to since the last time."""
+        """Return the canaries that were opened or connected to since the last call."""
         found = []
         try:
             while events := os.read(self._watch, 1 << 16):

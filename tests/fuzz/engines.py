@@ -1,4 +1,4 @@
-"""What is fuzzed: all ways of reading a recording, as one transformer."""
+"""The fuzzed code: all engines that read a recording, as one transformer."""
 
 from __future__ import annotations
 

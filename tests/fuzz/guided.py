@@ -32,7 +32,7 @@ SLOW, MEMORY = 60, 2048
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a target: `edges` and `features` of our code that were reached, as libFuzzer counts them."""
+    """The results of a target: the reached `edges` and `features` of the product's code, as libFuzzer counts them."""
 
     inputs: int
     edges: int
@@ -73,7 +73,7 @@ def run_here(name: str, options: Sequence[str]) -> None:
     """Fuzz a target in this process, and end it."""
     import atheris
 
-    # What is imported before this line is not seen by it: the imports of this module must lead to no parser.
+    # atheris does not instrument modules that are imported earlier: this module must not import a parser.
     with atheris.instrument_imports(include=["storeside.events", "storeside.transfer"]):
         take = target(name)
     atheris.Setup([name, *options], take)
@@ -81,7 +81,7 @@ def run_here(name: str, options: Sequence[str]) -> None:
 
 
 def fuzz(name: str, inputs: int, seed: int = 1, seconds: int = 0) -> Result:
-    """Fuzz a target in a process of its own, for at most so many seconds where there are some."""
+    """Fuzz a target in a new process, for at most the given seconds."""
     engine = installed()
     environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{CHECKOUT}:{engine}"}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:

@@ -48,7 +48,7 @@ TRANSFORM = "tests.fuzz.engines:Engines"
 
 @dataclass
 class Found:
-    """What came of all inputs."""
+    """The results of all inputs."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -140,7 +140,7 @@ class Fuzz:
         by_path = replace(by_content, file=str(path))
         ways = [(by_path, b""), (by_content, content)]
         started = time.monotonic()
-        # All of them at once, so that who shares a worker, or comes after a crash, is somebody else.
+        # All at once, so that different recordings share a worker or follow a crash.
         neighbours = []
         if number % GOOD_EVERY == 0:
             good, digest = self._good[engine][number // GOOD_EVERY % len(self._good[engine])]
@@ -182,7 +182,7 @@ class Fuzz:
             found.wrong.append(f"{label}: the result is not audio: {e}")
 
     def _look(self, pool: Pool) -> None:
-        """See what was touched, and what the workers hold."""
+        """Check the canaries and the workers' memory."""
         self.found.wrong += [f"canary: {name}" for name in self._canaries.touched()]
         decoders: list[int] = []
         for worker in pool.processes:
@@ -220,7 +220,7 @@ def controls(folder: Path) -> None:
 
 
 def fuzz(inputs: int, seed: int = 1, first: int = 0, workers: int = 1, seconds: float = 1e9) -> tuple[Found, int]:
-    """Try inputs; returns what was found, and the number of the next input."""
+    """Try inputs; return the findings and the number of the next input."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         controls(Path(folder) / "control")
         worker_process.prepare(TRANSFORM)

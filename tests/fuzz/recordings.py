@@ -77,7 +77,7 @@ def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
 
 
 def _at(rng: random.Random, content: bytearray) -> int:
-    """Return a place, seldom in the first bytes: what no demuxer recognises reaches no decoder."""
+    """Return a position, seldom in the first bytes, because an unrecognised recording reaches no decoder."""
     least = 0 if len(content) < 16 or rng.random() < 0.1 else 12
     return rng.randrange(least, max(least + 1, min(len(content), rng.choice((64, 512, 4_096, len(content))))))
 
@@ -135,7 +135,7 @@ _DAMAGES: tuple[Callable[[random.Random, bytearray, list[bytes]], None], ...] = 
 
 
 def references(file: Path, tcp: int, udp: int) -> list[str]:
-    """Return every way in which libav is told to read a file or a socket."""
+    """Return all forms of references that make libav read a file or a socket."""
     url = f"http://127.0.0.1:{tcp}/canary.wav"
     return [
         str(file), file.name, f"file:{file}", f"file://{file}", f"subfile,,start,0,end,0,,:{file}",
@@ -177,7 +177,7 @@ def playlists(reference: str) -> list[bytes]:
 
 
 def disguised(rng: random.Random, playlist: bytes, corpus: list[bytes]) -> bytes:
-    """Return a playlist that looks like audio: behind a tag, in a container, or with damage of its own."""
+    """Return a playlist that looks like audio: after a tag, in a container, or damaged."""
     size = len(playlist)
     synchsafe = bytes(size >> shift & 0x7F for shift in (21, 14, 7, 0))
     ways = [
@@ -196,7 +196,7 @@ def disguised(rng: random.Random, playlist: bytes, corpus: list[bytes]) -> bytes
 
 
 def elsewhere(rng: random.Random, corpus: list[bytes], reference: str) -> bytes:
-    """Return a QuickTime file whose samples are said to lie in another file (`dref`)."""
+    """Return a QuickTime file that refers to another file for its samples (`dref`)."""
     content = next(one for one in rng.sample(corpus, len(corpus)) if b"dref" in one)
     name = reference.encode()
     kinds = {
@@ -225,7 +225,7 @@ def _alias(name: bytes) -> bytes:
 
 
 def _replaced(content: bytes, path: list[bytes], box: bytes) -> bytes:
-    """Return boxes with the one at `path` replaced, and the sizes of those around it mended."""
+    """Return boxes with the box at `path` replaced, and the sizes of its parents corrected."""
     made, at = b"", 0
     while at + 8 <= len(content):
         size, name = struct.unpack_from(">I4s", content, at)

@@ -199,7 +199,7 @@ def _events() -> Iterator[bytes]:
 
 @dataclass
 class Found:
-    """What came of all inputs."""
+    """The results of all inputs."""
 
     inputs: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
@@ -208,7 +208,7 @@ class Found:
 
 
 def fuzz(inputs: int, seed: int = 1, first: int = 0, seconds: float = 1e9) -> tuple[Found, int]:
-    """Try inputs; returns what was found, and the number of the next input."""
+    """Try inputs; return the findings and the number of the next input."""
     found, until = Found(), time.monotonic() + seconds
     for number in range(first, first + inputs):
         if time.monotonic() > until:

@@ -164,7 +164,7 @@ def test_an_answer_of_clickhouse_that_ends_within_its_head_is_no_empty_one(stack
         assert client.query("SELECT number FROM numbers(0)").result_rows == []
         with (
             answering(to_clickhouse, lambda request: CUT_OFF),
-            pytest.raises(OperationalError, match="within its head"),
+            pytest.raises(OperationalError, match="within its headers"),
         ):
             client.query("SELECT number FROM numbers(3)")
 
@@ -172,7 +172,7 @@ def test_an_answer_of_clickhouse_that_ends_within_its_head_is_no_empty_one(stack
 def test_an_empty_answer_of_clickhouse_is_no_proof_that_an_object_is_gone(
     stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any
 ) -> None:
-    """Whatever the client makes of it: S3 is asked."""
+    """The run requests the object from S3, regardless of the client's result."""
     mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client, receives=1000)
     mailbox.put({"0000.csv": csv(0)})
     with linked(stack.ports["clickhouse_http"]) as to_clickhouse:

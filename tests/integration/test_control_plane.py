@@ -16,7 +16,7 @@ import requests
 from storeside.aistore import control_plane
 from storeside.stack import cli
 from storeside.stack.settings import Stack
-from tests.support import process, small_spec, unique, until
+from tests.support import ask_aistore, process, small_spec, unique, until
 
 STRESS_SECONDS = 12.0
 # The longest of these calls ends a pod, which AIStore polls every 4.7 s.
@@ -30,7 +30,6 @@ def log_of(stack: Stack, target: int) -> str:
 @pytest.mark.timeout(180)
 def test_etls_that_are_ended_while_they_start_leave_the_targets_answering(stack: Stack, aistore: Any) -> None:
     """Without the change to AIStore a target panics within seconds, and later calls never return."""
-    url = f"{stack.url('ais_proxy')}/v1"
     names = [unique("stress") for _ in range(2)]
     before = [len(log_of(stack, n)) for n in range(stack.targets)]
     seen: Counter[str] = Counter()
@@ -38,7 +37,7 @@ def test_etls_that_are_ended_while_they_start_leave_the_targets_answering(stack:
 
     def call(verb: str, path: str, body: Any = None) -> None:
         try:
-            answer = requests.request(verb, f"{url}/{path}", json=body, timeout=ANSWER_SECONDS)
+            answer = ask_aistore(stack, verb, path, ANSWER_SECONDS, json=body)
             seen[f"{verb} {path.partition('/')[0]}: {answer.status_code}"] += 1
         except requests.RequestException as e:
             seen[f"{verb} {path.partition('/')[0]}: {type(e).__name__}"] += 1

@@ -121,7 +121,7 @@ def test_the_stack_is_well_and_nothing_is_left(
         assert check in said
     # HSDS is a part of the stack once a test has requested it
     has_hsds = "HSDS_DEFAULT" in airflow.connections(stack)
-    assert ("HSDS        login" if has_hsds else "not set, and not looked at: hsds_default") in said
+    assert ("HSDS        login" if has_hsds else "not set, and therefore not checked: hsds_default") in said
     assert not any(secret in said for secret in stack.secrets.values())
     assert s3_client.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
     url = sqs_client.get_queue_url(QueueName=bucket)["QueueUrl"]
@@ -145,7 +145,7 @@ def test_a_watcher_of_the_queue_may_take_the_event(
             assert watch.step() is None, "no run is started for it"
     assert not failed(findings)
     (finding,) = [f for f in findings if f.check == "event of the probe"]
-    assert "a consumer of the queue has taken it" in finding.found
+    assert "another consumer of the queue received it" in finding.found
 
 
 def test_nothing_is_put_when_nothing_may_be(
@@ -236,7 +236,7 @@ def test_clickhouse_allows_nothing(doctor: Callable[..., list[Finding]], stack: 
 
 
 def test_each_user_of_clickhouse_is_restricted(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
-    """What the embedded stack creates passes; a user with all rights in the place of any other fails."""
+    """The users of the embedded stack pass; a user with all rights instead of one of them fails."""
     findings = {f.check: f for f in doctor(("clickhouse",))}
     roles = ("loads", "ledger", "pages")
     assert {findings[f"limits of {role}"].state for role in roles} == {"ok"}
@@ -264,7 +264,7 @@ def test_one_user_for_everything_is_reported(doctor: Callable[..., list[Finding]
     assert not failed(findings)
     (finding,) = [f for f in findings if f.check == "separate users"]
     assert finding.state == "skipped"
-    assert "name their connections in its extras ledger_conn_id and pages_conn_id" in finding.found
+    assert "set the connections of those users in its extras ledger_conn_id and pages_conn_id" in finding.found
 
 
 def test_clickhouse_is_out_of_memory(doctor: Callable[..., list[Finding]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_clickhouse_is_too_old(doctor: Callable[..., list[Finding]], monkeypatch
     [
         ({"clickhouse_collection": "others"}, "GRANT NAMED COLLECTION ON others"),
         ({"clickhouse_collection": "", "clickhouse_endpoint": "http://127.0.0.1:1"}, "reach http://127.0.0.1:1"),
-        ({"clickhouse_collection": ""}, "give it keys: extra clickhouse_collection"),
+        ({"clickhouse_collection": ""}, "give the ClickHouse server keys: extra clickhouse_collection"),
     ],
 )
 def test_clickhouse_does_not_reach_s3(
@@ -361,7 +361,7 @@ def test_s3_denies(doctor: Callable[..., list[Finding]], s3_client: S3Client, bu
 @pytest.mark.parametrize(
     ("status", "code", "remedy"),
     [
-        (503, "SlowDown", "the server is busy or out of order"),
+        (503, "SlowDown", "the server is overloaded or faulty"),
         (403, "RequestTimeTooSkewed", "set this machine's clock"),
         (400, "ExpiredToken", "renew aws_session_token"),
         (400, "AuthorizationHeaderMalformed", "correct region_name"),
@@ -449,7 +449,7 @@ def plain_cluster(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Ite
 
     def start(auth: dict[str, Any]) -> str:
         folder = tmp_path_factory.mktemp("aistore")
-        made = Stack.create(folder, 1)
+        made = Stack.create(folder, 1, secure=False)
         nodes = aistore.components(made, aistore_build.build(default_folder() / "cache"))
         for path in (folder / "state").rglob("ais.json"):
             path.write_text(json.dumps(json.loads(path.read_text()) | {"features": "0", "auth": auth}))
@@ -485,7 +485,7 @@ def test_aistore_wants_a_token(doctor: Callable[..., list[Finding]], plain_clust
     url = plain_cluster({"enabled": True, "signature": {"key": "a-secret-of-authn", "method": "HMAC"}})
     for token in ("", "not.a.token"):
         finding = failed(doctor((), aistore=lambda token=token: Cluster(url, token=token)))["AIStore login"]
-        assert "put a token that AIStore's AuthN has issued" in finding.remedy
+        assert "a token from AIStore's AuthN" in finding.remedy
 
 
 # Kubernetes

@@ -96,7 +96,7 @@ def test_what_tells_no_format_is_a_dead_letter_and_holds_nothing_up(mailbox: Mai
     mailbox.arrive(2)
     first = mailbox.drain(format="auto")
     assert (first.dead, first.loaded) == (2, 0)
-    assert "give `format`" in mailbox.dead()["README.md"]
+    assert "set `format`" in mailbox.dead()["README.md"]
     mailbox.put({"0_manifest.json": b'{"files": 3}', "README.md": b"# more words"})
     mailbox.put({f"{n}.csv": b"n\n1\n" for n in range(3)})
     mailbox.arrive(5)
@@ -122,8 +122,8 @@ def test_what_asks_for_nothing_is_skipped_with_its_reason(mailbox: Mailbox) -> N
     states = mailbox.events()
     assert states["gone.jsonl", PUT] == [("skipped", "it was deleted before it could be loaded")]
     assert states["other.csv", PUT] == [("skipped", "the key does not match")]
-    assert states["x.jsonl", PUT] == [("skipped", f"it is of another bucket than {mailbox.bucket}")]
-    assert states["kept.jsonl", "ObjectRestore:Completed"] == [("skipped", "it tells of no new content")]
+    assert states["x.jsonl", PUT] == [("skipped", f"the object is in another bucket than {mailbox.bucket}")]
+    assert states["kept.jsonl", "ObjectRestore:Completed"] == [("skipped", "the event reports no new content")]
     assert {name for _, name in states if name.startswith("ObjectRemoved")}
     assert mailbox.depth() == (0, 0)
 
@@ -192,7 +192,7 @@ def test_folder_markers_and_objects_of_our_own_are_no_dead_letters(mailbox: Mail
 
 
 def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
-    """Call `action` after the bucket was asked for its objects, and before they are loaded."""
+    """Call `action` after the run has read the objects' state, and before it loads them."""
 
     def looked(*arguments: Any, pull: bool) -> Any:
         found = look_at(*arguments, pull=pull)

@@ -16,6 +16,7 @@ from storeside.events.following import Following
 from storeside.events.lease import Lease, take_or_receive
 from storeside.events.load import EventLoad
 from storeside.events.settle import Settled
+from storeside.events.transforms import settle_transform
 from storeside.events.watch import Watch, Window
 from storeside.ledger.objects import Ledger
 from storeside.speech.recordings import settle_run
@@ -82,7 +83,7 @@ def test_what_asks_for_nothing_starts_no_run(mailbox: Mailbox, lease: Lease) -> 
     until(lambda: watcher.step() or len(mailbox.events()) == 2, 10, "end of both")
     assert mailbox.depth() == (0, 0)
     assert mailbox.events()[probe, "ObjectCreated:Put"] == [
-        ("skipped", "Storeside itself wrote the object, to try or measure the bucket")
+        ("skipped", "Storeside wrote the object to test or measure the bucket")
     ]
     mailbox.send(mailbox.record(probe), mailbox.record("a.jsonl"))  # but events that come with others do
     told = until(watcher.step, 10, "batch")
@@ -460,9 +461,12 @@ def test_what_is_given_back_says_why(mailbox: Mailbox, run: Run) -> None:
     ((_, missing),), ((_, other),), ((_, later),) = (
         mailbox.events()[key, "ObjectCreated:Put"] for key in ("in/a.flac", "other/b.flac", "in/c.flac")
     )
-    assert "neither speech.manifest nor storeside.objects says what became of it: start speech_pipeline" in missing
-    assert other == f"the last run to have its event takes only s3://{mailbox.bucket}/in/*"
-    assert later == "the run ended before it came to this recording: its log says why"
+    assert (
+        "neither speech.manifest nor storeside.objects has an outcome of the recording: start speech_pipeline"
+        in missing
+    )
+    assert other == f"the last run with its event processes only s3://{mailbox.bucket}/in/*"
+    assert later == "the run ended before it reached this recording: its log has the reason"
 
 
 def test_keys_may_be_long(mailbox: Mailbox, run: Run) -> None:
@@ -510,3 +514,41 @@ def test_an_object_that_was_overwritten_after_its_event(mailbox: Mailbox, run: R
     run.loaded("late.flac", newest)
     assert run.settle() == Settled(deleted=3)
     assert mailbox.depth() == (0, 0)
+
+
+# --- a run that transforms a bucket
+
+
+def test_objects_that_a_transform_has_done_and_others(mailbox: Mailbox, run: Run) -> None:
+    source, to = f"s3://{mailbox.bucket}", "ais://words"
+    etags = put(mailbox, "in/done.txt", "in/same.txt", "in/bad.txt", "in/elsewhere.txt", "in/gone.txt", "other.txt")
+    mailbox.s3.delete_object(Bucket=mailbox.bucket, Key="in/gone.txt")
+    mailbox.arrive(7)
+    assert run.lease() == 7
+    run.ledger_row(source, to, "in/done.txt", "in/done.json", "done")
+    run.ledger_row(source, to, "in/same.txt", "in/same.json", "done", etags["in/same.txt"])
+    run.ledger_row(source, to, "in/bad.txt", "", "failed", etags["in/bad.txt"])
+    run.ledger_row(source, "ais://other", "in/elsewhere.txt", "in/elsewhere.json", "done")
+
+    def settle(complete: bool) -> Settled:
+        return settle_transform(mailbox.queue, run.client, mailbox.s3, run.id, source, to, "in/", complete=complete)
+
+    assert settle(complete=True) == Settled(deleted=4, released=2, dead=1)
+    assert mailbox.dead() == {"in/bad.txt": f"{source}/in/bad.txt: broken"}
+    reasons = {key: mailbox.events()[key, "ObjectCreated:Put"][0] for key in ("in/elsewhere.txt", "other.txt")}
+    assert reasons["in/elsewhere.txt"][0] == "released"
+    assert "storeside.objects has no outcome of the object" in reasons["in/elsewhere.txt"][1]
+    assert reasons["other.txt"] == ("released", f"the last run with its event processes only {source}/in/*")
+    assert settle(complete=True) == Settled()
+
+
+def test_a_transform_that_did_not_end_counts_no_failures(mailbox: Mailbox, run: Run) -> None:
+    put(mailbox, "a.txt")
+    assert run.lease() == 1
+    source = f"s3://{mailbox.bucket}"
+    settled = settle_transform(mailbox.queue, run.client, mailbox.s3, run.id, source, "ais://words", complete=False)
+    assert settled == Settled(released=1)
+    ((_, reason),) = mailbox.events()["a.txt", "ObjectCreated:Put"]
+    assert reason == "the run ended before it came to this object: its log says why"
+    counted = "SELECT max(failures) FROM storeside.events FINAL WHERE queue = {queue:String}"
+    assert run.client.query(counted, parameters={"queue": mailbox.url}).result_rows == [(0,)]

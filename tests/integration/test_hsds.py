@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import requests
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.hsds import client as clients
@@ -34,7 +33,7 @@ from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer.errors import TransferInputError
 from tests.conftest import FOLDER
 from tests.domains import put, server, write
-from tests.support import process, unique, until
+from tests.support import process, s3_of_aistore, set_properties, unique, until
 from tests.transfers import Loading
 
 HOME = "/home/storeside"
@@ -381,7 +380,7 @@ def test_a_stopped_import_goes_on_and_a_finished_one_writes_nothing(
             importer.stop.set()
 
     monkeypatch.setattr(Client, "write", stopping)
-    with pytest.raises(HsdsCancelled, match="the import was stopped: start it again to go on"):
+    with pytest.raises(HsdsCancelled, match="the import was stopped: start it again to continue"):
         importer.run()
     monkeypatch.setattr(Client, "write", written)
     report = Importer(client, None, request, "one").run()
@@ -394,9 +393,9 @@ def test_a_stopped_import_goes_on_and_a_finished_one_writes_nothing(
 @pytest.mark.parametrize(
     ("columns", "layout", "said"),
     [
-        ({"a": [1, None]}, "table", "column 'a': has NULL, which HDF5 has not"),
+        ({"a": [1, None]}, "table", "column 'a': has NULL, which HDF5 lacks"),
         ({"a": ["x", "y"]}, "wide", "needs columns of numbers only"),
-        ({"a": [[1], [2, 3]]}, "array", "that do not have 1 values as the first"),
+        ({"a": [[1], [2, 3]]}, "array", "lists without 1 values, as in the first row"),
         ({"a": [[1], [2]]}, "table", "column 'a' has lists: choose 'array'"),
         ({"a": [1], "b": [1.5]}, "wide", "column 'b' is double: cast them to one type"),
         ({"a": [{"b": 1}]}, "table", "column 'a': HDF5 has no type for struct"),
@@ -418,11 +417,11 @@ def test_sources_that_cannot_be_read(client: Client, loading: Loading, table: st
     for source, said in (
         (tmp_path / "bad.h5", "cannot be opened as HDF5"),
         (tmp_path / "none.h5", "cannot be opened as HDF5"),
-        (tmp_path / "bad.parquet", "is no Parquet that can be read"),
-        (tmp_path / "none.parquet", "there is no such file on this worker"),
+        (tmp_path / "bad.parquet", "is not a Parquet file that can be read"),
+        (tmp_path / "none.parquet", "this file does not exist on the worker"),
         ("s3://no-such-bucket-here/x", "S3 refuses it .NoSuchBucket"),
         (f"s3://{loading.bucket}/none/", "there are no Parquet files to import"),
-        (tmp_path / "other.h5", r"is there with int64 \(600, 70\), the source has int64 \(2,\)"),
+        (tmp_path / "other.h5", r"exists with int64 \(600, 70\), but the source has int64 \(2,\)"),
     ):
         with pytest.raises(HsdsInputError, match=said):
             Importer(client, loading.s3, Import(str(source), table, "/t"), "one").run()
@@ -436,11 +435,11 @@ def test_sources_that_cannot_be_read(client: Client, loading: Loading, table: st
 def test_what_is_not_there_or_not_allowed(with_hsds: Stack, client: Client, loading: Loading, table: str) -> None:
     reader, stranger = Client(server(with_hsds, "reader")), Client(replace(client.server, password="wrong"))
     for who, domain, path, said in (
-        (client, f"{HOME}/none.h5", "/t", f"domain '{HOME}/none.h5': HSDS has none of this name: correct"),
-        (client, table, "/none", f"dataset '/none' of '{table}': HSDS has none of this name: correct"),
-        (client, HOME, "/t", f"domain '{HOME}': is a folder: name a domain in it"),
-        (reader, table, "/t", f"domain '{table}': the user 'reader' may not do this: have its owner allow it"),
-        (stranger, table, "/t", "HSDS does not know the user 'storeside' with this password: correct the connection"),
+        (client, f"{HOME}/none.h5", "/t", f"domain '{HOME}/none.h5': HSDS has no object of this name: correct"),
+        (client, table, "/none", f"dataset '/none' of '{table}': HSDS has no object of this name: correct"),
+        (client, HOME, "/t", f"domain '{HOME}': is a folder: choose a domain in it"),
+        (reader, table, "/t", f"domain '{table}': user 'reader' lacks the permission: ask the owner to grant it"),
+        (stranger, table, "/t", "HSDS refuses user 'storeside' with this password: correct the connection"),
     ):
         with pytest.raises(HsdsInputError) as caught:
             Exports(who, loading, domain, path).run()
@@ -470,7 +469,7 @@ def test_a_dataset_that_is_deleted_meanwhile(
 
     deleted: list[bool] = []
     monkeypatch.setattr(loading.s3, "put_object", delete_then_put)
-    with pytest.raises(HsdsInputError, match=rf"dataset '/t' of '{domain}': (it was deleted|HSDS has none)"):
+    with pytest.raises(HsdsInputError, match=rf"dataset '/t' of '{domain}': (it was deleted|HSDS has no object)"):
         Exports(client, loading, domain, slab_bytes=5600, workers=1).run()
 
 
@@ -478,7 +477,9 @@ def test_a_request_that_is_too_large(client: Client) -> None:
     domain = f"{HOME}/{unique('large')}.h5"
     kind = {"class": "H5T_STRING", "length": "H5T_VARIABLE", "charSet": "H5T_CSET_UTF8", "strPad": "H5T_STR_NULLTERM"}
     client.create(domain, "/s", {"type": kind, "shape": [1]})
-    with pytest.raises(HsdsInputError, match=r"the request is larger than HSDS takes: choose smaller slabs.*\(413\)"):
+    with pytest.raises(
+        HsdsInputError, match=r"the request is larger than HSDS accepts: choose smaller slabs.*\(413\)"
+    ):
         client.write(client.dataset(domain, "/s"), Slab((range(1),)), bytes(101 << 20))
 
 
@@ -537,7 +538,7 @@ def test_operators_export_and_import(
     assert sorted(kinds) == [("export", "done", 1), ("import", "done", 1)]
 
     export.dataset = "/none"
-    with pytest.raises(AirflowFailException, match="HSDS has none of this name"):
+    with pytest.raises(AirflowFailException, match="HSDS has no object of this name"):
         export.execute(context)
     export.layout = "tall"
     with pytest.raises(AirflowFailException, match="layout 'tall': choose one of long, wide, array"):
@@ -568,7 +569,7 @@ def test_domains_can_lie_in_s3(stack: Stack, loading: Loading) -> None:
 
 
 def test_parts_can_lie_in_aistore(client: Client, loading: Loading, with_hsds: Stack, table: str) -> None:
-    loading.s3 = s3.client("s3", with_hsds.url("ais_proxy"), "storeside", "storeside")
+    loading.s3 = s3_of_aistore(with_hsds)
     loading.s3.create_bucket(Bucket=loading.bucket)
     exports = Exports(client, loading, table)
     exports.run("one")
@@ -580,7 +581,7 @@ def test_parts_can_lie_in_aistore(client: Client, loading: Loading, with_hsds: S
 def test_parts_in_aistore_are_loaded_once_where_it_has_etags(
     client: Client, loading: Loading, with_hsds: Stack, table: str
 ) -> None:
-    loading.s3 = s3.client("s3", with_hsds.url("ais_proxy"), "storeside", "storeside")
+    loading.s3 = s3_of_aistore(with_hsds)
     loading.s3.create_bucket(Bucket=loading.bucket)
     exports = Exports(client, loading, table)
     exports.run("one")
@@ -589,11 +590,7 @@ def test_parts_in_aistore_are_loaded_once_where_it_has_etags(
         loading.load("out/part-", **parts)
     for key in exports.objects():
         loading.s3.delete_object(Bucket=loading.bucket, Key=f"out/{key}")
-    requests.patch(
-        f"{with_hsds.url('ais_proxy')}/v1/buckets/{loading.bucket}?provider=ais",
-        json={"action": "set-bprops", "value": {"checksum": {"type": "md5"}}},
-        timeout=10,
-    ).raise_for_status()
+    set_properties(with_hsds, loading.bucket, checksum={"type": "md5"})
     exports.run("two")
     assert loading.load("out/part-", **parts).loaded == 3
     exports.read()  # this changes the times that AIStore lists

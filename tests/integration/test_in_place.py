@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import requests
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.aistore.buckets import Bucket, list_s3
@@ -18,7 +18,7 @@ from storeside.copying.job import CopyJob
 from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import AISTranscodeAudioOperator
-from storeside.stack import demo, speech_corpus
+from storeside.stack import airflow, authn, demo, speech_corpus
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import CHANGED, InPlaceJob
@@ -31,6 +31,7 @@ from tests.support import (
     failures,
     put,
     read,
+    set_properties,
     shared_etls,
     sizes,
     small_spec,
@@ -73,7 +74,7 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
     }  # fmt: skip
     put(aistore, bucket, there)
     before = versions(aistore, bucket)
-    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", stack.url("ais_proxy"))
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
     for module in ("aistore", "bucket_job"):
         monkeypatch.setattr(f"storeside.operators.{module}.ledger", lambda _: Ledger(clickhouse))
     run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
@@ -106,11 +107,7 @@ def test_the_same_bucket_in_another_spelling_is_the_same_bucket(
     for _ in range(2):
         fronts.append(Bucket("ais", unique("front")))
         fronts[-1].handle(aistore).create()
-        requests.patch(
-            f"{stack.url('ais_proxy')}/v1/buckets/{fronts[-1].name}?provider=ais",
-            json={"action": "set-bprops", "value": {"backend_bck": {"name": s3.name, "provider": "aws"}}},
-            timeout=20,
-        ).raise_for_status()
+        set_properties(stack, fronts[-1].name, backend_bck={"name": s3.name, "provider": "aws"})
     source, destination = {
         "own UUID": (bucket, Bucket.parse(f"ais://@{Clusters.of(aistore).own}/{bucket.name}")),
         "empty namespace": (bucket, Bucket.parse(f"ais://@#/{bucket.name}/")),
@@ -219,7 +216,7 @@ def test_what_fails_in_place_keeps_its_original(
     assert (found.done, found.failed) == (3, 3), found
     why = failures(clickhouse, "8k", bucket)
     assert set(why) == {"broken.wav", "empty.wav", "other.flac"}
-    assert "other.wav, and an in-place transform keeps names" in why["other.flac"]
+    assert "other.wav, but an in-place transform keeps names" in why["other.flac"]
     after = everything(aistore, bucket)
     assert after.keys() == before.keys()
     assert {name for name in before if after[name] == before[name]} == set(why)
@@ -287,17 +284,14 @@ def test_a_killed_run_transforms_nothing_twice(
 def test_what_cannot_be_done_in_place_is_refused(
     stack: Stack, aistore: Any, clickhouse: Any, s3_client: Any, bucket: Bucket, drive: Drive
 ) -> None:
-    with pytest.raises(ValueError, match="not a bucket of the cluster's own"):
+    with pytest.raises(ValueError, match="is a remote bucket"):
         in_place(aistore, clickhouse, Bucket("s3", "any"), "1")
     s3 = Bucket("s3", unique("behind"))
     s3_client.create_bucket(Bucket=s3.name)
-    requests.patch(
-        f"{stack.url('ais_proxy')}/v1/buckets/{bucket.name}?provider=ais",
-        json={"action": "set-bprops", "value": {"backend_bck": {"name": s3.name, "provider": "aws"}}}, timeout=20,
-    ).raise_for_status()  # fmt: skip
+    set_properties(stack, bucket.name, backend_bck={"name": s3.name, "provider": "aws"})
     job = in_place(aistore, clickhouse, bucket, "1")
     for attempt in (job.preview, lambda: drive(job)):
-        with pytest.raises(AIStoreError, match=f"are in {s3}"):
+        with pytest.raises(AIStoreError, match=f"are stored in {s3}"):
             attempt()
 
 
@@ -354,7 +348,6 @@ def test_a_result_that_was_damaged_or_deleted_is_made_again(
 def test_a_copy_through_the_worker_that_was_damaged_is_made_again(
     stack: Stack, aistore: Any, clickhouse: Any, s3_client: Any
 ) -> None:
-    from storeside.aistore.cluster import Cluster
     from storeside.copying.s3 import AIStoreStore, S3Store
 
     name = unique("worker")
@@ -362,7 +355,7 @@ def test_a_copy_through_the_worker_that_was_damaged_is_made_again(
     there = {f"{n}": b"content of %d" % n for n in range(4)}
     for key, content in there.items():
         s3_client.put_object(Bucket=name, Key=key, Body=content)
-    destination = AIStoreStore(Cluster(stack.url("ais_proxy")), unique("copied"), 4)
+    destination = AIStoreStore(authn.cluster(stack), unique("copied"), 4)
 
     def copy() -> Summary:
         return CopyJob(S3Store(s3_client, name), destination, CopyLedger(clickhouse), run_id=unique("run")).run()

@@ -84,7 +84,8 @@ class Shelf:
         return {name.removeprefix(prefix): read(self.aistore, self.facts, name) for name in names}
 
     def manifest(self, run: str) -> SpeechManifest:
-        return SpeechManifest(self.clickhouse, self.audio, self.facts, self.stack.url("ais_proxy"), run)
+        proxy = self.stack.url("ais_proxy")
+        return SpeechManifest(self.clickhouse, self.audio, self.facts, proxy, run, "storeside_aistore")
 
     def acknowledge(self, job: BucketJob, manifest: SpeechManifest) -> None:
         """Do what the publishing task does after publishing."""
@@ -317,7 +318,7 @@ def test_staged_rows_that_are_gone_are_missed(shelf: Shelf) -> None:
     manifest = shelf.manifest(run)
     manifest.stage(shelf.aistore, job.scope)
     manifest.clean_up(shelf.aistore)
-    with pytest.raises(ManifestError, match=f"{run}, is gone, and they are not published: clear the task"):
+    with pytest.raises(ManifestError, match=f"{run} does not exist, and the rows are not published: clear the task"):
         manifest.publish(job.scope)
 
 
@@ -460,5 +461,5 @@ def test_facts_that_are_gone_are_missed(shelf: Shelf) -> None:
     run = unique("run")
     job, _ = shelf.probe(run)
     shelf.facts.handle(shelf.aistore).object(f"{run_prefix(run)}b.wav.json").delete()
-    with pytest.raises(ManifestError, match=r"1 facts that were made are gone from .*'b.wav'"):
+    with pytest.raises(ManifestError, match=r"has lost 1 facts of this run, .*'b.wav'"):
         shelf.manifest(run).stage(shelf.aistore, job.scope)

@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import requests
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import Cluster
 from storeside.ledger.objects import Ledger
-from storeside.stack import cli
+from storeside.stack import authn, cli
 from storeside.stack.settings import Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options, Summary
-from tests.support import put, read, sizes, unique
+from tests.support import ask_aistore, put, read, sizes, unique
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,11 +28,12 @@ def other(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     """The alias of another cluster that is attached to the stack's, and that cluster's own client."""
     folder = tmp_path_factory.mktemp("other")
     (folder / "cache").symlink_to(default_folder().resolve() / "cache", target_is_directory=True)
-    theirs = cli.up(folder, targets=1, only=("podrunner", "aistore"))
+    # AIStore 5.0 sends no token to an attached cluster, so that one can only be without AuthN.
+    theirs = cli.up(folder, targets=1, only=("podrunner", "aistore"), secure=False)
     alias = unique("other").replace("-", "")
     try:
         attach(stack, "attach", alias, theirs.url("ais_proxy"))
-        yield alias, Cluster(theirs.url("ais_proxy")).client()
+        yield alias, authn.cluster(theirs).client()
         attach(stack, "detach", alias)
     finally:
         Supervisor(theirs).stop()
@@ -43,9 +42,7 @@ def other(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 def attach(stack: Stack, action: str, alias: str, url: str = "") -> None:
     """Do the same as ``ais cluster remote-attach``."""
     headers = {"Ais-Remote-Ais-Alias": alias, "Ais-Remote-Ais-Url": url}
-    requests.put(
-        f"{stack.url('ais_proxy')}/v1/cluster/{action}", params={"what": "remote"}, headers=headers, timeout=20
-    ).raise_for_status()
+    ask_aistore(stack, "PUT", f"cluster/{action}", params={"what": "remote"}, headers=headers).raise_for_status()
 
 
 def test_a_bucket_of_another_cluster_is_copied(

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import boto3
 import pytest
-import requests
-from botocore import UNSIGNED
 
 from storeside.copying.errors import CopyInputError, DeniedError
-from storeside.copying.s3 import S3Store, client_config
+from storeside.copying.s3 import S3Store
 from storeside.copying.store import Head, Store
 from storeside.stack.settings import HOST
 from tests.integration.test_storage_copy import Copying, contents, copying, oci
 from tests.link import linked
+from tests.support import s3_of_aistore, set_properties
 
 __all__ = ["copying", "oci"]
 
@@ -37,19 +35,10 @@ def another_way(copying: Copying, kind: str, links: ExitStack) -> tuple[Store, S
     """Return one bucket as two stores."""
     if kind == "ais by its S3 API":
         ais = copying.ais("a")
-        options = {"signature_version": UNSIGNED, "s3": {"addressing_style": "path"}}
-        url = copying.stack.url("ais_proxy").replace("127.0.0.1", "localhost")
-        client = boto3.client(
-            "s3", endpoint_url=f"{url}/s3", region_name="us-east-1", config=client_config(4, options)
-        )
-        return S3Store(client, ais.bucket), ais
+        return S3Store(s3_of_aistore(copying.stack, "localhost"), ais.bucket), ais
     if kind == "a front":
         behind, front = copying.s3("a"), copying.ais("front")
-        requests.patch(
-            f"{copying.stack.url('ais_proxy')}/v1/buckets/{front.bucket}?provider=ais",
-            json={"action": "set-bprops", "value": {"backend_bck": {"name": behind.bucket, "provider": "aws"}}},
-            timeout=20,
-        ).raise_for_status()
+        set_properties(copying.stack, front.bucket, backend_bck={"name": behind.bucket, "provider": "aws"})
         return behind, front
     port = copying.stack.ports["s3"] if kind.startswith("s3") else copying.oci_port
     there: Any = copying.s3 if kind.startswith("s3") else copying.oci
@@ -70,7 +59,7 @@ def test_a_bucket_is_not_copied_into_itself(
     for name, body in BODIES.items():
         one.put(name, body, NOTHING)
     source, destination = (other, one) if turned else (one, other)
-    with pytest.raises(CopyInputError, match="is the bucket that is copied"):
+    with pytest.raises(CopyInputError, match="is the same bucket as the source"):
         copying.copy(source, destination, prepend=prepend)
     assert contents(one) == BODIES
     assert copying.left() == 0

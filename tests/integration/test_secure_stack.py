@@ -1,4 +1,4 @@
-"""A secure stack does the work of the others: transforms, facts, copies, loads, the loader and the doctor."""
+"""AuthN in the stack: logins of Airflow's connection, faults of AuthN and of nodes, tokens that expire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,106 +20,54 @@ from storeside.aistore.login import Login
 from storeside.copying.s3 import AIStoreStore
 from storeside.doctor.connections import Connection, found, systems
 from storeside.doctor.examination import examine
-from storeside.ledger.objects import Ledger
 from storeside.measure.throughput.load import environment
-from storeside.speech.manifest import SpeechManifest, facts_naming, facts_url
-from storeside.stack import airflow, authn, demo
+from storeside.stack import airflow
 from storeside.stack.settings import HOST, Stack
 from storeside.transform.bucket_job import BucketJob
-from storeside.transform.naming import Naming
-from storeside.transform.state import Options, Summary
-from storeside.transformers.formats import AudioFormat
-from tests.support import kill, probe_spec, put, sizes, small_spec, transcode_spec, unique, until
+from storeside.transform.state import Summary
+from tests.support import kill, put, sizes, small_spec, unique, until
 
 pytestmark = pytest.mark.timeout(240)
 
 Drive = Callable[[BucketJob], Summary]
 
 
-@pytest.fixture(scope="module")
-def client(secure_stack: Stack) -> Any:
-    return authn.cluster(secure_stack).client()
-
-
-@pytest.fixture(scope="module")
-def house(secure_stack: Stack) -> Any:
-    found = demo.clickhouse_client(secure_stack)
-    Ledger(found).create()
-    return found
-
-
 def connection(stack: Stack) -> Connection:
     return Connection.parse("aistore_default", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
 
 
-def test_facts_travel_with_tokens_of_their_own(
-    secure_stack: Stack, client: Any, house: Any, drive: Drive, recordings: Callable[[int], list[Path]]
-) -> None:
-    """The transformer puts facts with its token, and ClickHouse reads them with another."""
-    run, source, audio, facts = unique("run"), *(Bucket("ais", unique(n)) for n in ("in", "audio", "facts"))
-    files = recordings(6)
-    put(client, source, {path.name: path.read_bytes() for path in files})
-    facts.handle(client).create()
-    spec = transcode_spec()
-    spec = replace(spec, tuning={**spec.tuning, "SIDECAR_URL": facts_url(secure_stack.url("ais_proxy"), facts, run)})
-    ledger = Ledger(house)
-    done = drive(
-        BucketJob(
-            client, ledger, source, audio, run_id=run, spec=spec, naming=Naming(AudioFormat().extensions),
-            options=Options(sidecars=facts),
-        )
-    )  # fmt: skip
-    assert done.failed == 0
-    assert len(sizes(client, facts)) == done.done > 0
-    probing = BucketJob(
-        client, ledger, audio, facts, run_id=run, spec=probe_spec(), naming=facts_naming(run),
-        options=Options(keeps_result=False),
-    )  # fmt: skip
-    assert drive(probing).failed == 0
-    extra = connection(secure_stack).extra_dejson
-    manifest = SpeechManifest(
-        house, audio, facts, secure_stack.url("ais_proxy"), run, str(extra["clickhouse_collection"])
-    )
-    assert manifest.stage(client, probing.scope).rows == done.done
-    manifest.clean_up(client)
-
-
-def test_the_connection_of_airflow_logs_in(secure_stack: Stack, client: Any) -> None:
+def test_the_connection_of_airflow_logs_in(stack: Stack, aistore: Any) -> None:
     bucket = Bucket("ais", unique("copied"))
-    cluster = cluster_of(connection(secure_stack))
+    cluster = cluster_of(connection(stack))
     store = AIStoreStore(cluster, bucket.name, 2)
     store.check()
     store.client.put_object(Bucket=bucket.name, Key="a", Body=b"content")
-    assert sizes(client, bucket) == {"a": 7}
+    assert sizes(aistore, bucket) == {"a": 7}
     assert environment(cluster)["AIS_AUTHN_TOKEN"].count(".") == 2
     assert "authn_airflow" not in repr(cluster)
-    assert secure_stack.secrets["authn_airflow"] not in repr(cluster)
+    assert stack.secrets["authn_airflow"] not in repr(cluster)
 
 
-def test_the_doctor_finds_nothing_and_names_a_wrong_password(secure_stack: Stack) -> None:
-    variables = {
-        f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in airflow.connections(secure_stack).items()
-    }
+def test_the_doctor_finds_nothing_and_names_a_wrong_password(stack: Stack) -> None:
+    variables = {f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in airflow.connections(stack).items()}
     ids = {"aistore": "aistore_default", "clickhouse": "clickhouse_default", "aws": "aws_default"}
     assert [f for f in examine(systems(found(variables, ids), "recordings")) if f.state == "failed"] == []
-    wrong = Cluster(
-        secure_stack.url("ais_proxy"), authn=secure_stack.url("authn"), username="airflow", password="wrong"
-    )
+    wrong = Cluster(stack.url("ais_proxy"), authn=stack.url("authn"), username="airflow", password="wrong")
     (finding, *_) = examine(replace(systems({}, "recordings"), aistore=lambda: wrong))
     assert "user 'airflow'" in str(finding)
     assert "authn_url" in finding.remedy
 
 
-def test_killed_nodes_join_again(secure_stack: Stack, client: Any) -> None:
+def test_killed_nodes_join_again(stack: Stack, aistore: Any) -> None:
     bucket = Bucket("ais", unique("kept"))
-    put(client, bucket, {f"{n}": b"x" for n in range(20)})
+    put(aistore, bucket, {f"{n}": b"x" for n in range(20)})
 
     def all_there() -> bool:
-        return len(sizes(client, bucket)) == 20 and len(client.cluster().get_info().tmap) == 2
+        return len(sizes(aistore, bucket)) == 20 and len(aistore.cluster().get_info().tmap) == 2
 
     for node in ("ais-target-0", "ais-proxy", "authn"):
-        kill(secure_stack, node, all_there)
-    until(lambda: _transforms(client, bucket), 90, "transform after the kills", interval=2)
+        kill(stack, node, all_there)
+    until(lambda: _transforms(aistore, bucket), 90, "transform after the kills", interval=2)
 
 
 def _transforms(client: Any, bucket: Bucket) -> bool:
@@ -186,3 +133,19 @@ def test_a_job_outlives_its_token() -> None:
         server.server_close()
     with pytest.raises(AIStoreTransientError, match="no answer"):
         str(Login(url, "airflow", "right"))
+
+
+def test_a_valid_token_stays_in_use_while_authn_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_LEFT", 0.95), ("_SECONDS", 0.5), ("_AGAIN", 0.1)):
+        monkeypatch.setattr(f"storeside.aistore.login.{name}", value)
+    server = http.server.ThreadingHTTPServer((HOST, 0), ShortLived)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    login = Login(f"http://{HOST}:{server.server_port}", "airflow", "right")
+    token, began = str(login), time.monotonic()
+    server.shutdown()
+    server.server_close()
+    while time.monotonic() < began + 1:  # it is renewed after 0.1 s, and expires after 2 s
+        assert str(login) == token
+    time.sleep(1)
+    with pytest.raises(AIStoreTransientError, match="no answer"):
+        str(login)

@@ -79,7 +79,7 @@ def test_what_sqs_itself_moved_says_so(sqs: Any, request: Any) -> None:
     until(moved, 10, "the message among the dead letters")
     (letter,) = DeadLetters(mailbox.queue).listed()
     assert letter.message_id == sent
-    assert letter.reason.startswith("SQS itself moved it here")
+    assert letter.reason.startswith("SQS moved the message here")
     assert [event.key for event in letter.events] == ["a.jsonl"]
 
 
@@ -131,5 +131,5 @@ def test_the_last_receive_that_a_queue_allows_ends_with_a_reason(sqs: Any, reque
             mailbox.queue.extend([message], 0)  # without the delay
     ((key, reason),) = mailbox.dead().items()
     assert key == "other/a.flac"
-    assert "no run processed it, and after 2 receives SQS would have moved the message" in reason
+    assert "no run processed it in 2 receives, after which SQS moves a message" in reason
     assert mailbox.events()[key, "ObjectCreated:Put"] == [("dead", reason.partition(": ")[2])]

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from storeside.aistore.buckets import Bucket, list_aistore
-from storeside.aistore.cluster import Cluster
 from storeside.aistore.jobs import Follower
 from storeside.copying.claims import Claims
 from storeside.copying.errors import CopyCancelled, CopyInputError, CopyTransientError, DeniedError
@@ -27,7 +26,7 @@ from storeside.copying.store import Head, Store
 from storeside.ledger.copies import CopyLedger
 from storeside.measure.tuner import scratch
 from storeside.sql.migrate import migrate
-from storeside.stack import s3
+from storeside.stack import authn, s3
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import CHECKOUT, HOST, Stack
 from storeside.transform.state import Summary
@@ -60,7 +59,7 @@ class Copying:
         return S3Store(client, f"{self.name}-{suffix}")
 
     def ais(self, suffix: str) -> AIStoreStore:
-        store = AIStoreStore(Cluster(self.stack.url("ais_proxy")), f"{self.name}-{suffix}", 16)
+        store = AIStoreStore(authn.cluster(self.stack), f"{self.name}-{suffix}", 16)
         store.check()
         return store
 
@@ -199,7 +198,7 @@ def test_what_cannot_be_reached_for_now_is_left_for_another_try(copying: Copying
             patch.setattr("storeside.copying.mover.ATTEMPTS", 1)
             a.client.retry_strategy = NoneRetryStrategy()
             with pytest.raises(
-                CopyTransientError, match=r"1 objects could not be copied this time, such as '1'.*2 others are"
+                CopyTransientError, match=r"1 objects could not be copied for now, such as '1'.*2 others were copied"
             ):
                 copying.copy(a, b, run_id=run)
     finally:

@@ -11,13 +11,12 @@ import pytest
 from aistore.sdk.errors import ErrBckNotFound
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import Cluster
 from storeside.measure.errors import MeasureCancelled
 from storeside.measure.throughput.cluster import Measurement
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.nodes import Targets
 from storeside.measure.throughput.tables import Measurements
-from storeside.stack import aisloader_build
+from storeside.stack import aisloader_build, authn
 from storeside.stack.settings import Stack
 from tests.support import put, sizes, unique, until
 
@@ -47,7 +46,7 @@ def measurement(
     load |= options.pop("load", {})
     name = options.pop("name", unique("run"))
     return Measurement(
-        Cluster(stack.url("ais_proxy")), clickhouse, Load(bucket, workload, OBJECT, 4, **load), loader=loader,
+        authn.cluster(stack), clickhouse, Load(bucket, workload, OBJECT, 4, **load), loader=loader,
         name=name, scope=name, **options,
     )  # fmt: skip
 
@@ -151,7 +150,7 @@ def test_a_missing_bucket_is_not_made(stack: Stack, clickhouse: Any, aistore: An
 def test_nothing_to_read_is_said_before_the_loader_starts(
     stack: Stack, clickhouse: Any, bucket: Bucket, loader: str, prefix: str
 ) -> None:
-    with pytest.raises(ValueError, match=r"less than two objects.*have a dataset written"):
+    with pytest.raises(ValueError, match=r"fewer than two objects.*let the measurement write a dataset"):
         measurement(stack, clickhouse, bucket, loader, load={"dataset_bytes": 0, "prefix": prefix}).run()
 
 
@@ -171,7 +170,7 @@ def test_runs_are_compared_with_those_before(clickhouse: Any) -> None:
 
     assert baseline() == (None, 0)
     add(100, 50, "first")
-    add(200, 500, "first")  # begins anew
+    add(200, 500, "first")  # a new series
     add(300, 100, "held")
     add(400, 110, "held")
     add(500, 5, "regression")

@@ -76,11 +76,11 @@ def test_all_or_nothing(loading: Loading, loader: str) -> None:
     loading.put({f"{n}.csv": csv(n) for n in range(6)})
     loading.put({"5.csv": b"n\nfive\n"})
     loading.create("n UInt32")
-    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so nothing is: 5.csv"):
+    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so none is: 5.csv"):
         loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
     assert loading.rows() == []
     assert [state for state, *_ in loading.ledger().values()] == ["failed"]
-    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so nothing is: 5.csv"):
+    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so none is: 5.csv"):
         loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
     assert loading.rows() == []
     loading.put({"5.csv": csv(5)})
@@ -265,7 +265,7 @@ def test_many_loads_are_named_in_several_statements(loading: Loading, monkeypatc
 def test_tables_that_cannot_be_exact_are_refused(loading: Loading, engine: str, order: str) -> None:
     loading.clickhouse.command(f"CREATE TABLE {loading.table} (n UInt32) ENGINE = {engine} {order}")
     loading.put({"a.csv": csv(1)})
-    with pytest.raises(TransferInputError, match=f"of engine {engine}.*MergeTree.*materialized view"):
+    with pytest.raises(TransferInputError, match=f"has the engine {engine}.*MergeTree.*materialized view"):
         loading.transfer(format="csv").prepare()
 
 

@@ -180,14 +180,14 @@ def test_broken_parquet(loading: Loading, loader: str) -> None:
         "begun.parquet": (good[:4], "Parquet"),
         "damaged.parquet": (bytes(damaged), ""),
         "no-footer.parquet": (good[:-8] + b"\0" * 4 + b"PAR1", ""),
-        "text.parquet": (b"n,s\n1,x\n" * 10, "does not begin as a Parquet file does"),
+        "text.parquet": (b"n,s\n1,x\n" * 10, "does not begin like a Parquet file"),
         "empty.parquet": (b"", "empty"),
         "twice.parquet": (parquet(table), "2 times"),
         "unknown.parquet": (parquet({"n": [1], "s": ["x"], "z": [1]}), "'z'"),
-        "type.parquet": (parquet({"n": ["x"], "s": ["x"]}), "cannot take"),
+        "type.parquet": (parquet({"n": ["x"], "s": ["x"]}), "cannot convert"),
         "null.parquet": (parquet({"n": pa.array([1, None], pa.int64()), "s": ["x", "y"]}), "column n"),
         "wide.parquet": (parquet({"n": pa.array([2**64 - 1], pa.uint64()), "s": ["x"]}), "'n'"),
-        "decimal.parquet": (parquet({"n": pa.array([1.5], pa.float64()), "s": ["x"]}), "cannot take"),
+        "decimal.parquet": (parquet({"n": pa.array([1.5], pa.float64()), "s": ["x"]}), "cannot convert"),
     }
     loading.put({key: content for key, (content, _) in broken.items()})
     loading.put({f"good{n}.parquet": good for n in range(3)})
@@ -504,7 +504,7 @@ def faulty(stack: Stack, faults: Faults) -> Iterator[str]:
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_etags_that_are_others_in_listings_than_in_answers(loading: Loading, stack: Stack, form: str) -> None:
-    """As AIStore's: the listed ETag is refused then, so objects are asked for one by one."""
+    """Like AIStore: it refuses the listed ETag, so ClickHouse requests the objects one by one."""
     loading.create("n Int64")
     loading.put({f"{n}.{form}": b"n\n%d\n" % n if form == "csv" else parquet({"n": [n]}) for n in range(30)})
     faults = Faults(bare_etags=True)
@@ -568,7 +568,7 @@ def test_requests_that_cannot_be_carried_out_say_why(loading: Loading) -> None:
     with pytest.raises(TransferInputError, match="cannot read"):
         loading.load(loader="pull", collection="absent")
     loading.put({"b": b"\0\1\2"})
-    with pytest.raises(TransferInputError, match=r"such as 'b': give `format`"):
+    with pytest.raises(TransferInputError, match=r"such as 'b': set `format`"):
         loading.load("b")
 
 

@@ -1,4 +1,4 @@
-"""A transfer that is killed at any point, and repeated: no row is lost, no row is there twice."""
+"""A transfer that is killed at any point, and repeated: no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_a_listing_that_arrives_twice_is_refused(loading: Loading) -> None:
         return insert(table, *args, **kwargs)
 
     transfer.loads.client.insert = twice
-    with pytest.raises(TransferTransientError, match="of a listing of 1 objects 2 arrived"):
+    with pytest.raises(TransferTransientError, match="stored 2 of 1 listed objects"):
         transfer.prepare()
 
 
@@ -310,7 +310,7 @@ def test_a_run_goes_on_with_a_query_that_outlived_its_process(
     assert _reading(loading, first)
     second = loading.transfer("", format="csv", loader="pull", run_id=run)
     assert second.run(prepared).rows == rows
-    assert "still reading" in caplog.text
+    assert "waiting for the statement of an earlier process" in caplog.text
     assert loading.query(f"SELECT count(), uniqExact(n) FROM {loading.table}") == [(rows, rows)]
 
 

@@ -244,7 +244,8 @@ def test_an_object_without_rows_alone(
     report = transfer.run(transfer.prepare())
     assert (report.loaded, report.failed, report.rows) == (1, 0, 0)
     assert (
-        f"1 objects have no rows, such as 'a.{form}': {loading.table} is made when an object has one" in caplog.text
+        f"1 objects have no rows, such as 'a.{form}': {loading.table} is created when an object has one"
+        in caplog.text
     )
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert loading.query(f"EXISTS {loading.table}") == [(0,)]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from storeside.aistore.buckets import Bucket, list_s3
-from storeside.aistore.cluster import Cluster
 from storeside.copying.prefetch import Prefetch
 from storeside.copying.s3 import AIStoreStore
 from storeside.errors import BadInput
 from storeside.ledger.objects import Ledger
 from storeside.operators.errors import is_final
+from storeside.stack import authn
 from storeside.stack.settings import Stack
 from storeside.transfer.content import s3_error
 from storeside.transform.bucket_job import BucketJob
@@ -47,7 +47,7 @@ def test_no_bucket_is_one_error_for_every_job(
             lambda: Prefetch(aistore, absent).check(),
         ]
     else:
-        store = AIStoreStore(Cluster(stack.url("ais_proxy")), absent.name, 2)
+        store = AIStoreStore(authn.cluster(stack), absent.name, 2)
         tries.append(lambda: store.check(is_source=True))
     said = f"^there is no bucket {re.escape(str(absent))}: create it, or correct its name"
     for attempt in tries:

@@ -182,7 +182,7 @@ def test_in_place_writes_over_the_object_itself_or_nothing(names: set[str], nami
 
 @pytest.mark.parametrize("options", [{"latest": True}, {"sync": True}])
 def test_options_that_an_in_place_transform_cannot_have(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="neither latest nor sync"):
+    with pytest.raises(ValueError, match="excludes latest and sync"):
         InPlaceJob(
             FakeCluster(), SimpleNamespace(), Bucket("ais", "b"), run_id="run",  # type: ignore[arg-type]
             spec=EtlSpec("x", "image"), options=Options(**options),

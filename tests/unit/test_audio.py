@@ -267,9 +267,9 @@ def test_every_bad_object_is_among_them(bad: dict[str, Path]) -> None:
     [
         (wav(s16(sine()))[:-16_000], "truncated: 16000 of 32000 declared bytes"),
         (wav(s16(sine()))[:-1_000], "truncated: 31000 of 32000 declared bytes"),
-        (riff(bytes(2_000), 1, 1, 2), "sample rate 1 Hz is not that of a recording"),
+        (riff(bytes(2_000), 1, 1, 2), "sample rate 1 Hz is outside the range of recordings"),
         (riff(bytes(2_000), 1, 2_000_000_000, 2), "sample rate 2000000000 Hz"),
-        (riff(bytes(2_000), 1, 16_000, 2, code=0x4242), "codec in the wav container is not known"),
+        (riff(bytes(2_000), 1, 16_000, 2, code=0x4242), "codec in the wav container is not supported"),
         (b"RIFF", "not an audio container"),
         (b"RIFF\x00\x00\x00\x00WAVEfmt ", "not an audio container"),
         (b"fLaC", "not an audio container|no audio samples"),
@@ -299,7 +299,7 @@ def test_wav_with_more_chunks_is_read() -> None:
 def test_samples_that_are_not_numbers_are_refused(value: float) -> None:
     samples = sine().astype("<f4")
     samples[500] = value
-    with pytest.raises(AudioError, match="samples are not all numbers"):
+    with pytest.raises(AudioError, match="samples contain values that are not finite"):
         probe(wav(samples))
 
 
@@ -319,7 +319,7 @@ def test_channels_that_cannot_be_mixed_say_so(convert: Convert) -> None:
 
 @every_transcoder
 def test_a_recording_that_becomes_nothing_is_refused(convert: Convert) -> None:
-    with pytest.raises(AudioError, match="too short: 1 samples become none at 4000 Hz"):
+    with pytest.raises(AudioError, match="too short: resampling 1 samples to 4000 Hz leaves none"):
         convert(wav(np.zeros(1, "<i2"), 192_000), AudioFormat(sample_rate=4_000), Limits())
 
 
@@ -332,9 +332,9 @@ def test_recordings_beyond_the_limits_name_the_variable_to_raise(convert: Conver
     declared = FLAC[:18] + bytes([*FLAC[18:21], FLAC[21] | 15]) + b"\xff" * 4 + FLAC[26:]  # 2^36 - 1 samples
     assert convert(second, AudioFormat(), Limits(seconds=1, result_bytes=32_044))
     for content in (wav(s16(sine(2.1))), declared, riff(s16(sine(2.0)).tobytes(), 1, 16_000, 2, declared=0xFFFFFFFF)):
-        with pytest.raises(AudioError, match="longer than 1 seconds: AUDIO_MAX_SECONDS"):
+        with pytest.raises(AudioError, match="longer than 1 seconds: raise AUDIO_MAX_SECONDS"):
             convert(content, AudioFormat(), Limits(seconds=1))
-    with pytest.raises(AudioError, match="more than 32043 bytes: AUDIO_MAX_RESULT_BYTES"):
+    with pytest.raises(AudioError, match="more than 32043 bytes: raise AUDIO_MAX_RESULT_BYTES"):
         convert(second, AudioFormat(), Limits(result_bytes=32_043))
 
 
@@ -416,7 +416,7 @@ class Watch:
         assert libc.inotify_add_watch(descriptor, os.fsencode(path), IN_OPEN) >= 0
 
     def opened(self) -> bool:
-        """Tell whether the file was opened, and end the watch."""
+        """Return whether the file was opened, and end the watch."""
         with self.events:
             return bool(self.events.read(4_096))  # None if there was no event
 

@@ -221,7 +221,7 @@ def test_a_file_that_is_no_library_is_left_alone(elsewhere: Path, caplog: pytest
     elsewhere.mkdir()
     build.library_path().write_bytes(b"not a library")
     assert converter.load() is None
-    assert "build it again: python -m storeside.transformers.native.build" in caplog.text
+    assert "rebuild the library: python -m storeside.transformers.native.build" in caplog.text
 
 
 @needs_native
@@ -255,7 +255,7 @@ def test_what_is_missing_is_named(elsewhere: Path, tmp_path: Path, monkeypatch: 
         tool = tmp_path / name
         tool.write_text(f"#!/bin/sh\nexit {status}\n")
         tool.chmod(0o755)
-    with pytest.raises(build.BuildError, match=r"no libavformat, .*libavutil for development: apt-get install"):
+    with pytest.raises(build.BuildError, match=r"headers are missing for libavformat, .*libavutil: apt-get install"):
         build.build()
 
 

@@ -43,7 +43,7 @@ def test_a_chart_is_no_file_of_the_worker(
     for module in (storage, throughput):
         monkeypatch.setattr(module, "clickhouse", lambda conn_id: pytest.fail("it has begun"))
     operator.chart = url.format(ending)
-    with pytest.raises(AirflowFailException, match=rf"chart .*go to object storage and end in \.{ending}.*such as"):
+    with pytest.raises(AirflowFailException, match=rf"not a URL of object storage that ends in \.{ending}.*such as"):
         operator.execute({})
 
 

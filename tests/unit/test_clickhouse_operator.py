@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from storeside.operators import clickhouse
+from storeside.operators import clickhouse, params
 from storeside.operators.clickhouse import LoadOperator, S3ToClickHouseOperator
 from storeside.operators.hooks.transfer import source
 from storeside.transfer.engine import Report
@@ -168,5 +168,11 @@ def test_a_table_is_named_with_its_database(table: str) -> None:
 
 def test_new_tables_are_of_an_engine_whose_rows_stay() -> None:
     TableOptions(engine="ReplicatedReplacingMergeTree('/t', 'r', v)").check()
-    with pytest.raises(TransferInputError, match=r"a new table is of engine SummingMergeTree.*materialized view"):
+    with pytest.raises(TransferInputError, match=r"a new table has the engine SummingMergeTree.*materialized view"):
         TableOptions(engine="SummingMergeTree(n)").check()
+
+
+def test_the_form_offers_the_engines_choices() -> None:
+    offered = {name: param.schema["enum"] for name, param in params.TABLE.items() if "enum" in param.schema}
+    assert offered == {name: list(choices) for name, choices in CHOICES.items() if name in offered}
+    assert {"format", "on_drift", "on_bad_rows", "on_overwrite"} <= offered.keys()

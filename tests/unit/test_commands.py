@@ -1,4 +1,4 @@
-"""Commands with typing errors: one line that says what is wrong and what to do, and never a traceback."""
+"""Commands with typing errors print one line with the error and the remedy, and never a traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AWS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_
         ("transfer.__main__", [*PLACES, "--column", "n"], {}, "--column 'n': write NAME=TYPE"),
         ("events.__main__", [*PLACES, "--queue", "q"], {"AWS_DEFAULT_REGION": ""}, "sqs: .* AWS_DEFAULT_REGION"),
         ("stack.cli", ["--folder", "/proc/none", "up", "--only", "s3"], {}, "/proc/none: .* set STORESIDE_HOME"),
-        ("stack.cli", ["demo", "--input", "/none"], {}, "/none is not a folder: give one that holds audio files"),
+        ("stack.cli", ["demo", "--input", "/none"], {}, "/none is not a folder: choose a folder with audio files"),
         ("doctor.__main__", [], {"AIRFLOW_CONN_AWS_DEFAULT": "{"}, "AIRFLOW_CONN_AWS_DEFAULT: write it as Airflow's"),
     ],
 )  # fmt: skip

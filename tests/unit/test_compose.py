@@ -5,7 +5,9 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +18,7 @@ import yaml
 from storeside.doctor.connections import PREFIX, Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
 from storeside.stack import aistore, container, s3
-from storeside.stack.cli import IMAGES
+from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import CHECKOUT, Stack
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
@@ -219,6 +221,66 @@ def test_an_image_has_one_virtual_environment(target: str) -> None:
         found += re.findall(r"^COPY --from=(\S+-packages) /opt/venv /opt/venv$", STAGES[stage], re.MULTILINE)
         stage = parents[stage]
     assert found == [f"{target}-packages"]
+
+
+# Runs a module's imports as an image would: {copied} are the project's files, {locked} the distributions.
+IMPORTS = """
+import importlib, importlib.metadata as metadata, json, os, re, sys
+copied, locked, modules = map(json.loads, sys.argv[1:])
+own = metadata.packages_distributions()
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        names = {re.sub("[-_.]+", "-", distribution).lower() for distribution in own.get(top, ())}
+        if names and not names & set(locked):
+            raise ModuleNotFoundError(f"the image has no {name}", name=name)
+
+sys.meta_path.insert(0, Absent())
+sys.path[:] = [copied, *(p for p in sys.path if "storeside" not in p or "site-packages" in p)]
+sys.path = [path for path in sys.path if not os.path.exists(os.path.join(path, "storeside")) or path == copied]
+for module in modules:
+    importlib.import_module(module)
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "modules"),
+    [
+        (
+            "aistore",
+            [
+                "storeside.stack.container",
+                "storeside.stack.podrunner.__main__",
+                "storeside.stack.podrunner.runtime_python",
+                "storeside.transformers.serve",
+                "storeside.transformers.worker",
+            ],
+        ),
+        ("transformer", ["storeside.transformers.serve", "storeside.transformers.worker"]),
+        ("s3", ["storeside.stack.s3_server"]),
+    ],
+)
+def test_an_image_has_the_modules_that_its_processes_import(target: str, modules: list[str], tmp_path: Path) -> None:
+    stages, stage = "", target
+    parents = {name: parent for parent, name in re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)}
+    while stage in STAGES:
+        stages, stage = stages + STAGES[stage], parents[stage]
+    copied = re.findall(r"^COPY (include/\S+) /opt/storeside/(include/\S+)$", stages, re.MULTILINE)
+    assert copied
+    for source, destination in copied:
+        (tmp_path / destination).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (CHECKOUT / source).is_dir() else shutil.copy
+        copy(CHECKOUT / source, tmp_path / destination)
+    locked = set(pins(IMAGE_FILES / f"{target}.lock"))
+    if target == "aistore":
+        locked |= set(pins(IMAGE_FILES / "transformer.lock"))
+    arguments = [str(tmp_path / "include"), sorted(locked), modules]
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *map(json.dumps, arguments)],
+        check=False, capture_output=True, text=True, cwd=tmp_path, env={"HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert not done.returncode, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,7 +20,9 @@ from storeside.aistore.cluster import Cluster
 from storeside.aistore.control_plane import Target, stuck, unanswering
 from storeside.aistore.errors import AIStoreTransientError, StuckTargetError
 from storeside.doctor import aistore as doctor
-from storeside.stack.settings import HOST
+from storeside.stack import authn
+from storeside.stack.settings import HOST, Stack
+from storeside.stack.trouble import ControlPlane
 from tests.support import small_spec
 
 SECONDS = 0.3
@@ -142,8 +145,15 @@ def test_a_proxy_that_is_gone_is_no_stuck_target() -> None:
     assert stuck(Cluster(f"http://{HOST}:1").client(patient=False)) == []
 
 
+def test_an_authn_that_is_gone_makes_no_target_stuck(tmp_path: Path) -> None:
+    stack = Stack.create(tmp_path, 2)
+    assert stuck(authn.cluster(stack).client(patient=False)) == []
+    for target in ("aistarget0", "aistarget1"):
+        assert "AuthN at http://127.0.0.1:" in ControlPlane(stack).of(target)
+
+
 def test_an_etl_is_not_started_beside_a_stuck_target(proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One error that names the target, at once, instead of four attempts that time out."""
+    """The task raises one error with the target's name at once, instead of four attempts that time out."""
     found, client = proxy({"aistarget1": {"node_status"}})
     monkeypatch.setattr("storeside.aistore.etl._running", lambda client, spec: False)
     monkeypatch.setattr("storeside.aistore.etl.locked", lambda *a, **k: jobs.naming_stuck_targets(client))

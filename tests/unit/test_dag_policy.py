@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import re
 import subprocess
@@ -91,8 +92,10 @@ def test_params_are_described_and_typed(dag: Any) -> None:
         param.resolve()  # the default is valid
 
 
-# What a field with one of these names lends: everything that a connection of Airflow reaches.
-LENDING = re.compile(r"source|destination|bucket|backends|domain|queue|chart|\w+_connection")
+# Names of fields that give access to everything that a connection of Airflow reaches.
+LENDING = re.compile(
+    r"source|destination|bucket|quarantine|backends|domain|queue|chart|transformer|existing_etl|\w+_connection"
+)
 
 
 def test_fields_that_lend_are_limited_to_listed_names(dag: Any) -> None:
@@ -183,6 +186,109 @@ def test_templates_name_params_that_exist(bag: DagBag) -> None:
         for name in re.findall(r"params\.(\w+)", str(getattr(task, field)))
     }
     assert used == set(dag.params)
+
+
+# --- settings in Variables
+
+
+def transform_bucket(monkeypatch: pytest.MonkeyPatch, value: Any) -> Any:
+    """Parse the DAG with its Variable, and return the bag."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_TRANSFORM_BUCKET", text)
+    return DagBag(CHECKOUT / "dags" / "transform_bucket.py")
+
+
+def test_a_variable_sets_schedule_and_defaults(bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(bag.dags["transform_bucket"].timetable).__name__ == "NullTimetable"
+    given = {
+        "schedule": "0 4 * * *", "source": "s3://papers", "destination": "ais://words", "prefix": "2026/",
+        "existing_etl": "hello-world-etl", "image": "registry.example.com/papers:2",
+        "environment": {"LANGUAGE": "en"}, "extensions": {"tex": "json"}, "communication": "hpush",
+    }  # fmt: skip
+    dag = transform_bucket(monkeypatch, given).dags["transform_bucket"]
+    assert dag.timetable.expression == "0 4 * * *"
+    assert {name: dag.params[name] for name in given.keys() & set(dag.params)} == {
+        name: value for name, value in given.items() if name not in ("schedule", "image", "environment")
+    }
+    task = dag.get_task("transform")
+    assert (task.image, task.environment) == ("registry.example.com/papers:2", {"LANGUAGE": "en"})
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"queue": "papers-events"}, "AssetTriggeredTimetable"),
+        ({"queue": "papers-events", "schedule": "0 4 * * *"}, "AssetOrTimeSchedule"),
+    ],
+)
+def test_a_queue_in_the_variable_starts_runs_and_is_settled(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], kind: str
+) -> None:
+    dag = transform_bucket(monkeypatch, {**given, "source": "s3://papers"}).dags["transform_bucket"]
+    DagSerialization.to_dict(dag)
+    assert type(dag.timetable).__name__ == kind
+    (asset,) = dag.timetable.asset_condition.objects
+    assert (asset.name, asset.uri.rstrip("/")) == ("s3://papers", "s3://papers")
+    assert asset.watchers[0].trigger.queue == "papers-events"
+    assert [task.task_id for task in dag.topological_sort()] == ["lease_events", "transform", "settle_events"]
+    assert dag.get_task("settle_events").is_teardown
+    assert {dag.get_task(name).sqs_queue for name in ("lease_events", "settle_events")} == {"papers-events"}
+    test_doc_names_every_task_in_order(dag)
+    test_tasks_are_one_chain(dag)
+
+
+def test_other_dags_take_buckets_queue_and_image_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "source": "s3://calls", "queue": "calls-events", "recordings": "ais://calls", "speech": "ais://call-speech",
+        "facts": "ais://call-facts", "image": "registry.example.com/audio:2", "schedule": "0 5 * * *",
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_SPEECH_PIPELINE", json.dumps(given))
+    dag = DagBag(CHECKOUT / "dags" / "speech_pipeline.py").dags["speech_pipeline"]
+    text = json.dumps(DagSerialization.to_dict(dag))
+    assert [value for value in given.values() if value not in text] == []
+    assert not re.search(r'"ais://(recordings|speech|speech-facts)"', text)
+    assert {task.image for task in dag.tasks if hasattr(task, "image")} == {given["image"]}
+    given = {"bucket": "orders", "queue": "orders-events", "table": "shop.orders", "schedule": "0 5 * * *"}
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_S3_EVENTS_TO_CLICKHOUSE", json.dumps(given))
+    dag = DagBag(CHECKOUT / "dags" / "s3_events_to_clickhouse.py").dags["s3_events_to_clickhouse"]
+    assert {name: dag.params[name] for name in ("bucket", "queue", "table")} == {
+        name: given[name] for name in ("bucket", "queue", "table")
+    }
+    assert dag.timetable.asset_condition.objects[0].name == "s3://orders"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("{", "storeside_transform_bucket is not a JSON object"),
+        ([], "storeside_transform_bucket is not a JSON object"),
+        ({"schedulle": ""}, "has the setting 'schedulle': its settings are schedule, queue, source"),
+        ({"schedule": 5}, 'schedule is 5, but has the type of ""'),
+        ({"schedule": "often"}, "storeside_transform_bucket: schedule 'often': Exactly 5"),
+    ],
+)
+def test_a_wrong_variable_is_an_import_error(monkeypatch: pytest.MonkeyPatch, value: Any, message: str) -> None:
+    bag = transform_bucket(monkeypatch, value)
+    assert not bag.dags
+    assert message in next(iter(bag.import_errors.values()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"existing_etl": "", "latest": "True", "command": "text_facts", "extensions": '{"txt": "json"}'}),
+        (
+            {"source": "ais://in", "existing_etl": "my-etl", "extensions": {}, "transformer": "my.words:count"},
+            {"existing_etl": "my-etl", "latest": "False", "command": "my.words:count", "extensions": "{}"},
+        ),
+    ],
+)
+def test_a_form_chooses_the_etl(bag: DagBag, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    dag = bag.dags["transform_bucket"]
+    task = copy.copy(dag.get_task("transform"))
+    task.render_template_fields({"params": {**dag.params.dump(), **fields}})
+    found = {name: getattr(task, name) for name in expected}
+    assert {**found, "command": found["command"][4]} == expected
 
 
 # --- parsing is cheap

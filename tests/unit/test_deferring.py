@@ -87,7 +87,7 @@ def test_a_task_that_may_take_any_time_leaves_no_note(context: Any) -> None:
 @pytest.mark.parametrize("job", ["etl-1", {"planned": 3, "columns": ("a", "b"), "since": 1.5, "owner": None}])
 def test_what_a_task_waited_for_is_stopped_when_its_time_is_over(context: Any, job: Any) -> None:
     deferred(operator(5), Waiting(job))
-    with pytest.raises(TaskDeferralTimeout, match=r"longer than its execution_timeout.*give it more time"):
+    with pytest.raises(TaskDeferralTimeout, match=r"longer than its execution_timeout.*raise execution_timeout"):
         operator(5).resume_execution("__fail__", TIMED_OUT, context)
     assert [job] == KILLED
 
@@ -115,7 +115,7 @@ def test_a_task_whose_time_is_over_fails_for_that_whatever_does_not_answer(
     deferred(operator(5), Waiting("broken"))
     with pytest.raises(TaskDeferralTimeout):
         operator(5).resume_execution("__fail__", TIMED_OUT, context)
-    assert "may go on: nobody answers" in capsys.readouterr().out
+    assert "may still run: nobody answers" in capsys.readouterr().out
 
 
 def test_nothing_is_stopped_by_an_error_or_an_event(context: Any) -> None:

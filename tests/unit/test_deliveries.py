@@ -46,7 +46,7 @@ def test_what_failed_comes_again_later_each_time() -> None:
         (("loaded", "skipped"), 0, 1, "delete"),
         (("failed", "loaded"), 0, 1, "bury"),
         (("failed", "undone"), 1, 9, "release"),
-        (("failed", "undone"), 2, 9, "bury"),  # like the second event by itself
+        (("failed", "undone"), 2, 9, "bury"),  # like the second event alone
         (("failed", "undone"), 0, 10, "bury"),  # otherwise SQS itself would, without a reason
         (("undone",), 2, 9, "bury"),
         (("undone", "untried"), 1, 9, "release"),

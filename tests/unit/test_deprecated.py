@@ -68,7 +68,7 @@ def test_an_old_argument_beside_its_replacement_is_refused(name: str) -> None:
     with pytest.raises(OperatorInputError) as error:
         load(**{name: value, group: options})
     text = str(error.value)
-    assert text.startswith(f"S3ToClickHouseOperator 'load' has {group} and, as argument or in default_args, {name}")
+    assert text.startswith(f"S3ToClickHouseOperator 'load' sets {group} together with {name}")
     assert f"write {group}={type(options).__name__}(" in text
 
 

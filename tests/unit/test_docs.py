@@ -98,7 +98,7 @@ def services() -> frozenset[str]:
 
 
 def check(command: str) -> str:
-    """Return what is wrong with a command; empty if everything that it names exists."""
+    """Return the fault of a command; empty if all its targets, modules and files exist."""
     return "; ".join(filter(None, map(check_one, command.split(" && "))))
 
 
@@ -237,7 +237,7 @@ def said() -> tuple[str, ...]:
 
 FOREIGN = (
     "the operation requires Kubernetes", "required variable … is missing a value", "Range of CPUs is from",
-    "No such image: ",
+    "No such image: ", "token required", "invalid token ",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec import EtlSpec
 from storeside.stack.settings import CHECKOUT
 
@@ -221,3 +222,41 @@ def test_what_a_class_uses_of_its_module_makes_another_etl(tmp_path: Path, monke
 def test_something_else_than_a_server_is_refused() -> None:
     with pytest.raises(TypeError, match="ETLServer"):
         EtlSpec.of_class(dict)
+
+
+# ---- existing ETLs
+
+
+def test_an_existing_etl_is_used_as_it_is() -> None:
+    spec = EtlSpec.existing("hello-world-etl")
+    assert spec.names == ("hello-world-etl",)
+    assert (spec.own_names, spec.all_names) == ((), ())
+    assert spec.over("hpush") == spec.without_files() == spec
+    with pytest.raises(ValueError, match="hello-world-etl: read its image from its cluster first"):
+        spec.effect  # noqa: B018
+
+
+def test_a_chain_of_ours_and_an_existing_etl() -> None:
+    ours, theirs = EtlSpec("a", "image"), EtlSpec.existing("hello-world-etl", "hpull")
+    for chain in (ours >> theirs, theirs >> ours):
+        assert set(chain.names) == {ours.name, theirs.name}
+        assert chain.own_names == (ours.name,)
+        assert chain.all_names == ours.all_names
+        assert {stage.communication for stage in chain.over("hpush").stages} == {"hpush", "hpull"}
+    described = replace(theirs, image="i", object_timeout=45)
+    assert (ours >> described).effect != (ours >> replace(described, image="j")).effect
+    assert described.request_timeout == "45s"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("",), "needs its name"),
+        (("etl",), "too short"),
+        (("My-etl",), "invalid"),
+        (("my-etl", "tcp"), "'tcp' is not"),
+    ],
+)
+def test_an_etl_that_cannot_exist_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(AIStoreInputError, match=message):
+        EtlSpec.existing(*arguments)

@@ -1,4 +1,4 @@
-"""What forms may name: the lists of the Variable, and the check before each task."""
+"""Names that forms accept: the lists of the Variable, and the check before each task."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def field(kind: str, default: Any = None) -> Param:
         ("connection", "aws_default"),
         ("queue", "tables-events"),
         ("domain", "/home/storeside/demo.h5"),
+        ("transformer", "text_facts"),
         ("bucket", None),
         ("backend", []),
     ],
@@ -75,12 +76,14 @@ def test_listed_names_are_taken(kind: str, value: Any) -> None:
         ("queue", "payroll-events", "payroll-events"),
         ("queue", "http://attacker/0/tables-events", "http://attacker/0/tables-events"),
         ("domain", "/home/payroll.h5", "/home/payroll.h5"),
+        ("transformer", "os:system", "os:system"),
+        ("etl", "payroll-etl", "payroll-etl"),
     ],
 )
 def test_other_names_fail_the_task_for_good_and_say_what_to_do(kind: str, value: Any, named: str) -> None:
     with pytest.raises(AirflowFailException) as failed:
         run({"x": value}, x=field(kind))
-    assert f"x names '{named}'" in str(failed.value)
+    assert f"x: '{named}' is not one of" in str(failed.value)
     assert "Airflow Variable storeside_forms" in str(failed.value)
 
 
@@ -116,7 +119,7 @@ def test_a_variable_that_cannot_be_read_allows_nothing(variable: Any, value: str
 
 def test_an_empty_list_allows_nothing(variable: Any) -> None:
     variable({"queues": []})
-    with pytest.raises(AirflowFailException, match="forms may name: none"):
+    with pytest.raises(AirflowFailException, match="forms may use: none"):
         run({"x": "tables-events"}, x=field("queue"))
 
 

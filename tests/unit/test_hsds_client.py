@@ -65,7 +65,7 @@ def test_a_slab_comes_as_it_is(endpoint: str, kind: str) -> None:
 
 def test_what_is_compressed_all_the_same_is_refused(endpoint: str) -> None:
     client = Client(Server(f"{endpoint}/always"))
-    said = r"dataset '/t' of '/d.h5': came compressed \(gzip\).*: turn off the compression of HSDS at http"
+    said = r"dataset '/t' of '/d.h5': the answer is compressed \(gzip\).*: turn off the compression of HSDS at http"
     with pytest.raises(HsdsInputError, match=said):
         client.read_into(DATASET, SLAB, memoryview(bytearray(len(VALUES))))
     with pytest.raises(HsdsInputError, match=said):
@@ -73,5 +73,5 @@ def test_what_is_compressed_all_the_same_is_refused(endpoint: str) -> None:
 
 
 def test_what_is_longer_than_the_slab_is_refused(endpoint: str) -> None:
-    with pytest.raises(HsdsInputError, match=r"\[0:100000\]: more than its 100000 bytes came"):
+    with pytest.raises(HsdsInputError, match=r"\[0:100000\]: the answer has more than the slab's 100000 bytes"):
         Client(Server(f"{endpoint}/more")).read_into(DATASET, SLAB, memoryview(bytearray(len(VALUES))))

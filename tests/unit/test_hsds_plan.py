@@ -126,7 +126,7 @@ def test_short_selections_take_the_rest() -> None:
         (":, 9:", "dimension 1: '9:' is out of range, the dataset has 5"),
         ("2:2", "selects nothing"),
         ("3:1", "selects nothing"),
-        ("::0", "the step has to be 1 or more"),
+        ("::0", "the step must be 1 or more"),
         ("::-1", "neither an index nor start:stop:step"),
         ("a:b", "neither an index nor start:stop:step"),
         (":,:,:", "has 3 dimensions, the dataset has 2"),

@@ -43,7 +43,7 @@ def test_lists_of_equal_length_are_rows(tmp_path: Path, kind: pa.DataType) -> No
 )
 def test_lists_of_other_lengths_are_refused(tmp_path: Path, kind: pa.DataType, lists: Any) -> None:
     source = source_of(tmp_path, {"a": pa.array(lists, kind)}, "array")
-    with pytest.raises(HsdsInputError, match="column 'a': has NULL, or lists that do not have 2 values as the first"):
+    with pytest.raises(HsdsInputError, match="column 'a': has NULL, or lists without 2 values, as in the first row"):
         values(source)
 
 
@@ -63,7 +63,7 @@ def test_wide_rows_keep_the_type_of_their_columns(tmp_path: Path, kind: pa.DataT
             "layout 'wide': column 'a' is int64, column 'b' is float: cast them to one type, or choose 'table'",
         ),
         ({"a": pa.array([1], INT), "b": pa.array([1], SMALL)}, "column 'a' is int64, column 'b' is int32"),
-        ({"a": [1], "b": [[1]]}, "column 'b' has lists: choose 'array', with files that have this column alone"),
+        ({"a": [1], "b": [[1]]}, "column 'b' has lists: choose 'array', with files that have only this column"),
         ({"a": [1], "b": ["x"]}, "layout 'wide': needs columns of numbers only"),
     ],
 )
@@ -79,7 +79,5 @@ def test_lists_are_no_elements_and_nothing_is_created(tmp_path: Path, columns: A
     request = Import(str(tmp_path / "x.parquet"), "/d.h5", "/t")
     with pytest.raises(HsdsInputError, match=r"layout 'table': column 'a' has lists: choose 'array'$"):
         Importer(no_server, None, request, "one").run()
-    with pytest.raises(
-        HsdsInputError, match="column 'a' has lists: choose 'array', with files that have this column"
-    ):
+    with pytest.raises(HsdsInputError, match="column 'a' has lists: choose 'array', with files that have only this"):
         source_of(tmp_path, columns | {"b": [1, 2]}, "table")

@@ -25,7 +25,7 @@ MOST = 1 << 20
 def serving(
     *pieces: bytes, tls: ssl.SSLContext | None = None, read: bool = True
 ) -> Iterator[tuple[str, list[bytes]]]:
-    """Answer the first connection with these pieces, then close it; yield the URL and what the server received."""
+    """Answer the first connection with these pieces, then close it; yield the URL and the received bytes."""
     received: list[bytes] = []
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
@@ -53,7 +53,7 @@ def serving(
 
 
 def ask(url: str, method: str = "GET", body: bytes = b"", tls: ssl.SSLContext | None = None) -> Response:
-    """Send one request over a connection of its own."""
+    """Send one request over a new connection."""
     connection = Connection(urlsplit(url), tls, 5)
     with closing(connection):
         return connection.request(method, "/x", body, {"Ais-Node-Url": "a,b"}, MOST)

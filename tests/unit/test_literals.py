@@ -14,9 +14,12 @@ from storeside.aistore.spec import EtlSpec
 from storeside.errors import BadInput
 from storeside.operators import (
     AISCopyBucketOperator,
+    AISDeleteEtlOperator,
     AISInspectBucketOperator,
     AISPrefetchBucketOperator,
     AISProbeAudioOperator,
+    AISStartEtlOperator,
+    AISStopEtlOperator,
     AISTranscodeAudioOperator,
     AISTransformBucketOperator,
     CheckConnectionsOperator,
@@ -24,6 +27,7 @@ from storeside.operators import (
     GXValidateManifestOperator,
     S3EventsToClickHouseOperator,
     S3ToClickHouseOperator,
+    SqsSettleTransformEventsOperator,
     StorageCopyBucketOperator,
 )
 from storeside.operators.shared import plain
@@ -40,7 +44,22 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISCopyBucketOperator, {**PAIR, "retry_failed": "maybe"}, "retry_failed 'maybe' is neither"),
     (AISTransformBucketOperator, {**PAIR, **ETL, "communication": "tcp"}, "communication 'tcp' is not one of"),
     (AISTransformBucketOperator, {**PAIR, **ETL, "in_place": "perhaps"}, "in_place 'perhaps' is neither"),
-    (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "codec 'opus' does not go into wav"),
+    (AISTransformBucketOperator, {**PAIR, "direct_put": "no"}, "direct_put 'no' is neither"),
+    (AISTransformBucketOperator, {**PAIR, "direct_put": False}, "no WebSocket transform without direct put"),
+    (AISTransformBucketOperator, {**PAIR, "file_access": "no"}, "file_access 'no' is neither"),
+    (AISTransformBucketOperator, {**PAIR, "init_timeout": "soon"}, "init_timeout 'soon' is not a whole number"),
+    (AISTransformBucketOperator, {**PAIR, "init_timeout": 0}, "init_timeout 0 is not a positive number"),
+    (AISTransformBucketOperator, {**PAIR, "extensions": "txt"}, "extensions 'txt' is not a mapping"),
+    (AISTransformBucketOperator, {**PAIR, "etl": "etl"}, "existing_etl: ETL name 'etl' is too short"),
+    (
+        SqsSettleTransformEventsOperator,
+        {**PAIR, "sqs_queue": "q", "destination": "out"},
+        "destination: bucket 'out'",
+    ),
+    (AISStartEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
+    (AISStopEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
+    (AISDeleteEtlOperator, {"etl": EtlSpec.existing("my-etl")}, "my-etl is an existing ETL"),
+    (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "container wav cannot contain codec 'opus'"),
     (AISTranscodeAudioOperator, {**PAIR, "sample_rate": 10}, "sample rate 10 Hz is outside"),
     (AISTranscodeAudioOperator, {**PAIR, "facts": "facts"}, "facts: bucket 'facts'"),
     (AISProbeAudioOperator, {**PAIR, "source": "in"}, "source: bucket 'in'"),
@@ -51,7 +70,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (GXValidateManifestOperator, {**FACTS, "on_invalid_rows": "no"}, "on_invalid_rows 'no': use"),
     (S3ToClickHouseOperator, {**LOAD, "bucket": "s3://trips"}, "bucket 's3://trips': a bucket's name has"),
     (S3ToClickHouseOperator, {**LOAD, "table": "trips"}, "table 'trips': write database.table"),
-    (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': braces"),
+    (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': close each brace"),
     (S3EventsToClickHouseOperator, {**LOAD, "sqs_queue": "q", "on_drift": "no"}, "on_drift 'no': choose one of"),
     (CheckConnectionsOperator, {"bucket": "s3://in"}, "bucket 's3://in'"),
 ]

@@ -107,7 +107,10 @@ def test_a_folder_of_the_name_of_uv_is_not_replaced(checkout: Path, tmp_path: Pa
     put(tmp_path / "data" / "uv" / "mine")
     done = make(checkout, "install", STORESIDE_HOME=str(tmp_path / "data"), VERSION="3.12")
     assert done.returncode != 0
-    assert f"error: {tmp_path}/data/uv is not Storeside's and in its way: set STORESIDE_HOME to a new" in done.stderr
+    assert (
+        f"error: {tmp_path}/data/uv exists and was not created by Storeside: set STORESIDE_HOME to a new"
+        in done.stderr
+    )
     assert (tmp_path / "data" / "uv" / "mine").exists()
 
 
@@ -148,4 +151,13 @@ def test_what_is_missing_is_said(checkout: Path) -> None:
     assert "error: python3 is absent or has no module venv: apt-get install python3 python3-venv" in done.stderr
     done = make(checkout, "install", VERSION="3.13", NO_NETWORK="1")
     assert done.returncode != 0
-    assert "error: no Python 3.11 or 3.12 is here, and uv cannot fetch one: install one, or give BASE" in done.stderr
+    assert (
+        "error: Python 3.11 or 3.12 is not installed, and uv cannot download it: install it, or set BASE"
+        in done.stderr
+    )
+
+
+def test_open_is_a_choice_of_up(checkout: Path) -> None:
+    assert "stack up" in (default := make(checkout, "--dry-run", "up").stdout)
+    assert "--open" not in default
+    assert "--open" in make(checkout, "--dry-run", "up", OPEN="1").stdout

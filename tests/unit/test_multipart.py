@@ -90,10 +90,10 @@ def test_settings_from_a_connection() -> None:
 def test_parts_under_the_minimum_are_refused_before_anything_is_sent() -> None:
     Settings(part_size=MIB).check(OCI_LIMITS, "oci x")
     with pytest.raises(
-        CopyInputError, match="part size 1048576 is under the 5242880 bytes that s3 x takes: set part_size"
+        CopyInputError, match="part size 1048576 is under the minimum of 5242880 bytes at s3 x: set part_size"
     ):
         Settings(part_size=MIB).check(S3_LIMITS, "s3 x")
-    with pytest.raises(CopyInputError, match="under the 5242880"):
+    with pytest.raises(CopyInputError, match="under the minimum of 5242880"):
         Mover(Samples(), Samples(), Profile.of(Settings(part_size=MIB)))
 
 
@@ -107,7 +107,7 @@ def test_settings_go_by_size() -> None:
             Profile(steps)
 
 
-# --- moving: stores in memory that keep what they get, and count
+# --- moving: stores in memory that keep their objects and count requests
 
 
 class Shelf(Samples):
@@ -242,7 +242,7 @@ def test_content_that_is_not_the_sources_is_not_kept(size: int, monkeypatch: pyt
         source, "fetch_range", lambda key, head, start, size: bytes(size)
     )  # a broken disk, a wrong cache
     error = copied(source, to)["a"].error
-    assert "the source says" in str(error)
+    assert "the source states" in str(error)
     assert to.objects == {}
     assert to.begun == {}
 

@@ -32,6 +32,7 @@ from storeside.operators.aistore_etl import (
     AISDeleteEtlOperator,
     AISGetObjectOperator,
     AISInspectBucketOperator,
+    AISStartEtlOperator,
     AISStopEtlOperator,
     AISTransformObjectOperator,
 )
@@ -240,7 +241,7 @@ def test_rendered_transcoding_is_the_written_one(container: str, codec: str) -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"codec": "opus"}, "codec 'opus' does not go into wav"),
+        ({"codec": "opus"}, "container wav cannot contain codec 'opus'"),
         ({"sample_rate": 10}, "10 Hz is outside"),
         ({"channels": 9}, "9 channels"),
         ({"sample_rate": "fast"}, "sample_rate='fast' is not a number"),
@@ -301,6 +302,34 @@ def test_a_transform_of_ones_own_is_as_written() -> None:
     assert operator.naming(CONTEXT).destination("x.a") == "report/x.b"
 
 
+def test_a_form_decides_how_an_etl_runs() -> None:
+    operator = rendered(
+        AISTransformBucketOperator,
+        {"keep_extension": True, "sample_rate": 90, "container": "mine", "codec": "run"},
+        image="{{ params.container }}:1",
+        command=["{{ params.codec }}", "--x"],
+        communication="hpush",
+        direct_put="{{ not params.keep_extension }}",
+        file_access="{{ params.keep_extension }}",
+        init_timeout="{{ params.sample_rate }}",
+        extensions="{{ {'a': params.container} | tojson }}",
+    )
+    assert operator.spec(CONTEXT) == EtlSpec(
+        "transcode", "mine:1", ("run", "--x"), communication="hpush", direct_put=False, init_timeout=90
+    )
+    assert operator.naming(CONTEXT).destination("x.a") == "x.mine"
+
+
+def test_a_form_may_name_an_existing_etl() -> None:
+    arguments: dict[str, Any] = {"etl": "{{ params.container }}", "image": "mine:1"}
+    operator = rendered(AISTransformBucketOperator, {"container": "hello-world-etl"}, **arguments)
+    assert operator.spec(CONTEXT) == EtlSpec.existing("hello-world-etl")
+    operator = rendered(AISTransformBucketOperator, {"container": ""}, **arguments)
+    assert operator.spec(CONTEXT) == EtlSpec("transcode", "mine:1")
+    with pytest.raises(ValueError, match="too short"):
+        rendered(AISTransformBucketOperator, {"container": "x"}, **arguments).spec(CONTEXT)
+
+
 def test_copy_applies_nothing() -> None:
     operator = rendered(AISCopyBucketOperator, {"prefix": "in/"})
     assert operator.spec(CONTEXT) is None
@@ -359,7 +388,7 @@ def test_an_in_place_transform_names_one_bucket_twice(monkeypatch: pytest.Monkey
         made = job(destination, "True")
         assert isinstance(made, InPlaceJob)
         assert (made.source, made.destination) == (Bucket("ais", "a"), Bucket("ais", "a"))
-    with pytest.raises(ValueError, match="the destination ais://b is not the source ais://a"):
+    with pytest.raises(ValueError, match="the destination ais://b differs from the source ais://a"):
         job("ais://b", True)
     with pytest.raises(ValueError, match="in_place 'maybe' is neither true nor false"):
         job("ais://a", "maybe")
@@ -414,7 +443,7 @@ def test_names_and_prefix_together_are_refused() -> None:
     operator = AISTransformObjectsOperator(
         task_id="t", source="ais://a", destination="ais://b", objects="x", prefix="x"
     )
-    with pytest.raises(AirflowFailException, match="neither a prefix nor sync"), airflow_errors():
+    with pytest.raises(AirflowFailException, match="exclude a prefix and sync"), airflow_errors():
         operator.options()
 
 
@@ -460,7 +489,8 @@ def test_template_fields_of_single_object_operators_are_attributes() -> None:
         AISInspectBucketOperator(task_id="t", source="ais://a", etl=spec),
         AISTransformObjectOperator(task_id="t", source="ais://a", name="n", destination="ais://b", etl=spec),
         AISGetObjectOperator(task_id="t", source="ais://a", name="n", path="p", etl=spec),
-        AISStopEtlOperator(task_id="t", etl_name="n"),
+        AISStartEtlOperator(task_id="t", etl_name="named-etl"),
+        AISStopEtlOperator(task_id="t", etl_name="named-etl"),
     ]
     for operator in made:
         assert all(hasattr(operator, name) for name in operator.template_fields)

@@ -25,7 +25,7 @@ from sqlalchemy.pool import StaticPool
 from storeside import sql
 from storeside.pages.tables import Tables as RealTables
 from storeside.pages.tables import UnavailableError
-from storeside.plugins.pages import access, connections, movement, tasks
+from storeside.plugins.pages import access, connections, etls, movement, overview, runs, storage, tasks
 from storeside.plugins.pages.app import app
 from storeside.plugins.pages.instances import Instance, instance
 from storeside.plugins.pages.render import number
@@ -33,6 +33,11 @@ from storeside.plugins.storeside_plugin import StoresidePlugin
 from storeside.stack.settings import HOST
 
 QUEUE = "http://sqs/000000000000/events"
+
+
+def is_query(statement: str, name: str) -> bool:
+    """Return whether a statement is in this file, with any direction: the first line of a file is a comment."""
+    return statement.partition("\n")[0] == sql.query(name).partition("\n")[0]
 
 
 class Tables:
@@ -44,23 +49,27 @@ class Tables:
         self.later: list[str] = []
         self.dags: frozenset[str] | None = None
         self.queue_dags: list[str] = []
+        self.depth: dict[str, float] = {"dead": 0, "oldest_seconds": 0.0}
+        self.answers: dict[str, list[dict[str, Any]]] = {}
 
     def may_read(self, dag: str) -> bool:
         return True
 
     def rows(self, statement: str, **asked: Any) -> list[dict[str, Any]]:
-        if statement == sql.query("pages_movements"):
+        if is_query(statement, "pages_movements"):
             found = [dict(row) for row in self.runs if asked["state"] in ("", row["state"])]
             return [row for row in found if asked["run"] in ("", row["run_id"])][: asked["limit"]]
-        if statement == sql.query("pages_later_runs"):
-            return [{"run_id": run} for run in self.later]
-        if statement == sql.query("pages_dags"):
-            return [{"dag_id": row["run_id"].partition("/")[0]} for row in self.runs]
-        if statement == sql.query("pages_loads_of"):
-            return [dict(row) for row in self.loads]
-        if statement == sql.query("pages_queue_dags"):
+        if is_query(statement, "pages_queue_dags"):
             return [{"dag": dag} for dag in self.queue_dags if self.dags is None or dag in self.dags]
-        return [{"queue": QUEUE}] if statement == sql.query("pages_queues") else []
+        depth = {**dict.fromkeys(("visible", "in_flight", "delayed", "recorded_ms"), 0), **self.depth}
+        answers: dict[str, list[dict[str, Any]]] = {
+            "pages_later_runs": [{"run_id": run} for run in self.later],
+            "pages_dags": [{"dag_id": row["run_id"].partition("/")[0]} for row in self.runs],
+            "pages_loads_of": self.loads,
+            "pages_queues": [{"queue": QUEUE, **depth}],
+            **self.answers,
+        }
+        return [dict(row) for name, rows in answers.items() if is_query(statement, name) for row in rows]
 
     def run(self, task: str, state: str = "running", kind: str = "transform", **detail: Any) -> None:
         row = {
@@ -80,7 +89,11 @@ class Airflow:
             "CREATE TABLE task_instance (dag_id TEXT, run_id TEXT, task_id TEXT, map_index INT, state TEXT,"
             " try_number INT, start_date TEXT, end_date TEXT, operator TEXT)"
         )
-        self._do("CREATE TABLE dag_run (dag_id TEXT, run_id TEXT, state TEXT, run_after TEXT, end_date TEXT)")
+        self._do(
+            "CREATE TABLE dag_run (dag_id TEXT, run_id TEXT, state TEXT, run_after TEXT, end_date TEXT,"
+            " run_type TEXT, triggering_user_name TEXT)"
+        )
+        self._do("CREATE TABLE dag (dag_id TEXT, is_paused BOOL)")
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -90,7 +103,7 @@ class Airflow:
     def runs(self, state: str, dag: str = "d", run: str = "r", days_ago: float = 0) -> None:
         at = (datetime.now(UTC) - timedelta(days=days_ago)).strftime("%Y-%m-%d %H:%M:%S.%f")
         values = {"dag": dag, "run": run, "state": state, "at": at}
-        self._do("INSERT INTO dag_run VALUES (:dag, :run, :state, :at, :at)", values)
+        self._do("INSERT INTO dag_run VALUES (:dag, :run, :state, :at, :at, 'manual', 'ada')", values)
 
     def has(
         self, task: str, state: str | None = "running", map_index: int = -1, dag: str = "d", run: str = "r",
@@ -113,7 +126,8 @@ class Airflow:
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
     found = Airflow()
-    monkeypatch.setattr(tasks, "create_session", found.session)
+    for module in (tasks, runs):
+        monkeypatch.setattr(module, "create_session", found.session)
     return found
 
 
@@ -128,6 +142,8 @@ def tables(monkeypatch: pytest.MonkeyPatch, airflow: Airflow) -> Tables:
         monkeypatch.setattr(f"storeside.plugins.pages.{module}.may_run", lambda *_: True)
     for may in ("may_stop", "may_read_logs", "may_read_runs"):
         monkeypatch.setattr(movement, may, lambda *_: True)
+    for module in (overview, etls, storage):
+        monkeypatch.setattr(module, "may_read_runs", lambda *_: True)
     return found
 
 
@@ -678,7 +694,7 @@ def test_a_fault_of_a_page_is_a_page(pages: TestClient, monkeypatch: pytest.Monk
     monkeypatch.setattr("storeside.plugins.pages.movement.movements.kinds", fails)
     answer = pages.get("/movement")
     assert answer.status_code == 500
-    assert "This page has a fault of its own" in answer.text
+    assert "This page has a defect" in answer.text
     assert "library" not in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 

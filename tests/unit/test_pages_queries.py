@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 from clickhouse_connect.driver.binding import bind_query
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside.pages import benchmarks, movement, objects, quality, queues
+from storeside import sql
+from storeside.pages import benchmarks, etls, movement, objects, overview, progress, quality, queues
 from storeside.pages.datapath import data_path
-from storeside.pages.movement import Filter, Movement
+from storeside.pages.movement import SORTS, Filter, Movement, Sort
 from storeside.pages.objects import Place, Search
-from storeside.pages.tables import PAGE, Tables, UnavailableError, read_cursor, write_cursor
+from storeside.pages.tables import PAGE, At, Page, Tables, UnavailableError, read_cursor, write_cursor
 from tests.unit.test_sql import every_statement
 
 HOSTILE = ['"><script>alert(1)</script>', "it's", "a\\b", "new\nline", "{text:String}", "% _", "\u202egnp.exe", "ü?*"]
@@ -107,7 +108,9 @@ def everything(tables: Tables) -> list[Any]:
         objects.search(tables, Search()).rows, objects.search_loads(tables, Search()).rows,
         found.steps, found.loads, found.manifest or [], quality.verdicts(tables).rows, queues.queues(tables),
         queues.history(tables, "q"), queues.events(tables, "q").rows, queues.dags(tables, "q"),
-        benchmarks.charts(tables),
+        benchmarks.charts(tables), movement.totals(tables, Filter()), movement.places(tables),
+        objects.count(tables, Search()), objects.count_loads(tables, Search()), queues.count(tables, "q"),
+        overview.pipelines(tables), overview.open_failures(tables), etls.uses(tables),
     ]  # fmt: skip
 
 
@@ -116,8 +119,8 @@ def test_nothing_is_there_yet(empty: Client, request: pytest.FixtureRequest, the
     tables = Tables(request.getfixturevalue("client") if there else empty)
     assert not any(everything(tables))
     assert set(benchmarks.missing(tables)) == set(benchmarks.EXPECTED)
-    progress = movement.load_progress(tables, stage(kind="load", detail={"objects": 4, "bytes": 8}))
-    assert (progress.objects, progress.objects_total, progress.share) == (0, 4, 0.0)
+    begun = progress.load_progress(tables, stage(kind="load", detail={"objects": 4, "bytes": 8}))
+    assert (begun.objects, begun.objects_total, begun.share) == (0, 4, 0.0)
 
 
 def test_what_is_wrong_is_not_taken_for_nothing(client: Client) -> None:
@@ -130,7 +133,7 @@ def test_movements_come_newest_first_in_pages(client: Client) -> None:
         run_row(client, f"d/{n}", at=f"2026-01-01 00:00:0{n // 2}")  # two at a time
     tables, seen, after = Tables(client), [], ""
     while True:
-        page = movement.movements(tables, Filter(), after, limit=3)
+        page = movement.movements(tables, Filter(), At(after), limit=3)
         seen += [m.run for m in page.rows]
         if not (after := page.after):
             break
@@ -177,6 +180,13 @@ def fill_all(client: Client, dag: str, name: str = "x") -> None:
     client.fill("loads", destination="db.table", bucket="b", key=name, version="v", state="loaded", run_id=run)
     client.fill("speech.manifest", bucket="ais://b", object=name, run_id=run)
     client.fill("events", queue="q", message_id="m", bucket="b", key=name, state="dead", run_id=run)
+    detail = json.dumps({"etls": ["wav-1"], "job": "j", "aistore_conn_id": "c"})
+    run_row(client, run, "runs", state="running", detail=detail, at="2100-01-01")
+    for source, destination in (("ais://a", "ais://b"), ("s3://b", "clickhouse://db.table")):
+        client.fill(
+            "failures", run_id=run, source=source, destination=destination, object=f"{name} failed", state="failed",
+            recorded_at="2100-01-01",
+        )  # fmt: skip
 
 
 def test_rows_of_dags_that_one_may_not_read_are_not_there(client: Client) -> None:
@@ -192,6 +202,12 @@ def test_rows_of_dags_that_one_may_not_read_are_not_there(client: Client) -> Non
             bool(objects.search(tables, Search("x")).rows), bool(objects.search_loads(tables, Search("x")).rows),
             objects.lineage(tables, Place("ais://a", "x")).known, objects.is_known(tables, Place("ais://b", "x")),
             bool(quality.verdicts(tables).rows), bool(queues.events(tables, "q").rows),
+            bool(movement.totals(tables, Filter())), bool(movement.places(tables)),
+            bool(movement.outcomes(tables, stage(run_id="secret/r"), "failed").rows),
+            bool(movement.outcomes(tables, load("secret/r"), "failed").rows),
+            bool(objects.count(tables, Search("x"))), bool(objects.count_loads(tables, Search("x"))),
+            bool(queues.count(tables, "q")), bool(overview.pipelines(tables)), bool(overview.open_failures(tables)),
+            bool(etls.uses(tables)),
         ]  # fmt: skip
 
     def load(run: str) -> Movement:
@@ -243,7 +259,7 @@ def test_objects_are_found_by_either_name_and_in_pages(client: Client) -> None:
     assert names(Search("a/007")) == ["a/007.flac"]
     assert names(Search("007")) == names(Search("a/007", bucket="ais://else")) == []
     first = objects.search(tables, Search("a/"))
-    second = objects.search(tables, Search("a/"), first.after)
+    second = objects.search(tables, Search("a/"), At(first.after))
     assert {row["status"] for row in first.rows} == {"done"}
     assert [len(first.rows), len(second.rows), second.after] == [PAGE, 20, ""]
     assert [row["object"] for row in (*first.rows, *second.rows)] == [f"a/{n:03}.flac" for n in range(PAGE + 20)]
@@ -285,11 +301,189 @@ def test_outcomes_are_those_of_the_run_and_in_pages(client: Client) -> None:
     client.fill("objects", source="ais://a", destination="ais://b", object="other", status="done", run_id="d/later")
     tables = Tables(client)
     first = movement.outcomes(tables, stage())
-    second = movement.outcomes(tables, stage(), after=first.after)
+    second = movement.outcomes(tables, stage(), at=At(first.after))
     assert [row["object"] for row in (*first.rows, *second.rows)] == [f"{n:03}" for n in range(PAGE + 1)]
     assert [row["object"] for row in movement.outcomes(tables, stage(), "failed").rows] == ["003"]
     with pytest.raises(ValueError, match="status"):
         movement.outcomes(tables, stage(), "no")
+
+
+def pages_of(read: Callable[[At], Page[Any]], label: Callable[[Any], Any]) -> list[list[Any]]:
+    """Return all pages of a listing, which must be the same in both directions."""
+    pages = [read(At())]
+    assert not pages[0].back
+    while pages[-1].after:
+        pages.append(read(At(pages[-1].after)))
+    forward = [[label(row) for row in page.rows] for page in pages]
+    backward = [pages[-1]]
+    while backward[0].back:
+        backward.insert(0, read(At(back=backward[0].back)))
+    assert [[label(row) for row in page.rows] for page in backward] == forward
+    if len(forward) > 1:
+        assert read(At(backward[0].after)).rows == pages[1].rows
+    return forward
+
+
+def rows_of(read: Callable[[At], Page[Any]], label: Callable[[Any], Any]) -> list[Any]:
+    """Return the rows of all pages of a listing."""
+    return [row for page in pages_of(read, label) for row in page]
+
+
+def test_listings_have_next_and_previous_pages(client: Client) -> None:
+    for n in range(2 * PAGE + 5):
+        run = {"run_id": "d/r", "reason": "why"}
+        name = f"{n:03}"
+        client.fill("objects", source="ais://a", destination="ais://b", object=name, status="done", **run)
+        client.fill("loads", destination="db.t", bucket="b", key=name, version="v", state="loaded", **run)
+        client.fill("events", queue="q", message_id=name, key=name, state="loaded", **run)
+        run_row(client, f"d/{name}", f"t{n % 2}", kind="validate", at=f"2026-01-01 00:00:{n // 2:02}")
+    tables = Tables(client)
+    load = stage(kind="load", source="s3://b/", destination="clickhouse://db.t")
+    names = [f"{n:03}" for n in range(2 * PAGE + 5)]
+    assert rows_of(lambda at: movement.outcomes(tables, stage(), at=at), lambda row: row["object"]) == names
+    assert rows_of(lambda at: movement.outcomes(tables, load, at=at), lambda row: row["key"]) == names
+    found = pages_of(lambda at: objects.search(tables, Search(), at), lambda row: row["object"])
+    assert [len(page) for page in found] == [PAGE, PAGE, 5]
+    assert rows_of(lambda at: objects.search_loads(tables, Search(), at), lambda row: row["key"]) == names
+    wanted = Search(order="desc")
+    assert rows_of(lambda at: objects.search(tables, wanted, at), lambda row: row["object"]) == names[::-1]
+    assert sorted(rows_of(lambda at: queues.events(tables, "q", at=at), lambda row: row["key"])) == names
+    assert len(rows_of(lambda at: quality.verdicts(tables, at), lambda verdict: verdict.run_id)) == len(names)
+    runs = pages_of(lambda at: movement.movements(tables, Filter(), at), lambda m: m.run)
+    assert [len(page) for page in runs] == [PAGE, PAGE, 5]
+    assert (objects.count(tables, Search()), objects.count(tables, Search("00"))) == (105, 10)
+    assert (objects.count_loads(tables, Search("10", anywhere=True)), queues.count(tables, "q", text="10")) == (6, 6)
+
+
+@pytest.mark.parametrize("by", SORTS)
+def test_movements_are_sorted(client: Client, by: str) -> None:
+    for n in range(9):
+        amount = (n * 7) % 4
+        run_row(
+            client, f"d/{n}", done=amount, failed=amount, bytes_in=10 * amount, bytes_out=amount, seconds=amount / 3,
+            at=f"2026-01-01 00:00:0{n % 5}",
+        )  # fmt: skip
+    tables = Tables(client)
+    for order in ("asc", "desc"):
+        sort = Sort(by, order)
+        found = rows_of(lambda at, s=sort: movement.movements(tables, Filter(), at, 2, sort=s), lambda m: m)
+        assert len(found) == 9
+        values = [(sort.value(m), m.recorded) for m in found]
+        assert values == sorted(values, reverse=order == "desc")
+    with pytest.raises(ValueError, match="choose from"):
+        Sort("done; DROP TABLE x")
+
+
+@pytest.mark.parametrize(("by", "expected"), [("size", "bca"), ("when", "cab"), ("name", "abc")])
+def test_objects_are_sorted(client: Client, by: str, expected: str) -> None:
+    for name, size, second in (("a", 30, 2), ("b", 10, 3), ("c", 20, 1)):
+        at = f"2026-01-01 00:00:0{second}"
+        client.fill(
+            "objects", source="ais://a", destination="ais://b", object=name, status="done", bytes_in=size,
+            run_id="d/r", recorded_at=at,
+        )  # fmt: skip
+        client.fill(
+            "loads", destination="db.t", bucket="b", key=name, state="loaded", bytes=size, run_id="d/r",
+            recorded_at=at,
+        )  # fmt: skip
+    tables = Tables(client)
+    for order in ("asc", "desc"):
+        wanted = Search(sort=by, order=order)
+        names = [row["object"] for row in objects.search(tables, wanted).rows]
+        assert names == [row["key"] for row in objects.search_loads(tables, wanted).rows]
+        assert names == list(expected if order == "asc" else expected[::-1])
+    with pytest.raises(ValueError, match="choose from"):
+        Search(sort="bytes_in")
+
+
+def test_filters_look_for_parts_of_names(client: Client) -> None:
+    run_row(client, "Speech_nightly/1", source="s3://recordings", destination="ais://speech", done=2, bytes_in=5)
+    run_row(client, "load/1", kind="load", source="s3://t/", destination="clickhouse://db.t", failed=1)
+    tables = Tables(client)
+    for chosen in (Filter(dag="speech"), Filter(place="RECORD"), Filter(dag="night", place="ais://")):
+        assert [m.dag_id for m in movement.movements(tables, chosen).rows] == ["Speech_nightly"]
+        assert movement.totals(tables, chosen) == {
+            "tasks": 1, "objects_done": 2, "objects_failed": 0, "bytes_read": 5, "bytes_written": 0,
+        }  # fmt: skip
+    assert movement.places(tables) == []  # none of them is recent
+    run_row(client, "load/2", source="s3://t/", destination="clickhouse://db.t", at="2100-01-01")
+    assert movement.places(tables) == ["clickhouse://db.t", "s3://t/"]
+    client.fill("objects", source="ais://speech", destination="ais://b", object="x", status="done", run_id="d/r")
+    assert objects.search(tables, Search(bucket="peec")).rows
+
+
+def settle(client: Client, run: str, at: int, **status: str) -> None:
+    """Record outcomes of objects and of loads, and the end of the task, as a run does."""
+    when = f"2100-01-01 00:00:0{at}"
+    for name, how in status.items():
+        client.fill(
+            "objects", source="s3://b", destination="ais://b", object=name, destination_object=f"{name}.wav",
+            status=how, reason=f"why {run}", bytes_in=7, run_id=run, recorded_at=when,
+        )  # fmt: skip
+        client.fill(
+            "loads", destination="db.t", bucket="b", key=name, version="v", reason=f"why {run}", bytes=7,
+            state="loaded" if how == "done" else how, run_id=f"{run}/batch", recorded_at=when,
+        )  # fmt: skip
+    for source, destination in (("s3://b", "ais://b"), ("s3://b/prefix", "clickhouse://db.t")):
+        asked = {"run_id": run, "source": source, "destination": destination}
+        statement, given = bind_query(sql.query("keep_failures"), asked)
+        client.session.query(statement, params={name.removeprefix("param_"): v for name, v in given.items()})
+
+
+def test_failures_of_a_run_stay_when_a_later_run_replaces_its_outcomes(client: Client) -> None:
+    tables = Tables(client)
+
+    def failed(run: str) -> list[list[tuple[str, str]]]:
+        pair = stage(run_id=run, source="s3://b")
+        load = stage(run_id=run, kind="events", source="s3://b/prefix", destination="clickhouse://db.t")
+        return [
+            [(row["object"], row["reason"]) for row in movement.outcomes(tables, each, "failed").rows]
+            for each in (pair, load)
+        ]
+
+    settle(client, "d/first", 1, good="done", bad="failed", worse="failed")
+    before = [("bad", "why d/first"), ("worse", "why d/first")]
+    assert failed("d/first") == [before] * 2
+    settle(client, "d/second", 2, bad="done", worse="failed")
+    assert failed("d/first") == [before] * 2, "the later run has replaced the rows of the ledgers"
+    assert failed("d/second") == [[("worse", "why d/second")]] * 2
+    settle(client, "d/second", 3, worse="done")  # the next try of that run
+    settle(client, "d/third", 4, worse="done")
+    assert failed("d/second") == [[]] * 2
+    assert failed("d/first") == [before] * 2
+    everything = movement.outcomes(tables, stage(run_id="d/second", source="s3://b")).rows
+    assert [(row["object"], row["status"]) for row in everything] == [("bad", "done"), ("worse", "done")]
+
+
+def test_the_overview_counts_failures_that_no_run_has_mended(client: Client) -> None:
+    tables = Tables(client)
+    settle(client, "d/first", 1, good="done", bad="failed", worse="failed")
+    # the name of an object counts once: it was copied and loaded into a table, and failed in both
+    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 4, "newest_run": "d/first"}]
+    settle(client, "e/second", 2, bad="done", worse="failed")
+    found = {row["dag_id"]: (row["objects"], row["newest_run"]) for row in overview.open_failures(tables)}
+    assert found == {"d": (2, "d/first"), "e": (2, "e/second")}
+    assert [row["dag_id"] for row in overview.open_failures(Tables(client, {"e"}))] == ["e"]
+    settle(client, "e/third", 3, worse="done")
+    assert overview.open_failures(tables) == []
+
+
+def test_pipelines_have_what_they_moved_and_their_queues(client: Client) -> None:
+    tables = Tables(client)
+    run_row(client, "speech/1", at="2100-01-01", done=3, bytes_in=10)
+    run_row(client, "speech/2", at="2100-01-02", done=4, bytes_in=10)
+    run_row(client, "old/1", done=4)
+    client.fill("events", queue="https://sqs/1/q", message_id="m", run_id="events/1/ab")
+    client.fill("event_batches", queue="https://sqs/1/q", batch="a", run_id="events/1", state="taken")
+    client.fill("queue_depths", queue="https://sqs/1/q", visible=5, dead=2, oldest_seconds=90.0)
+    found = {one.dag: one for one in overview.pipelines(tables)}
+    assert set(found) == {"speech", "events"}
+    assert (found["speech"].objects, found["speech"].bytes) == (7, 20)
+    events = found["events"]
+    assert [(queue.label, queue.waiting, queue.dead) for queue in events.queues] == [("q", 5, 2)]
+    assert (events.waiting, events.dead, events.oldest_seconds) == (5, 2, 90.0)
+    assert [one.dag for one in overview.pipelines(tables, "PEE")] == ["speech"]
+    assert [one.dag for one in overview.pipelines(Tables(client, {"events"}))] == ["events"]
 
 
 def test_later_runs_of_the_same_buckets_are_found(client: Client) -> None:
@@ -340,7 +534,7 @@ def test_loads_by_events_are_those_of_the_run_whose_batches_they_are(client: Cli
     drain = stage(kind="events", source="s3://b/", destination="clickhouse://db.t")
     tables = Tables(client)
     assert [row["object"] for row in movement.outcomes(tables, drain).rows] == ["a", "b"]
-    assert movement.load_progress(tables, drain).objects == 2
+    assert progress.load_progress(tables, drain).objects == 2
 
 
 def test_rejected_rows_are_those_of_the_run(client: Client) -> None:
@@ -369,7 +563,7 @@ def test_progress_of_a_load_is_what_its_ledger_says(client: Client) -> None:
         destination="clickhouse://db.t",
         detail={"objects": 8, "bytes": 80, "started": 1},
     )
-    found = movement.load_progress(Tables(client), load)
+    found = progress.load_progress(Tables(client), load)
     assert (found.objects, found.failed, found.bytes, found.share) == (2, 1, 20, 0.25)
     assert found.eta == pytest.approx(3 * found.seconds)
 

@@ -22,9 +22,9 @@ import requests
 from storeside.aistore import etl
 from storeside.aistore.spec import CLASS_IMAGE
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
-from storeside.stack.cli import IMAGES
 from storeside.stack.podrunner import component
 from storeside.stack.podrunner.allowed import NotAllowedError, require
+from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.podrunner.kube_protobuf import MAGIC, MESSAGES, parse_body
 from storeside.stack.podrunner.pods import _at_port, quantity
 from storeside.stack.podrunner.settings import Image, Settings

@@ -19,7 +19,7 @@ FOLDER = CHECKOUT / "operators"
 BASES = {
     "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FormOperator", "LoadOperator", "MovementOperator",
     "QueueOperator",
-    # Operators defer to these by themselves.
+    # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
 }  # fmt: skip
 PYTHON = re.compile(r"```python.*?\n(.*?)```", re.DOTALL)
@@ -36,6 +36,7 @@ def test_the_exports() -> None:
         "AISMeasureThroughputOperator",
         "AISPrefetchBucketOperator",
         "AISProbeAudioOperator",
+        "AISStartEtlOperator",
         "AISStopEtlOperator",
         "AISTranscodeAudioOperator",
         "AISTransformBucketOperator",
@@ -60,6 +61,7 @@ def test_the_exports() -> None:
         "SqsLeaseS3EventsOperator",
         "SqsRedriveDeadLettersOperator",
         "SqsSettleSpeechEventsOperator",
+        "SqsSettleTransformEventsOperator",
         "StorageBenchmarkOperator",
         "StorageCopyBucketOperator",
         "StorageTuneOperator",
@@ -67,6 +69,7 @@ def test_the_exports() -> None:
         "TableOptions",
         "chart_url_pattern",
         "check_form",
+        "dag_settings",
         "form_choices",
         "only_when",
         "params",

@@ -131,7 +131,7 @@ def test_silence_is_a_warning_and_does_not_fail_the_verdict() -> None:
     (failed,) = verdict.failed
     assert failed.severity == "warning"
     assert verdict.success
-    assert str(verdict) == ("passed, 4 rows: warning: mean level is at least -70 dBFS (rms_dbfs), not so in 1 of 4")
+    assert str(verdict) == ("passed, 4 rows: warning: mean level is at least -70 dBFS (rms_dbfs), not met in 1 of 4")
 
 
 def test_a_row_without_a_key_has_an_empty_one() -> None:
@@ -209,7 +209,7 @@ def test_frames_are_left_as_they_were() -> None:
 def test_empty_manifest_is_told_by_the_summary(frames: list[pd.DataFrame]) -> None:
     verdict = check(*frames)
     assert (verdict.success, verdict.rows) == (True, 0)
-    assert str(verdict) == "passed, 0 rows, nothing was checked row by row"
+    assert str(verdict) == "passed, 0 rows, so nothing was checked row by row"
     empty = summary(rows=0, expected_rows=4, distinct_objects=0, distinct_buckets=0, seconds=0.0)
     both = combine(verdict, validate([empty], summary_suite(), key_column="rows"))
     assert not both.success

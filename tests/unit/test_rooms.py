@@ -150,7 +150,7 @@ LEDGER_TABLES = r"storeside\.(objects|listings|runs)\b"
 
 
 def writes(text: str) -> bool:
-    """Tell whether a source inserts into a table of the ledger, in SQL or through the client's `insert`."""
+    """Return whether a source inserts into a table of the ledger, in SQL or through the client's `insert`."""
     return re.search(rf"INSERT INTO {LEDGER_TABLES}|insert\(\s*f?\"{LEDGER_TABLES}", text) is not None
 
 

@@ -172,7 +172,7 @@ def test_own_audio_goes_by_suffix_in_any_case(tmp_path: Path) -> None:
 
 
 def test_own_audio_says_what_it_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match=r"holds no audio file: looked for .*\.flac.*\.wma"):
+    with pytest.raises(StackError, match=r"has no audio file with one of the suffixes .*\.flac.*\.wma"):
         own_audio(tmp_path)
     with pytest.raises(StackError, match="is not a folder"):
         own_audio(tmp_path / "absent")

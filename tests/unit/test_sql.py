@@ -17,9 +17,9 @@ from clickhouse_connect.driver.binding import bind_query
 from storeside import sql
 from storeside.events.ledger import EventLedger
 from storeside.events.load import Drained
+from storeside.events.runs import WANTED
 from storeside.ledger.objects import Ledger, Scope
 from storeside.speech.manifest import FACTS, facts_naming
-from storeside.speech.recordings import WANTED
 from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
 from storeside.stack.settings import CHECKOUT
@@ -583,6 +583,36 @@ def test_what_a_run_of_events_has_done_is_known_to_its_next_try(engine: Engine) 
     )
     found = Drained(**EventLedger(client, "url", "dag/run").so_far("db.table", "b"))
     assert found == Drained(messages=3, events=3, loaded=2, skipped=1, deleted=3, rows=20, rejected=2, bytes=200)
+
+
+def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> None:
+    def transformed(key: str, version: str, status: str, at: int, destination: str = "ais://out") -> None:
+        engine.run(
+            "INSERT INTO storeside.objects (source, destination, object, version, status, reason, recorded_at)"
+            " SELECT 's3://in', {d:String}, {k:String}, {v:String}, {s:String}, if({s:String} = 'failed', 'bad', ''),"
+            " toDateTime64({a:UInt32}, 3)",
+            {"k": key, "v": version, "s": status, "a": at, "d": destination},
+        )
+
+    events = {"after": 10, "unchanged": 30, "newer": 30, "bad": 10, "bad before": 30, "elsewhere": 10, "unknown": 10}
+    transformed("after", "old", "done", 20)
+    transformed("unchanged", "tag", "done", 20)
+    transformed("newer", "old", "done", 20)
+    transformed("bad", "tag", "failed", 20)
+    transformed("bad before", "tag", "failed", 20)
+    transformed("elsewhere", "tag", "done", 20, "ais://other")
+    wanted = " UNION ALL ".join(
+        f"SELECT {n} AS n, '{key}' AS key, 'tag' AS etag, {at} AS at" for n, (key, at) in enumerate(events.items())
+    )
+    text = sql.query("events_transformed").replace("FROM wanted", f"FROM ({wanted})")
+    rows = engine.run(text, {"bucket": "s3://in", "destination": "ais://out"})
+    names = list(events)
+    assert {names[n]: (state, reason) for n, state, reason in rows} == {
+        "after": ("loaded", ""),
+        "unchanged": ("loaded", ""),
+        "bad": ("failed", "bad"),
+        "bad before": ("failed", "bad"),
+    }
 
 
 def test_the_latest_state_of_a_load_counts(engine: Engine) -> None:

@@ -50,7 +50,7 @@ def test_a_taken_port_is_replaced_and_nothing_else_changes(stack: Stack, tmp_pat
     assert found.secrets == stack.secrets
     assert found == Stack.load(tmp_path)
     assert f"port {stack.ports['airflow']} of airflow is taken by pid {os.getpid()} (" in said[0]
-    assert said[0].endswith(f": it is {found.ports['airflow']} from now on")
+    assert said[0].endswith(f": airflow moves to port {found.ports['airflow']}")
 
 
 def test_ports_stay_while_something_of_the_stack_runs(stack: Stack) -> None:
@@ -68,7 +68,7 @@ def test_a_cluster_that_exists_keeps_the_ports_of_its_proxy(stack: Stack) -> Non
         assert renew(stack, ("s3", "clickhouse")) == stack
         said = (
             rf"^port {stack.ports['ais_proxy_control']} of AIStore's proxy is taken by pid {os.getpid()} \(.*"
-            rf"end that process, or delete {stack.state}, with its data, to make another stack$"
+            rf"end that process, or delete {stack.state}, with its data, to create another stack$"
         )
         with pytest.raises(StackError, match=said):
             renew(stack, cli.PARTS)

@@ -115,7 +115,7 @@ def test_trouble_of_a_component_that_answers_is_in_the_status(
 
 def test_failing_components(stack: Stack) -> None:
     supervisor = Supervisor(stack)
-    with pytest.raises(StackError, match=r"crash ended \(exit status 3\); it said: no licence; see .*crash\.log"):
+    with pytest.raises(StackError, match=r"crash ended \(exit status 3\); last lines: no licence; see .*crash\.log"):
         supervisor.start([[broken("crash", "import sys; print('no licence', flush=True); sys.exit(3)")]])
     with pytest.raises(StackError, match=r"late ended \(exit status 4\)"):
         supervisor.start([[broken("late", "import sys, time; time.sleep(4); sys.exit(4)")]])

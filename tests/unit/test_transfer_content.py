@@ -191,7 +191,7 @@ def test_formats_are_told_by_content_and_then_by_name(key: str, head: bytes, fou
     [("x", b""), ("x", b"\0,\0"), ("x", b"one word\na,b"), ("x.tsv", b"tabs\tneed\ta delimiter\n")],
 )
 def test_a_format_is_not_guessed(key: str, head: bytes) -> None:
-    with pytest.raises(TransferInputError, match="give `format`"):
+    with pytest.raises(TransferInputError, match="set `format`"):
         format_of(key, head)
 
 

@@ -73,14 +73,14 @@ def typed() -> bytes:
 @pytest.mark.parametrize(
     ("column", "field", "value", "reason"),
     [
-        ("n", 1, 2, "column 'n' has physical type 2, and 1 in a row group"),
-        ("n", 3, 0, "column 'n' has levels from 0 to 0, and counts of 2 levels"),
-        ("n", 3, 6, "column 'n' has repetition 6, which is none"),
+        ("n", 1, 2, "column 'n' has physical type 2, but 1 in a row group"),
+        ("n", 3, 0, "column 'n' has levels from 0 to 0, but counts of 2 levels"),
+        ("n", 3, 6, "column 'n' has an invalid repetition 6"),
         ("t", 6, 7, "column 't' has logical type 7 and converted type 7, which contradict"),
         ("m", 6, 10, "column 'm' has logical type 8 and converted type 10, which contradict"),
         ("d", 6, 0, "column 'd' has logical type 5 and converted type 0, which contradict"),
-        ("d", 7, 3, "column 'd' has two scales or precisions"),
-        ("d", 8, 8, "column 'd' has two scales or precisions"),
+        ("d", 7, 3, "column 'd' declares two different decimal scales or precisions"),
+        ("d", 8, 8, "column 'd' declares two different decimal scales or precisions"),
         ("u", 6, 11, "column 'u' has logical type 10 and converted type 11, which contradict"),
         ("s", 6, 5, "column 's' has logical type 1 and converted type 5, which contradict"),
     ],
@@ -103,7 +103,7 @@ def test_the_physical_type_of_a_row_group_is_that_of_its_column() -> None:
     _, footer = footer_of(whole)
     chunk = footer[4][1][1][0][1][1][1][-1][3][1]
     chunk[1] = (I32, 5)
-    with pytest.raises(LoadObjectError, match="column 'x' has physical type 2, and 5 in a row group"):
+    with pytest.raises(LoadObjectError, match="column 'x' has physical type 2, but 5 in a row group"):
         Footer(last_bytes(stored(with_footer(whole, footer)))).check()
 
 
@@ -113,7 +113,7 @@ def test_a_size_of_byte_arrays_belongs_to_byte_arrays() -> None:
     chunk = footer[4][1][1][0][1][1][1][-1][3][1]
     sizes: Struct = {1: (I32, 5)}
     chunk[16] = (STRUCT, sizes)
-    with pytest.raises(LoadObjectError, match="column 'x' has physical type 2, and a size of byte arrays"):
+    with pytest.raises(LoadObjectError, match="column 'x' has physical type 2, but a size of byte arrays"):
         Footer(last_bytes(stored(with_footer(whole, footer)))).check()
 
 
@@ -124,7 +124,9 @@ def test_a_column_of_nulls_alone_has_no_values(nested: bool) -> None:
     pq.write_table(pa.table({"x": pa.array([[1], [None]] if nested else [1, None])}), out)
     _, footer = footer_of(out.getvalue())
     footer[2][1][1][-1][10] = (STRUCT, {11: (STRUCT, {})})
-    with pytest.raises(LoadObjectError, match=r"column 'x.*' has values, and the type of none: write it again"):
+    with pytest.raises(
+        LoadObjectError, match=r"column 'x.*' has values, but its type declares that all are NULL: write it again"
+    ):
         Footer(last_bytes(stored(with_footer(out.getvalue(), footer)))).check()
     pq.write_table(
         pa.table({"x": pa.array([[None]] if nested else [None], pa.list_(pa.null()) if nested else None)}), out

@@ -1,4 +1,4 @@
-"""ORDER BY, PARTITION BY and TTL of new tables: what a text may say."""
+"""ORDER BY, PARTITION BY and TTL of new tables: the SQL that a text may contain."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_arrow_types_without_a_counterpart_are_named(kind: pa.DataType) -> None:
 
 
 def test_names_that_are_there_twice_are_refused() -> None:
-    with pytest.raises(TransferInputError, match="column 'a' is there 2 times"):
+    with pytest.raises(TransferInputError, match="column 'a' occurs 2 times"):
         arrow_columns(pa.schema([("a", pa.int8()), ("b", pa.int8()), ("a", pa.string())]))
 
 
@@ -151,7 +151,7 @@ def test_deduced_types(kind: str, nested: Any, found: str) -> None:
 def test_overrides_are_of_columns_that_are_there() -> None:
     columns = [Column("a", "Int8"), Column("b", "Int8")]
     assert with_overrides(columns, {"b": "String"}) == [Column("a", "Int8"), Column("b", "String")]
-    with pytest.raises(TransferInputError, match="'c' has a type but is in no sample: there are a, b"):
+    with pytest.raises(TransferInputError, match="'c' has a type but is in no sample: choose from a, b"):
         with_overrides(columns, {"c": "String"})
 
 

@@ -58,7 +58,7 @@ def test_results_have_the_extension_that_is_wished_and_are_told_as_json(files: P
     assert (said["file"], said["bytes_in"], said["bytes_out"]) == (str(files / "upper"), 12, 12)
     assert said["peak_bytes"] > 10_000_000
     (files / "upper.txt").write_bytes(b"")
-    assert "there are two upper.loud" in run(TOLD, files / "upper", files / "upper.txt", "--extension", "loud").stderr
+    assert "must differ: upper.loud" in run(TOLD, files / "upper", files / "upper.txt", "--extension", "loud").stderr
 
 
 def test_failures_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_failures_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_p
         "bad": ('no "good" object\nat all', True),
         "segv": ("the worker process died: signal 11 (SIGSEGV)", False),
         "hang": ("it took longer than 1 s (OBJECT_TIMEOUT) and was ended", False),
-        "memory": ("more memory is needed than WORKER_MEMORY_LIMIT allows, 512 MiB", True),
+        "memory": ("the object needs more memory than WORKER_MEMORY_LIMIT allows (512 MiB)", True),
     }
     assert f"{files / 'echo'}: 12 bytes in" in found.stdout
     assert f"{files / 'missing'}: No such file or directory" in found.stdout
@@ -80,7 +80,7 @@ def test_failures_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_p
 def test_path_and_content_must_give_the_same(files: Path) -> None:
     found = run(TOLD, files / "kind")
     assert found.returncode == 1
-    assert "3 bytes come of its path, and other 5 of its content" in found.stdout
+    assert "its path yields 3 bytes, its content 5 different bytes" in found.stdout
 
 
 def test_files_are_not_overwritten(files: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_files_are_not_overwritten(files: Path, tmp_path: Path) -> None:
     assert (found.returncode, (files / "upper").read_bytes()) == (1, b"some content")
     assert "choose another folder" in found.stderr
     (tmp_path / "upper").write_bytes(b"")
-    assert "there are two upper" in run(TOLD, files / "upper", tmp_path / "upper").stderr
+    assert "which must differ: upper" in run(TOLD, files / "upper", tmp_path / "upper").stderr
 
 
 def test_a_transformer_that_cannot_be_made(files: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_journal_ends_somewhere(capfd: pytest.CaptureFixture[str]) -> None:
         journal.record(Failure(0, "", str(number), "", False))
     log = capfd.readouterr().out
     assert [f.object for f in failures.parse(log)] == ["0", "1"]
-    assert log.count("the rest is not listed") == 1
+    assert log.count("further ones are not listed") == 1
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def channels() -> Iterator[tuple[Channel, Channel]]:
 
 
 def test_a_channel_relays_the_memory_of_another(channels: tuple[Channel, Channel]) -> None:
-    """Results go from the decoder to its worker, and on to the server; the worker also sends data of its own."""
+    """Results go from the decoder to its worker and then to the server; the worker also sends other data."""
     decoder, from_decoder = channels
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with one, other:

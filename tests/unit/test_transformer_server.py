@@ -43,7 +43,7 @@ CONTENT = b"what is stored"
 
 @dataclass
 class Target:
-    """A target, and the next hop of every other kind: stores what is put, returns what it has."""
+    """A target, and the next hop of every other kind: stores objects that are put, and returns stored objects."""
 
     url: str
     stored: dict[str, bytes] = field(default_factory=dict)
@@ -291,7 +291,7 @@ def test_objects_of_any_size(server: Server, target: Target, size: int) -> None:
         ("segv", "the worker process died: signal 11 (SIGSEGV)", False),
         ("exit-3", "the worker process died: exit status 3", False),
         ("exit-0", "the worker process died: exit status 0", False),
-        ("sidecar", "SIDECAR_URL does not say where to store it", False),
+        ("sidecar", "SIDECAR_URL is not set", False),
     ],
 )
 def test_a_failed_object_is_in_the_journal(
@@ -391,7 +391,7 @@ def test_memory_is_limited(launch: Start) -> None:
         # larger objects are not accepted either, and the connection stays open
         assert ask(ws, "large/echo", bytes(257 << 20)) == "failed"
         assert ask(ws, "after/echo") == CONTENT
-    assert server.failure("memory").reason == "more memory is needed than WORKER_MEMORY_LIMIT allows, 256 MiB"
+    assert server.failure("memory").reason == "the object needs more memory than WORKER_MEMORY_LIMIT allows (256 MiB)"
     assert server.failure("memory").final
     refused = server.push("pushed/echo", bytes(257 << 20))
     assert refused.status_code == 413
@@ -567,7 +567,7 @@ def test_the_file_is_handed_over_only_where_the_etl_asks_for_it(
 def test_only_files_of_objects_are_opened(server: Server, path: str) -> None:
     with server.connect() as ws:
         assert ask(ws, "passwd/echo", fqn=quote(path, safe="")) == "failed"
-        assert "is not the file of an object" in server.failure("passwd/echo").reason
+        assert "is not the file of an AIStore object" in server.failure("passwd/echo").reason
         assert ask(ws, "after/echo") == CONTENT
 
 
@@ -583,7 +583,7 @@ def test_links_and_pipes_are_not_opened(server: Server, mountpath: Mountpath) ->
             assert ask(ws, name, fqn=quote(str(path), safe="")) == "failed"
             assert not server.failure(name).final
     assert "cannot be opened" in server.failure("link/echo").reason
-    assert server.failure("pipe/echo").reason == "what should be the object's file is not a file"
+    assert server.failure("pipe/echo").reason == "the path of the object's file is not a regular file"
     assert server.failure("gone/echo").reason == "the object's file cannot be opened: No such file or directory"
 
 
@@ -619,7 +619,7 @@ def test_a_pull_fetches_the_object(server: Server, target: Target) -> None:
     assert latest.content == b"THE LATEST"
 
     missing = requests.get(f"{server.url}/{uname('missing/upper')}", timeout=10)
-    reason = "the target does not hand out the object: HTTP 404: object does not exist"
+    reason = "the target does not return the object: HTTP 404: object does not exist"
     assert (missing.status_code, missing.text) == (500, reason)
     assert server.failure("missing/upper").bucket == "in"
     assert requests.get(f"{server.url}/nonsense", timeout=10).status_code == 422
@@ -802,9 +802,9 @@ def test_nothing_is_left_of_a_server_that_is_killed(launch: Start, tmp_path: Pat
         ("tests.unit.no_such_module:x", {}, "No module named 'tests.unit.no_such_module'"),
         ("no_such_transform", {}, "has no function or class 'no_such_transform'"),
         ("module:", {}, "write package.module:attribute"),
-        (TOLD, {"WORKER_MEMORY_LIMIT": "much"}, "WORKER_MEMORY_LIMIT='much' is not an amount of memory"),
-        (TOLD, {"NUM_WORKERS": "0"}, "NUM_WORKERS='0': use a number from 1 up"),
-        (TOLD, {"SIDECAR_URL": "bucket/prefix"}, "SIDECAR_URL='bucket/prefix' begins neither"),
+        (TOLD, {"WORKER_MEMORY_LIMIT": "much"}, "WORKER_MEMORY_LIMIT='much' is not a size"),
+        (TOLD, {"NUM_WORKERS": "0"}, "NUM_WORKERS='0': use a number of at least 1"),
+        (TOLD, {"SIDECAR_URL": "bucket/prefix"}, "SIDECAR_URL='bucket/prefix' must begin with"),
     ],
 )
 def test_a_server_that_cannot_work_says_why_and_ends(

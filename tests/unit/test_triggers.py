@@ -230,6 +230,22 @@ def test_stalled_job_is_aborted(cluster: Cluster, clock: Clock) -> None:
     assert cluster.aborted() == ["etl-1"]
 
 
+def test_a_token_that_cannot_be_renewed_counts_as_no_answer(
+    cluster: Cluster, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.targets = {"t1": [snap(objects=3, size=30)]}
+    assert follower.poll() == Progress(3, 30)
+
+    def without_authn(*_: Any) -> Any:
+        raise AIStoreTransientError("AuthN does not answer, and the token has expired")
+
+    with monkeypatch.context() as away:
+        away.setattr(jobs, "newest_snapshots", without_authn)
+        assert follower.poll() == Progress(3, 30)
+    cluster.targets["t1"] = [snap(objects=4, size=40)]
+    assert follower.poll() == Progress(4, 40)
+
+
 def test_larger_objects_are_progress_too(cluster: Cluster, clock: Clock) -> None:
     follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=200)
     for size in (10, 20, 30, 40):
@@ -253,7 +269,7 @@ def test_a_job_that_no_target_knows_is_over_after_a_while(
     clock.now += 16
     progress = follower.poll()
     assert (progress.objects, progress.bytes, progress.finished) == (5, 50, True)
-    assert progress.error.startswith("no target knows it, as after their restart, for 31 s")
+    assert progress.error.startswith("no target knows it, as after a restart of all, for 31 s")
     assert cluster.aborted() == ["etl-1"]
 
 

@@ -1,4 +1,4 @@
-"""Transformers for the tests of the ETL server; the last part of an object's name says what happens."""
+"""Transformers for the tests of the ETL server; the last part of an object's name selects the behaviour."""
 
 from __future__ import annotations
 

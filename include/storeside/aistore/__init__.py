@@ -1,1 +1,1 @@
-"""The AIStore client side: buckets and names, the cluster map, jobs, ETLs and their pods."""
+"""AIStore itself: buckets and object names, the cluster map, jobs, ETLs and their pods, tokens, locks."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aistore.sdk import Client
     from types_boto3_s3 import S3Client
 
-# scheme of a URI -> provider name in AIStore
+# The provider's name in AIStore by the scheme of a URI.
 PROVIDERS = {"ais": "ais", "s3": "aws", "gs": "gcp", "az": "azure", "oci": "oci"}
 # Objects per page of a listing. The page size bounds the memory of a listing of any length.
 PAGE = 1000
@@ -38,14 +38,14 @@ class Bucket:
 
     @classmethod
     def parse(cls, uri: str) -> Bucket:
-        """Read ``scheme://name``. Raises AIStoreInputError that names the fault in `uri`."""
+        """Parse ``scheme://name``. Raises AIStoreInputError, with the fault in `uri`."""
         scheme, separator, name = uri.partition("://")
         namespace = ""
         if name[:1] in ("@", "#"):
             namespace, _, name = name.partition("/")
             cluster, _, space = namespace.partition("#")
             cluster = cluster if cluster != "@" else ""
-            namespace = f"{cluster}#{space}" if cluster or space else ""  # without both it is the global namespace
+            namespace = f"{cluster}#{space}" if cluster or space else ""  # the global namespace has neither
         name = name.rstrip("/")
         if not separator or scheme not in PROVIDERS:
             raise AIStoreInputError(
@@ -53,7 +53,7 @@ class Bucket:
             )
         if not name or "/" in name:
             raise AIStoreInputError(
-                f"bucket {uri!r}: needs a bucket's name alone; a prefix is an argument of its own"
+                f"bucket {uri!r}: needs the name of a bucket alone; set a prefix as a separate argument"
             )
         if namespace and scheme != "ais":
             raise AIStoreInputError(f"bucket {uri!r}: only ais:// buckets have namespaces")
@@ -70,7 +70,7 @@ class Bucket:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the objects live outside the cluster: in a cloud bucket or in another AIStore cluster."""
+        """Whether the objects are stored outside the cluster: in a cloud bucket or in another AIStore cluster."""
         return self.scheme != "ais" or self.namespace.startswith("@")
 
     def handle(self, client: Client) -> Any:
@@ -85,25 +85,25 @@ class Bucket:
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One entry of a listing. `version` changes whenever the content does."""
+    """One entry of a listing; `size` is in bytes. `version` changes with the content."""
 
     name: str
     size: int
     version: str
 
 
-# Up to this many names are looked up one by one; for more, the function lists all objects that share their prefix.
+# Up to this many names are looked up one by one; for more, `find_aistore` lists all objects with their common prefix.
 FEW = 1000
 
 
 def list_aistore(client: Client, bucket: Bucket, prefix: str = "", page: int = PAGE) -> Iterator[StoredObject]:
-    """Stream the objects of `bucket` as the AIStore cluster behind `client` lists them.
+    """Stream the objects of `bucket` from a listing of the AIStore cluster behind `client`.
 
-    A remote bucket is listed as its backend has it now, not as AIStore last saw it. The version of a remote object is
-    the backend's version or checksum, whichever exists. In AIStore's own buckets the version is AIStore's counter
-    joined with the checksum. The counter alone does not change when a transform overwrites an object from another
-    target (AIStore 5.0), and it starts again after a deletion. A result that was written over WebSocket has no
-    checksum; its size takes that place.
+    A listing of a remote bucket shows the current state of its backend, not the objects that AIStore has cached. The
+    version of a remote object is the backend's version, or its checksum if it has no version. The version of an
+    object in an ``ais://`` bucket joins AIStore's counter with the checksum. The counter alone does not change when a
+    transform overwrites an object from another target (AIStore 5.0), and it starts again after a deletion. A
+    WebSocket result has no checksum, so its size is used.
     """
     from aistore.sdk.list_object_flag import ListObjectFlag
 
@@ -126,19 +126,20 @@ def common_prefix(names: Iterable[str]) -> str:
 
 
 def find_aistore(client: Client, bucket: Bucket, names: Iterable[str]) -> Iterator[StoredObject]:
-    """Yield the named objects that the bucket holds, as `list_aistore` does; missing objects are left out."""
+    """Yield the objects of these names that exist, like `list_aistore`."""
     wanted = set(names)
     if len(wanted) <= FEW:
-        for name in sorted(wanted):  # a listing by prefix begins with the name that equals it
+        for name in sorted(wanted):  # the first object below a prefix is the one whose name equals it
             yield from (o for o in islice(list_aistore(client, bucket, name, page=1), 1) if o.name == name)
         return
     yield from (o for o in list_aistore(client, bucket, common_prefix(wanted)) if o.name in wanted)
 
 
 def delete_objects(client: Client, bucket: Bucket, names: Iterable[str]) -> None:
-    """Delete objects of a bucket, several at a time, and wait. An object that no longer exists is not an error.
+    """Delete objects of a bucket, several at a time, and wait. An object that does not exist is no error.
 
-    A deletion job of AIStore would still run while another task writes objects of these names. Raises AISError.
+    This is no deletion job of AIStore, which could still run while another task writes objects of these names. Raises
+    AISError.
     """
     from aistore.sdk.errors import ErrObjNotFound
 

@@ -14,9 +14,10 @@ from storeside.aistore.login import Login, login
 class Cluster:
     """The address of an AIStore cluster and the credentials for it.
 
-    `endpoint` is a proxy's URL. `ca_cert`, `client_cert` and `client_key` are paths of PEM files. With `verify` off
-    the client accepts any server certificate. `token` is a token that AuthN issued; with `authn`, the URL of an AuthN
-    server, tokens are requested there for `username` and `password`, and again before they expire.
+    `endpoint` is the URL of a proxy. `ca_cert`, `client_cert` and `client_key` are paths of PEM files. Without
+    `verify`, the client accepts any server certificate. `token` is a token that AuthN issued. With `authn`, the URL
+    of an AuthN server, the client requests tokens there for `username` and `password`, and renews them before they
+    expire.
     """
 
     endpoint: str
@@ -31,7 +32,7 @@ class Cluster:
 
     @property
     def credential(self) -> str | Login | None:
-        """A valid token when it is formatted as a text; None without one."""
+        """The token as text, or a `Login` whose text is a valid token; None without credentials."""
         if not self.authn:
             return self.token or None
         return login(self.authn, self.username, self.password, (self.ca_cert or True) if self.verify else False)
@@ -42,10 +43,9 @@ class Cluster:
         return (self.client_cert, self.client_key) if self.client_key else self.client_cert or None
 
     def client(self, patient: bool = True) -> Any:
-        """Return an SDK client with time-outs that fit polling: 5 s to connect, 60 s to answer.
+        """Return an SDK client with time-outs for polling: 5 s to connect, 60 s to answer.
 
-        With `patient` off both time-outs are 5 s, and an error is raised at once. By default the SDK retries
-        for half a minute.
+        The SDK retries for half a minute. Without `patient`, both time-outs are 5 s and the SDK does not retry.
         """
         from aistore.sdk import Client
         from aistore.sdk.retry_config import RetryConfig
@@ -85,7 +85,7 @@ class Connected(Protocol):
 
 
 def cluster_of(connection: Connected) -> Cluster:
-    """Return the cluster of a connection. Raises AIStoreInputError when the connection has no host."""
+    """Return the cluster of an Airflow connection. Raises AIStoreInputError when the connection has no host."""
     if not connection.host:
         raise AIStoreInputError(f"connection {connection.conn_id}: needs the host of an AIStore proxy")
     if "://" in connection.host:
@@ -104,7 +104,7 @@ def cluster_of(connection: Connected) -> Cluster:
 
 
 def _access(connection: Connected) -> dict[str, str]:
-    """Return the fields for AuthN: a user, or else a token."""
+    """Return the credentials of a connection: a user of AuthN, or a token."""
     secret = connection.password or ""
     authn = str(connection.extra_dejson.get("authn_url") or "")
     if not authn:

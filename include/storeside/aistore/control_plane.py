@@ -1,8 +1,8 @@
-"""Checks whether the targets of an AIStore cluster answer control calls, and not only ``/health``.
+"""Checks whether the targets of an AIStore cluster answer control calls, not only ``/health``.
 
 A target with locks that are never released stays in the cluster map and answers ``/health``, but each control call to
-it hangs: no ETL starts, no job ends. Such a target is *stuck* until it is restarted. A target that answers nothing at
-all is *down*: AIStore removes it from the map, and its work can be retried.
+it hangs: no ETL starts, no job ends. Such a target is *stuck* until it is restarted. A target that answers nothing is
+*down*: AIStore removes it from the map, and its work can be retried.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from storeside.aistore.errors import AIStoreError
+
 if TYPE_CHECKING:
     from aistore.sdk import Client
     from requests import Session
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 # Time-out in seconds of one control call. An idle target answers within 0.05 s.
 CALL_SECONDS = 10.0
 _PARALLEL = 16
-# Target ids in the embedded stack and in the container image (`storeside.stack.aistore`).
+# Ids of targets in the embedded stack and in the container image (`storeside.stack.aistore`).
 _EMBEDDED_ID = re.compile(r"aistarget(\d+)")
 
 
@@ -29,8 +31,8 @@ _EMBEDDED_ID = re.compile(r"aistarget(\d+)")
 class Target:
     """One target that does not answer control calls.
 
-    `call` names the call that it did not answer. `stuck` is False when the target does not even answer a simple
-    request: it may be down or stopped. `pod` is its pod on Kubernetes, or empty if unknown.
+    `call` describes the unanswered call. `stuck` is False when the target does not even answer a simple request,
+    because it may be down or stopped. `pod` is its pod on Kubernetes, or empty if unknown.
     """
 
     id: str
@@ -56,12 +58,13 @@ class Target:
 
 
 def unanswering(client: Client, seconds: float = CALL_SECONDS, expected: Collection[str] = ()) -> list[Target]:
-    """Ask every target for its cluster map, status, jobs and ETLs; return the targets that leave a call unanswered.
+    """Request cluster map, status, jobs and ETLs from every target; return the targets that leave a call unanswered.
 
-    `client` is an SDK client. Each call has a time-out of `seconds`; targets are asked concurrently. A refusal counts
-    as an answer. Targets in `expected` (ids) that are missing from the cluster map are returned too.
+    `client` is an SDK client. Each call has a time-out of `seconds`; all targets are called concurrently. A refusal
+    counts as an answer. The ids in `expected` that are missing from the cluster map are returned as well.
 
-    Raises requests.RequestException or ValueError when the proxy does not return the cluster map.
+    Raises requests.RequestException or ValueError when the proxy does not return the cluster map, and AIStoreError
+    when AuthN issues no token.
     """
     sdk = client.cluster().client
     with _session(sdk) as session:
@@ -77,16 +80,16 @@ def unanswering(client: Client, seconds: float = CALL_SECONDS, expected: Collect
 
 
 def stuck(client: Client) -> list[Target]:
-    """Return the targets that two checks in a row found stuck; none when the cluster map cannot be read.
+    """Return the targets that are stuck in two consecutive checks; none when the cluster map cannot be read.
 
-    Call it after a control call has failed. The second check spares targets that are only busy. Never raises.
+    Call it after a control call has failed. The second check excludes targets that are only busy. Never raises.
     """
     from requests import RequestException
 
     try:
         first = {target.id for target in unanswering(client) if target.stuck}
         return [t for t in unanswering(client) if t.stuck and t.id in first] if first else []
-    except (RequestException, ValueError, KeyError):
+    except (AIStoreError, RequestException, ValueError, KeyError):
         return []
 
 
@@ -103,10 +106,10 @@ def _session(sdk: Any) -> Session:
 
 
 def _calls(target: str) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield each call to send to a target through the proxy: a name, a path, and its parameters.
+    """Yield each call to a target through the proxy: its description, path and parameters.
 
-    The first call takes no lock in AIStore. The status call reads the registry of jobs. The call for an ETL's log
-    reads the table of ETLs; it names an ETL that does not exist, and a healthy target says so at once.
+    The first call takes no lock in AIStore. The status call reads the registry of jobs. The call for the log of an
+    ETL that does not exist reads the table of ETLs, and a healthy target refuses it at once.
     """
     yield "cluster map", "reverse/daemon", {"what": "smap"}
     yield "status and jobs", "reverse/daemon", {"what": "node_status"}
@@ -118,7 +121,7 @@ def _ask(session: Session, url: str, target: str, node: Mapping[str, Any], secon
 
     for number, (name, path, parameters) in enumerate(_calls(target)):
         try:
-            # the proxy forwards a reverse call to the node that this header names (AIStore, ais/prxrev.go)
+            # the proxy forwards a reverse call to the node in this header (AIStore, ais/prxrev.go)
             answer = session.get(f"{url}/{path}", params=parameters, headers={"ais-node-id": target}, timeout=seconds)
         except requests.RequestException:
             return Target(target, f"no answer to {name} within {seconds:g} s", stuck=number > 0, pod=_pod(node))
@@ -130,7 +133,7 @@ def _ask(session: Session, url: str, target: str, node: Mapping[str, Any], secon
 
 
 def _gave_up(answer: Any) -> bool:
-    """Tell whether the proxy answered in place of the target because the target did not answer it in time."""
+    """Return whether the proxy answered because the target did not answer in time."""
     return not answer.ok and any(
         text in answer.text for text in ("deadline exceeded", "Client.Timeout", "i/o timeout")
     )
@@ -141,7 +144,7 @@ def _said(answer: Any) -> str:
 
 
 def _pod(node: Mapping[str, Any]) -> str:
-    """Return the pod of a target. On Kubernetes the target's host name in the cluster begins with the pod's name."""
+    """Return the pod of a target. On Kubernetes, the target's host name begins with the pod's name."""
     host = str(node.get("intra_control_net", {}).get("node_ip_addr", ""))
     name = host.partition(".")[0]
     return "" if name.isdigit() or ":" in host else name

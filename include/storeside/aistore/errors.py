@@ -16,15 +16,14 @@ from typing import Any
 
 from storeside.errors import BadInput, StoresideError, Transient
 
-# S3 answers these with status 403 or 400 during a key renewal or with a wrong clock. The same request may
-# succeed later.
+# Codes of S3 with status 403 or 400, during the renewal of keys or for a wrong clock: the request may succeed later.
 EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
-# The reason of an object that is missing after a job, if no report names another one.
+# The reason of an object that is missing after a job, if no report has another reason.
 NO_REASON = "AIStore ended the job without this object and gave no reason"
 
 
 class AIStoreError(StoresideError):
-    """AIStore cannot do the work; the message names object, reason and remedy."""
+    """AIStore cannot do the work; the message states the object, the reason and the remedy."""
 
 
 class AIStoreInputError(AIStoreError, BadInput):
@@ -36,7 +35,7 @@ class AIStoreTransientError(AIStoreError, Transient):
 
 
 class StuckTargetError(AIStoreInputError):
-    """A target of AIStore answers no control call; the message names it and says how to restart it."""
+    """A target of AIStore answers no control call; the message states the target and how to restart it."""
 
 
 def said(error: Any) -> str:
@@ -45,22 +44,22 @@ def said(error: Any) -> str:
 
 
 def is_refusal(status: int | None) -> bool:
-    """Tell whether an HTTP status says that the request is refused, not that a server failed to serve it."""
+    """Return whether an HTTP status is a refusal of the request, not a failure of the server."""
     return HTTPStatus.BAD_REQUEST <= (status or 0) < HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def is_passing_refusal(text: str) -> bool:
     """Return whether AIStore reports a temporary refusal by the S3 service behind it.
 
-    AIStore's message names the refusal, such as ``aws-error[RequestTimeTooSkewed: …]``. The answer to a HEAD request
-    has no body and only says ``aws-error[Forbidden``: that may be a temporary refusal too.
+    AIStore's message has the code, such as ``aws-error[RequestTimeTooSkewed: …]``. The answer to a HEAD request has
+    no body, so its ``aws-error[Forbidden`` may be a temporary refusal too.
     """
     return any(code in text for code in (*EXPIRED, "aws-error[Forbidden"))
 
 
 def plain(text: str) -> str:
-    """Return a message on one line, without the JSON around it from AIStore's nodes and the transformer's server."""
-    with suppress(ValueError, TypeError, KeyError):  # an error does not always come from AIStore
+    """Return a message on one line, without the JSON that AIStore's nodes and the transformer add around it."""
+    with suppress(ValueError, TypeError, KeyError):  # not every error is from AIStore
         text = str(json.loads(text)["message"])
     if found := re.search(r'"detail":\s*("(?:[^"\\]|\\.)*")', text):
         with suppress(ValueError):

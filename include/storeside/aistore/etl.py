@@ -1,4 +1,4 @@
-"""Starts, reuses and ends ETLs. Stopping any ETL aborts every bucket transform, so tasks do that with care."""
+"""Starts, reuses and stops ETLs. A stop aborts all bucket transforms of the cluster, so tasks check first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from storeside.aistore import jobs
+from storeside.aistore import existing, jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.lock import locked
 from storeside.aistore.pods import PodWatch, Watched, is_final
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
-# Longer than it takes to end an ETL: a task that waits longer is waiting for an ETL to start.
+# Longer than it takes to stop an ETL: a task that waits longer waits for the start of an ETL.
 _END_SECONDS = 10.0
+# Longer than the SDK waits for the start of an ETL (5 minutes).
+_START_SECONDS = 330.0
 # Seconds between health checks of an ETL that does not answer.
 _HEALTH_WAITS = (1.0, 3.0)
 
 
 def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None) -> list[str]:
-    """Start the ETLs of a chain, reuse those that run already, and return their names.
+    """Start the ETLs of a chain unless they run already, and return their names.
 
+    This starts no existing ETL: `existing.described` lists the errors for an existing ETL that does not run.
     `pods` watches the pods, so the error states why a pod does not start. Raises AIStoreInputError with the reason
     when a pod cannot start. Raises AIStoreTransientError when it may start later, for example after it was killed, or
     when an ETL must be replaced while transforms run. Raises StuckTargetError when a target answers no control call.
@@ -40,6 +43,9 @@ def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None) -> list[
 
 
 def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None) -> str:
+    if spec.is_existing:
+        _require_healthy(client, existing.described(client, spec).name)
+        return spec.name
     attempt = 0
     while True:
         attempt += 1
@@ -47,20 +53,20 @@ def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None) -> str:
         with locked(client, _lock(spec.name), stale_seconds=longest, patience_seconds=2 * longest):
             if _running(client, spec):
                 return spec.name
-            jobs.require_targets(client)  # with a stuck target, the start of an ETL fails only after minutes
+            jobs.require_targets(client)  # with a stuck target, the start of an ETL takes minutes to fail
             failure = _start(client, spec, pods)
         if failure is None:
             return spec.name
         reason, final = failure
         if attempt == _ATTEMPTS or final:
-            kind = AIStoreInputError if final else AIStoreTransientError  # killed, or the reason is unknown
+            kind = AIStoreInputError if final else AIStoreTransientError  # not final: killed, or unknown
             raise kind(f"ETL {spec.name} (image {spec.image}) does not start: {reason}")
-        log.warning("ETL %s: start %d of %d failed, trying again: %s", spec.name, attempt, _ATTEMPTS, reason)
-        time.sleep(2)  # AIStore is still cancelling the first start; an immediate init fails with "context canceled"
+        log.warning("ETL %s: start %d of %d failed, retrying: %s", spec.name, attempt, _ATTEMPTS, reason)
+        time.sleep(2)  # AIStore still cancels the failed start; an immediate init fails with "context canceled"
 
 
 def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, bool] | None:
-    """Start an ETL. Return None when it runs, otherwise the reason and whether a retry is useless."""
+    """Start an ETL. Return None when it runs, otherwise the reason of the failure and whether a retry is useless."""
     from aistore.sdk.errors import AISError
 
     started = time.monotonic()
@@ -77,26 +83,27 @@ def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, b
 
 
 def _of_the_cluster(client: Client, spec: EtlSpec) -> list[dict[str, str]]:
-    """Return the variables of a pod that tell it whom to trust, and what its decoders may see."""
+    """Return the environment variables that list the nodes a pod trusts, and the variables for its decoders."""
     smap = client.cluster().get_info()
     nodes = [*smap.tmap.values(), *smap.pmap.values()]
     networks = [net for node in nodes for net in (node.public_net, node.intra_control_net, node.intra_data_net)]
     urls = [urlsplit(net.direct_url) for net in networks if net.direct_url]
     addresses = sorted({f"{url.hostname}:{url.port}" for url in urls})
     found = {"AIS_NODES": ",".join(addresses), "TRANSFORM_VARIABLES": ",".join([*spec.environment, *spec.tuning])}
-    # AIStore leaves out an empty value when it describes an ETL, and then its SDK cannot read the description.
+    # AIStore omits an empty value from the description of an ETL, which its SDK then cannot parse.
     return [{"name": name, "value": value} for name, value in found.items() if value]
 
 
 def _lock(name: str) -> str:
-    """Return the name of the lock that a task holds while it starts or ends an ETL."""
+    """Return the name of the lock that a task holds while it starts or stops an ETL."""
     return f"ETL {name}"
 
 
 def _running(client: Client, spec: EtlSpec) -> bool:
-    """Tell whether the ETL runs beside every target: a restarted target lists the ETL but does not run it.
+    """Return whether the ETL runs beside every target. A restarted target lists an ETL but does not run it.
 
-    An ETL of the same name with another specification is ended, unless transforms run: ending it would abort them.
+    An ETL of the same name with another specification is discarded. Raises AIStoreTransientError while transforms
+    run, because this would abort them, and AIStoreInputError if Storeside did not start that ETL.
     """
     from aistore.sdk.errors import AISError
 
@@ -104,7 +111,12 @@ def _running(client: Client, spec: EtlSpec) -> bool:
     if not are_there(client, [name]):
         return False
     try:
-        if spec.etl_name and mark_of(client, name) != spec.mark:
+        if spec.etl_name and (mark := mark_of(client, name)) != spec.mark:
+            if not mark:
+                raise AIStoreInputError(
+                    f"ETL {name} runs already, and Storeside did not start it: use EtlSpec.existing({name!r}), or"
+                    " choose another name"
+                )
             if jobs.running_transforms(client):
                 raise AIStoreTransientError(
                     f"ETL {name} runs with another specification, and stopping it would abort transforms that run:"
@@ -120,14 +132,27 @@ def _running(client: Client, spec: EtlSpec) -> bool:
                 f"ETL {name} does not run beside every target ({said(e)}), and starting it again would abort bucket"
                 " transforms that run: try later"
             ) from e
-        log.warning("ETL %s does not run beside every target, starting it again: %s", name, said(e))
+        log.warning("ETL %s does not run beside every target, restarting it: %s", name, said(e))
         discard(client, name)
         return False
     return True
 
 
+def _require_healthy(client: Client, name: str) -> None:
+    """Raise AIStoreTransientError when an existing ETL does not run beside every target."""
+    from aistore.sdk.errors import AISError
+
+    try:
+        _check_health(client, name)
+    except AISError as e:
+        raise AIStoreTransientError(
+            f"ETL {name} does not run beside every target ({said(e)}), and tasks do not restart an existing ETL: stop"
+            " and start it with AISStopEtlOperator and AISStartEtlOperator"
+        ) from e
+
+
 def _check_health(client: Client, name: str) -> None:
-    """Raise AISError when the ETL does not run beside every target, even after repeated checks some seconds apart."""
+    """Raise AISError when the ETL does not run beside every target in three checks some seconds apart."""
     from aistore.sdk.errors import AISError
 
     for wait in (*_HEALTH_WAITS, None):
@@ -142,14 +167,12 @@ def _check_health(client: Client, name: str) -> None:
 
 
 def mark_of(client: Client, name: str) -> str:
-    """Return the mark that the ETL `name` was started with; empty if it was not started from an `EtlSpec`."""
-    runtime = client.etl(name).view().init_msg.runtime
-    environment = getattr(runtime, "env", None) or []
-    return next((variable.value for variable in environment if variable.name == MARK), "")
+    """Return the mark with which the ETL `name` was started; empty if it was not started from an `EtlSpec`."""
+    return existing.variables(existing.details(client, name)["init_msg"]).get(MARK, "")
 
 
 def are_there(client: Client, names: Collection[str]) -> bool:
-    """Tell whether AIStore lists all of these ETLs."""
+    """Return whether AIStore lists all of these ETLs."""
     return set(names) <= {etl.id for etl in client.cluster().list_etls()}
 
 
@@ -159,23 +182,68 @@ def ours(client: Client) -> list[str]:
 
 
 def release(client: Client, names: Collection[str]) -> bool:
-    """Stop and delete ETLs unless a transform runs anywhere in the cluster; return whether they are gone.
+    """Stop and delete ETLs unless a transform runs anywhere in the cluster; return whether they were deleted.
 
-    Stopping any ETL aborts every bucket transform (AIStore 5.0, xreg.AbortKind). ETLs are not left behind idle,
-    because a target can hang while it stops them if another target is lost.
+    Stopping any ETL aborts every bucket transform (AIStore 5.0, xreg.AbortKind). Idle ETLs are stopped, because a
+    target can hang while it stops them after another target was lost.
     """
     if names and jobs.running_transforms(client):
-        log.info("other transforms run: ETLs are left for them to end")
+        log.info("other transforms run: their tasks stop the ETLs")
         return False
     try:
         for name in names:
-            # starting an ETL has no time limit, so the task that starts one keeps the lock however old the lock is
+            # no lock is stale, because the start of an ETL has no time limit
             with locked(client, _lock(name), stale_seconds=math.inf, patience_seconds=_END_SECONDS):
                 discard(client, name)
     except AIStoreTransientError as e:
-        log.info("ETLs are left to others: %s", e)
+        log.info("another task stops the ETLs: %s", e)
         return False
     return True
+
+
+def start(client: Client, name: str, pods: PodWatch | None = None) -> bool:
+    """Start the stopped ETL `name` as AIStore keeps it; return False if it runs already.
+
+    Raises AIStoreInputError when there is no such ETL, or with the reason when its pod cannot start. Raises
+    AIStoreTransientError when it may start later.
+    """
+    from aistore.sdk.errors import AISError
+
+    with (
+        jobs.naming_stuck_targets(client),
+        locked(client, _lock(name), stale_seconds=_START_SECONDS, patience_seconds=2 * _START_SECONDS),
+    ):
+        if not _is_stopped(client, name):
+            return False
+        jobs.require_targets(client)
+        try:
+            with pods.watching(name) if pods else nullcontext(Watched()) as watched:
+                client.etl(name).start()
+        except AISError as e:
+            kind = AIStoreInputError if watched.is_final or is_final(said(e)) else AIStoreTransientError
+            raise kind(f"ETL {name} does not start: {watched.why(said(e))}") from e
+    return True
+
+
+def _is_stopped(client: Client, name: str) -> bool:
+    """Return whether an ETL must be started. For some seconds, AIStore reports an ETL with a dead pod as running."""
+    from aistore.sdk.errors import AISError
+
+    stage = existing.stage_of(client, name)
+    if not stage:
+        raise AIStoreInputError(f"there is no ETL {name} in the cluster: correct its name or initialize it")
+    if stage != existing.RUNNING:
+        return True
+    try:
+        _check_health(client, name)
+    except AISError as e:
+        if existing.stage_of(client, name) == existing.RUNNING:
+            raise AIStoreTransientError(
+                f"ETL {name} does not run beside every target ({said(e)}), and AIStore does not start it again: stop"
+                " it first with AISStopEtlOperator"
+            ) from e
+        return True
+    return False
 
 
 def stop(client: Client, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a bucket exists, asked before a job begins: AIStore's own answer does not always name the bucket."""
+"""Checks before a job that a bucket exists, because AIStore's own error does not always name the bucket."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def require_bucket(client: Client, bucket: Bucket) -> None:
-    """Ask AIStore for a bucket, which for a remote one asks its backend.
+    """Request a bucket from AIStore, which requests a remote bucket from its backend.
 
-    Raises AIStoreInputError when there is no such bucket. Other errors of AIStore are raised as they are.
+    Raises AIStoreInputError when the bucket does not exist, and AISError for other failures.
     """
     from aistore.sdk.errors import AISError
 

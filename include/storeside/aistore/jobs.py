@@ -1,4 +1,4 @@
-"""Follows AIStore jobs from outside: their progress, and the moment when they end, stall or disappear."""
+"""Follows AIStore jobs: their progress, and their end, stall or loss."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A multi-object job never ends by itself: it is done when this many polls in a row find it idle (xact/api_wait.go).
+# A multi-object job does not end: it is done when this many consecutive polls find it idle (xact/api_wait.go).
 IDLE_POLLS = 2
-# After this many seconds unknown to all targets, a job is lost (the targets lost their memory): reconcile the rest.
+# A job that no target has known for this many seconds is lost, as after a restart of all: the rest is reconciled.
 FORGOTTEN_SECONDS = 30.0
-# After this many seconds of unanswered control calls, look for stuck targets; repeat at the same interval.
+# After this many seconds of unanswered control calls, and then at this interval, the follower checks for stuck
+# targets.
 UNANSWERED_SECONDS = 20.0
-# Longer than a task takes to look for jobs, end idle ones and submit its own.
+# Longer than a task takes to look for jobs, end idle jobs and submit its own job.
 SUBMIT_SECONDS = 90.0
 MULTI_OBJECT_KINDS = frozenset({"copy-listrange", "etl-listrange"})
 BUCKET_KINDS = frozenset({"copy-bck", "etl-bck"})
@@ -36,7 +37,7 @@ _ZERO_TIME = "0001-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a job: objects and bytes read, summed over the targets, and at the end its duration in seconds."""
+    """Progress of a job: objects and bytes read on all targets, and at the end its duration in seconds."""
 
     objects: int = 0
     bytes: int = 0
@@ -52,23 +53,24 @@ def newest_snapshots(client: Client, job_id: str) -> list[Any]:
 
 
 def starts(client: Client, job_id: str) -> dict[str, float]:
-    """Return when a job began on each target, in seconds since 1970 by that target's clock."""
+    """Return the start of a job on each target, in seconds since 1970 by that target's clock."""
     by_target = client.job(job_id).get_details().root
     return {target: min(_instant(s.start_time) for s in snaps) for target, snaps in by_target.items() if snaps}
 
 
 def _instant(text: str) -> float:
-    """Parse a time as Go writes it. It does not sort as text because Go drops trailing zeros of the fraction."""
+    """Parse a time in Go's format, which does not sort as text because Go drops trailing zeros of the fraction."""
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 class Follower:
-    """Tells when one AIStore job is over.
+    """Polls one AIStore job until it is over.
 
-    AIStore's own wait is not enough: it never returns for a job that lost a target, nor for a WebSocket transform
-    whose server died. Here a job is over when it ended, was aborted, became idle (multi-object jobs), was unknown to
-    all targets for `FORGOTTEN_SECONDS`, or made no progress for `stall_seconds`. In the last two cases it is aborted.
-    An answer for which `is_final` is true, such as for a revoked token, ends the wait at once; the job runs on.
+    AIStore's own wait never returns for a job that lost a target, nor for a WebSocket transform whose transformer
+    died. For a follower, a job is over when it ended, was aborted, became idle (multi-object jobs), was unknown to
+    all targets for `FORGOTTEN_SECONDS`, or made no progress for `stall_seconds`. In the last two cases the follower
+    aborts the job. An error for which `is_final` is true, such as a revoked token, ends the wait at once; the job
+    continues.
     """
 
     def __init__(
@@ -87,21 +89,21 @@ class Follower:
         self._started = self._moved = self._known = self._answered = time.monotonic()
 
     def poll(self) -> Progress:
-        """Ask the cluster once. An unavailable target counts as no progress and does not raise."""
+        """Request the job's state once. An unavailable target counts as no progress and raises no error."""
         import requests
         from aistore.sdk.errors import AISError
 
         before = Progress(max(self._seen[0], 0), max(self._seen[1], 0))
         try:
             snaps = newest_snapshots(self.client, self.job_id)
-        except (AISError, requests.RequestException) as e:
+        except (AISError, requests.RequestException, Transient) as e:
             if getattr(e, "status_code", 0) != requests.codes.not_found:
                 return self._unanswered(before, e)
             snaps = []
         self._answered = time.monotonic()
         if not snaps:
             limit = min(FORGOTTEN_SECONDS, self.stall_seconds)
-            return self._ended_after(limit, self._known, before, "no target knows it, as after their restart,")
+            return self._ended_after(limit, self._known, before, "no target knows it, as after a restart of all,")
         self._known = time.monotonic()
         objects = sum(s.stats.objects for s in snaps if s.stats)
         size = sum(s.stats.bytes for s in snaps if s.stats)
@@ -119,7 +121,7 @@ class Follower:
         return self._ended_after(self.stall_seconds, self._moved, Progress(objects, size), "no progress")
 
     def _unanswered(self, progress: Progress, error: Exception) -> Progress:
-        """Return the progress; the wait is over after too long, with a stuck target, or when no retry can help."""
+        """Return the progress, which is finished after a time limit, with a stuck target, or when no retry helps."""
         if self._is_final(error):
             return replace(progress, finished=True, error=f"AIStore does not show the job: {said(error)}")
         log.info("job %s: the cluster does not answer for now: %s", self.job_id, error)
@@ -131,7 +133,7 @@ class Follower:
         return self._ended_after(self.stall_seconds, self._moved, progress, f"no answer: {error}")
 
     def _ended_after(self, seconds: float, since: float, progress: Progress, what: str) -> Progress:
-        """Return the progress; abort and end the job when `what` has lasted `seconds` (since `since`)."""
+        """Return the progress; abort the job when the state `what` has lasted `seconds` since the time `since`."""
         still = time.monotonic() - since
         if still < seconds:
             return progress
@@ -148,21 +150,21 @@ def _seconds(snaps: Sequence[Any]) -> float:
 
 
 def abort(client: Client, job_id: str) -> None:
-    """Abort a job. A job that is over or unknown is not changed."""
+    """Abort a job; do nothing if AIStore does not know it or does not answer."""
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
     try:
         client.job(job_id).abort()
-    except (AISError, RequestException) as e:
-        log.warning("job %s: abort was declined: %s", job_id, e)
+    except (AISError, RequestException, Transient) as e:
+        log.warning("job %s: AIStore did not abort it: %s", job_id, e)
 
 
 def running_between(client: Client, source: Bucket, destination: Bucket) -> str | None:
     """Return the id of a running copy or transform between two buckets; None when there is none.
 
-    AIStore refuses a second bucket job on the same pair and lets multi-object jobs share one job. So a task follows
-    the job that it finds here, even another task's, and submits its own afterwards.
+    AIStore refuses a second bucket job on the same pair, and runs several multi-object requests as one job. So a task
+    follows the job that this function returns, even another task's, and submits its own job afterwards.
     """
     return next((job for job, idle in _jobs_between(client, source, destination) if not idle), None)
 
@@ -174,10 +176,10 @@ def running_transforms(client: Client) -> list[str]:
 
 
 def end_idle(client: Client, source: Bucket, destination: Bucket, seconds: float = 30) -> None:
-    """End the idle multi-object jobs between two buckets, and wait until they are gone.
+    """Abort the idle multi-object jobs between two buckets, and wait until AIStore no longer lists them.
 
-    AIStore adds the next request on the same pair to an idle job, and so runs it with that job's ETL, whatever
-    ETL the request names. Raises AIStoreTransientError when a job does not end within `seconds`.
+    AIStore adds the next request on the same pair to an idle job, and so runs it with that job's ETL instead of the
+    request's. Raises AIStoreTransientError when a job does not end within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while idle := [job for job, is_idle in _jobs_between(client, source, destination) if is_idle]:
@@ -189,7 +191,7 @@ def end_idle(client: Client, source: Bucket, destination: Bucket, seconds: float
 
 
 def _jobs_between(client: Client, source: Bucket, destination: Bucket) -> Iterator[tuple[str, bool]]:
-    """Yield id and idleness of each unfinished copy or transform between two buckets."""
+    """Yield each unfinished copy or transform between two buckets: its id, and whether it is idle."""
     for entry in client.cluster().list_running_jobs():
         kind, _, job_id = entry.rstrip("]").partition("[")
         if kind not in MULTI_OBJECT_KINDS | BUCKET_KINDS:
@@ -217,13 +219,13 @@ def _is(found: Any, wanted: Bucket) -> bool:
 def submitting(client: Client, source: Bucket, destination: Bucket) -> Iterator[None]:
     """Hold the lock for submitting jobs between two buckets; the next job gets an id that no earlier job had.
 
-    AIStore adds a multi-object request to a job that runs on the pair, and so runs it with that job's ETL, whatever
-    ETL the request names. So a task looks for such a job before it submits, and no other task may submit in between.
+    AIStore adds a multi-object request to a running job of the same pair, and so runs it with that job's ETL instead
+    of the request's. So a task looks for such a job before it submits, and no other task may submit in between.
 
-    AIStore 5.0 makes ids of multi-object jobs from the minute, the buckets and the version of the bucket metadata.
-    It does not notice that an id is taken, because it looks the id up without its prefix (streamingF.genBEID). A job
-    with the id of an aborted one works but cannot be followed or aborted: AIStore shows the aborted one. `locked`
-    creates a bucket, and that changes the version.
+    AIStore 5.0 derives ids of multi-object jobs from the minute, the buckets and the version of the bucket metadata.
+    It does not detect that an id is taken, because it looks the id up without its prefix (streamingF.genBEID). A job
+    with the id of an aborted job works, but cannot be followed or aborted, because AIStore shows the aborted job.
+    `locked` creates a bucket, which changes the version.
     """
     what = f"jobs from {source} to {destination}"
     with locked(client, what, stale_seconds=SUBMIT_SECONDS, patience_seconds=2 * SUBMIT_SECONDS):
@@ -231,9 +233,9 @@ def submitting(client: Client, source: Bucket, destination: Bucket) -> Iterator[
 
 
 def require_targets(client: Client) -> None:
-    """Return if no target is stuck; takes 0.05 s on a healthy cluster.
+    """Raise StuckTargetError, with each stuck target and the remedy, if a target is stuck.
 
-    Raises StuckTargetError, which names each stuck target and the remedy.
+    The check takes 0.05 s on a healthy cluster.
     """
     if names := _named(control_plane.stuck(client)):
         raise StuckTargetError(names)
@@ -245,7 +247,7 @@ def _named(targets: Sequence[control_plane.Target]) -> str:
 
 @contextmanager
 def naming_stuck_targets(client: Client) -> Iterator[None]:
-    """Raise StuckTargetError in place of a failed control call's error when a stuck target is the cause."""
+    """Replace the error of a failed control call with StuckTargetError when a target is stuck."""
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
@@ -258,9 +260,9 @@ def naming_stuck_targets(client: Client) -> Iterator[None]:
 
 
 def wait_for_rebalance(client: Client, seconds: float = 120) -> None:
-    """Wait until all targets answer and no rebalance runs: before that, transforms are refused, listings incomplete.
+    """Wait until all targets answer and no rebalance runs: before, transforms are refused, listings incomplete.
 
-    Raises AIStoreTransientError when that takes longer than `seconds`, and StuckTargetError when a target is stuck.
+    Raises AIStoreTransientError after `seconds`, and StuckTargetError when a target is stuck.
     """
     from aistore.sdk.errors import AISError
     from requests import RequestException
@@ -272,7 +274,7 @@ def wait_for_rebalance(client: Client, seconds: float = 120) -> None:
             running = client.cluster().list_running_jobs()
             reason = "rebalances" if any(job.startswith("rebalance[") for job in running) else ""
             answered = time.monotonic()
-        except (AISError, RequestException) as e:
+        except (AISError, RequestException, Transient) as e:
             reason = f"does not answer as a whole ({said(e)[:200]})"
         if not reason:
             return

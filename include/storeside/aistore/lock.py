@@ -1,9 +1,9 @@
 """A lock that tasks share through an AIStore cluster, because AIStore offers its users no locks.
 
-Each contender creates its own bucket and then lists the buckets of the same lock. It holds the lock when there is no
-other bucket. One node, the primary proxy, creates and lists buckets, so at least one of two contenders sees the
-other. If both do, both remove their buckets and try again after a random pause. Each bucket name belongs to one
-contender, so a task that breaks an old lock cannot remove a third task's lock.
+Each contender creates its own bucket and then lists the buckets of the same lock. It holds the lock when the list has
+no other bucket. One node, the primary proxy, creates and lists buckets, so at least one of two contenders sees the
+other. If both do, both delete their buckets and try again after a random pause. Each bucket name belongs to one
+contender, so a task that breaks an old lock cannot delete a third task's lock.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.errors import AIStoreTransientError
+from storeside.errors import Transient
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -35,7 +36,7 @@ _PAUSE = 0.2
 def locked(client: Client, what: str, *, stale_seconds: float, patience_seconds: float) -> Iterator[None]:
     """Hold the cluster-wide lock named `what`; other tasks wait for it.
 
-    `stale_seconds` is longer than any task needs the lock. An older lock was left by a dead task and is removed.
+    `stale_seconds` is longer than any task needs the lock. A task deletes an older lock, because its holder is dead.
     Raises AIStoreTransientError when another task still holds the lock after `patience_seconds`.
     """
     prefix = f"{PREFIX}{hashlib.sha256(what.encode()).hexdigest()[:24]}-"
@@ -51,7 +52,7 @@ def locked(client: Client, what: str, *, stale_seconds: float, patience_seconds:
 
 
 def _taken(client: Client, prefix: str, stale_seconds: float) -> Any | None:
-    """Try once to take the lock. Return its bucket, or None while another task has one."""
+    """Try once to get the lock. Return its bucket, or None while another task has a bucket."""
     if _others(client, prefix, "", stale_seconds):
         return None
     bucket = client.bucket(prefix + uuid.uuid4().hex[:16])
@@ -68,13 +69,13 @@ def _taken(client: Client, prefix: str, stale_seconds: float) -> Any | None:
 
 
 def _others(client: Client, prefix: str, own: str, stale_seconds: float) -> bool:
-    """Tell whether other tasks contend for the lock or hold it; remove locks that are too old."""
+    """Return whether other tasks contend for the lock or hold it; delete stale locks."""
     names = [b.name for b in client.cluster().list_buckets() if b.name.startswith(prefix) and b.name != own]
     found = False
     for name in names:
         age = _age(client, name)
         if age is not None and age > stale_seconds:
-            log.info("lock %s is %.0f s old: the task that held it is gone", name, age)
+            log.info("lock %s is %.0f s old, so its task is dead: deleting it", name, age)
             client.bucket(name).delete(missing_ok=True)
         elif age is not None:
             found = True
@@ -87,19 +88,19 @@ def _remove(bucket: Any) -> None:
 
     try:
         bucket.delete(missing_ok=True)
-    except (AISError, RequestException) as e:  # the next contender removes it when it is stale
-        log.info("lock %s cannot be removed for now: %s", bucket.name, e)
+    except (AISError, RequestException, Transient) as e:  # the next contender deletes it when it is stale
+        log.info("lock %s cannot be deleted for now: %s", bucket.name, e)
 
 
 def _age(client: Client, name: str) -> float | None:
-    """Return the age of a bucket in seconds by the cluster's clock; None when it is gone."""
+    """Return the age of a bucket in seconds by the cluster's clock; None if it does not exist."""
     from aistore.sdk.const import HEADER_BUCKET_PROPS
     from aistore.sdk.errors import AISError
     from requests import codes
 
     try:
         head = client.bucket(name).head()
-    except AISError as e:  # the answer to a HEAD request has no body that would say more
+    except AISError as e:  # only the status, because the answer to a HEAD request has no body
         if e.status_code != codes.not_found:
             raise
         return None

@@ -1,9 +1,10 @@
-"""Tokens of AIStore's AuthN that renew themselves."""
+"""Requests tokens from AIStore's AuthN, and renews them before they expire."""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import threading
 import time
 from functools import lru_cache
@@ -14,13 +15,16 @@ from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 
 # A token is replaced when this share of its lifetime is left.
 _LEFT = 0.3
-_SECONDS = 10.0
+# Seconds for a request, and seconds between requests that AuthN does not answer.
+_SECONDS, _AGAIN = 10.0, 60.0
+log = logging.getLogger(__name__)
 
 
 class Login:
-    """A user of AuthN. As a text it is a valid token: jobs may last longer than a token does.
+    """A user of AuthN, whose text is always a valid token, because jobs may last longer than a token.
 
-    AIStore's SDK formats its token into the header of each request, so it takes this object in place of a text.
+    AIStore's SDK formats its token into the header of each request, so it accepts this object as a token. `str`
+    raises AIStoreInputError when AuthN refuses the user, and AIStoreTransientError when it does not answer.
     """
 
     def __init__(self, url: str, username: str, password: str, verify: str | bool = True) -> None:
@@ -35,10 +39,21 @@ class Login:
     def __str__(self) -> str:
         with self._lock:
             if time.time() >= self._renew_at:
-                self._token = self._request()
-                now = time.time()
-                self._renew_at = now + (1 - _LEFT) * (expiry(self._token) - now)
+                self._renew()
             return self._token
+
+    def _renew(self) -> None:
+        """Request a new token. While AuthN does not answer, a token that has not expired stays in use."""
+        try:
+            self._token = self._request()
+        except AIStoreTransientError as e:
+            if time.time() + _SECONDS >= expiry(self._token):
+                raise
+            log.warning("%s; the last token is still valid", e)
+            self._renew_at = time.time() + _AGAIN
+        else:
+            now = time.time()
+            self._renew_at = now + (1 - _LEFT) * (expiry(self._token) - now)
 
     def _request(self) -> str:
         import requests
@@ -56,17 +71,17 @@ class Login:
         try:
             return str(answer.json()["token"])
         except (ValueError, KeyError, TypeError) as e:
-            raise AIStoreInputError(f"{self._what}: the answer has no token: is this AuthN's address?") from e
+            raise AIStoreInputError(f"{self._what}: the answer has no token: correct the address of AuthN") from e
 
 
 @lru_cache(maxsize=32)
 def login(url: str, username: str, password: str, verify: str | bool = True) -> Login:
-    """Return the login of this process for a user: all its clients share one token."""
+    """Return the login of a user; all clients of this process share its token."""
     return Login(url, username, password, verify)
 
 
 def expiry(token: str) -> float:
-    """Return the time, in seconds of the epoch, at which a JSON Web Token expires; 0 if it does not say."""
+    """Return the expiry of a JSON Web Token in seconds since the epoch; 0 if it states none."""
     try:
         body = token.split(".")[1]
         return float(json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"])

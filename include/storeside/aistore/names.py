@@ -1,29 +1,28 @@
-"""Object names: templates that expand to many names, and names that AIStore cannot hold."""
+"""Object names: folder markers, names that AIStore cannot store, and templates that expand to many names."""
 
 from __future__ import annotations
 
 from storeside.aistore.errors import AIStoreInputError
 
-# File systems refuse a path component that is longer than this (NAME_MAX, limits.h). AIStore's own limit on a whole
-# name is larger.
+# File systems refuse a longer path component (NAME_MAX, limits.h). AIStore's limit on a whole name is larger.
 _COMPONENT = 255
 _MOST_NAMES = 1_000_000
-# Folders of a user's bucket in which Storeside itself writes objects, for bucket checks and measurements.
+# Folders of a user's bucket in which Storeside writes objects for bucket checks and measurements.
 PROBES, SCRATCH, THROUGHPUT = ".storeside-doctor/", "storeside-measurements/", "storeside-throughput/"
-# Endings of folder markers: the S3 console writes the first, Hadoop and EMR the second.
+# Suffixes of folder markers: the S3 console writes the first, Hadoop and EMR the second.
 _FOLDER_ENDS = ("/", "_$folder$")
 
 
 def is_folder_marker(name: str, size: int | None) -> bool:
-    """Tell whether an object of `size` bytes only makes its folder visible; pipelines skip such an object.
+    """Return whether an object of `size` bytes only makes its folder visible; pipelines skip such an object.
 
-    An object with content is never a folder marker, whatever its name, and neither is one of unknown size (None).
+    An object with content, or of unknown size (None), is never a folder marker, whatever its name.
     """
     return size == 0 and name.endswith(_FOLDER_ENDS)
 
 
 def unfit(name: str) -> str | None:
-    """Return why an AIStore cluster cannot hold an object of this name; None when it can.
+    """Return why an AIStore cluster cannot store an object of this name; None when it can.
 
     AIStore stores objects as files below a bucket's folder and joins the name to its path. ``..`` would leave the
     bucket, even its mountpath. Empty or ``.`` components would be dropped, so another object would be overwritten.
@@ -36,7 +35,7 @@ def unfit(name: str) -> str | None:
     if "." in parts:
         return "the name has a '.' component, which AIStore drops"
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        return "the name has control characters, which AIStore's listings cannot carry"
+        return "the name has control characters, which AIStore's listings cannot contain"
     if any(len(part.encode()) > _COMPONENT for part in parts):
         return f"a component of the name is longer than {_COMPONENT} bytes"
     return None
@@ -56,5 +55,5 @@ def expand(template: str) -> list[str]:
     except ValueError as e:
         raise AIStoreInputError(f"template {template!r}: {e}") from e
     if len(names) > _MOST_NAMES:
-        raise AIStoreInputError(f"template {template!r} stands for more than {_MOST_NAMES} names: use a prefix")
+        raise AIStoreInputError(f"template {template!r} expands to more than {_MOST_NAMES} names: use a prefix")
     return names

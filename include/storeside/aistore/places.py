@@ -1,7 +1,7 @@
 """Resolves bucket URIs, so that two URIs of the same bucket can be recognized.
 
-An AIStore bucket may front another bucket (its property ``backend_bck``), and a cluster may be named by its UUID or
-by an alias. So two different URIs may lead to the same objects.
+An AIStore bucket may have a backend bucket (its property ``backend_bck``), and a URI may name a cluster by its UUID
+or by an alias. So two different URIs may lead to the same objects.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from aistore.sdk import Client
 
 _SCHEMES = {provider: scheme for scheme, provider in PROVIDERS.items()}
-# AIStore's deepest chain: a front of another cluster's bucket, which itself fronts a bucket in the cloud.
+# Enough for AIStore's longest chain: the backend is another cluster's bucket, whose backend is a cloud bucket.
 _MOST_FRONTS = 4
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Cluster UUIDs: `own`, and those of attached clusters by alias and by UUID."""
+    """UUIDs of this cluster (`own`) and of attached clusters, by alias and by UUID."""
 
     own: str
     attached: Mapping[str, str]
 
     @classmethod
     def of(cls, client: Client) -> Clusters:
-        """Ask a cluster for its own UUID and for the clusters attached to it. Raises AISError."""
+        """Request a cluster's UUID and its attached clusters. Raises AISError."""
         request = client.cluster().client.request
         own = request("get", path="cluster", params={"what": "smap"}).json().get("uuid", "")
         found = request("get", path="cluster", params={"what": "remote"}).json().get("a") or ()
@@ -38,7 +38,7 @@ class Clusters:
         return cls(own, names)
 
     def canonical(self, bucket: Bucket) -> Bucket:
-        """Return the bucket with its cluster's UUID instead of an alias, and without a UUID for the own cluster."""
+        """Return the bucket with its cluster's UUID instead of an alias, and without the UUID of this cluster."""
         cluster, _, space = bucket.namespace.partition("#")
         name = cluster.removeprefix("@")
         uuid = self.attached.get(name, name)
@@ -46,15 +46,15 @@ class Clusters:
         return Bucket(bucket.scheme, bucket.name, f"{cluster}#{space}" if cluster or space else "")
 
     def answers(self, bucket: Bucket) -> bool:
-        """Tell whether a bucket's cluster is this one or attached to it."""
+        """Return whether a bucket's cluster is this cluster or attached to it."""
         cluster = bucket.namespace.partition("#")[0].removeprefix("@")
         return not cluster or cluster == self.own or cluster in self.attached
 
 
 def place(client: Client, bucket: Bucket, clusters: Clusters) -> Bucket:
-    """Return the bucket that stores the objects of `bucket`, with fronts and aliases resolved.
+    """Return the bucket that stores the objects of `bucket`, with backend buckets and aliases resolved.
 
-    Raises AISError when the cluster cannot tell. A bucket that does not exist resolves to itself.
+    Raises AISError when the cluster does not answer. A bucket that does not exist resolves to itself.
     """
     for _ in range(_MOST_FRONTS):
         bucket = clusters.canonical(bucket)
@@ -67,7 +67,7 @@ def place(client: Client, bucket: Bucket, clusters: Clusters) -> Bucket:
 
 
 def _backend(client: Client, bucket: Bucket) -> Bucket | None:
-    """Return the bucket that an AIStore bucket fronts; None if it fronts none or does not exist."""
+    """Return the backend bucket of an AIStore bucket; None if it has none or does not exist."""
     from aistore.sdk.const import HEADER_BUCKET_PROPS
     from aistore.sdk.errors import AISError
     from requests import codes

@@ -1,4 +1,4 @@
-"""Reads from Kubernetes why an ETL's pod does not start: AIStore's own error is often only a time-out."""
+"""Reads from Kubernetes why an ETL's pod does not start, because AIStore's error is often only a time-out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 IN_CLUSTER = "in-cluster"
 _LOG_LINES = 20
-# Reasons of waiting or ended containers for which a retry is useless.
+# Reasons of waiting or terminated containers for which a retry is useless.
 _FINAL = frozenset(
     {
         "CreateContainerConfigError",
@@ -26,9 +26,9 @@ _FINAL = frozenset(
         "OOMKilled",
     }
 )
-# Exit codes above this come from signals, which do not predict the next attempt.
+# Exit codes above this are signals, which do not predict the next attempt.
 _SIGNALS = 128
-# AIStore's message about a pod that has ended (ext/etl/pod_watcher.go).
+# AIStore's message about a terminated pod (ext/etl/pod_watcher.go).
 _ENDED = re.compile(
     r"state: Terminated, reason: (?P<reason>\w*), message: (?P<message>.*), exitCode: (?P<code>\d+)", re.DOTALL
 )
@@ -37,7 +37,7 @@ _POD = re.compile(r'pod="([^"]+)"')
 
 @dataclass
 class Watched:
-    """Observations of an ETL's pods: why one does not start, and whether a retry is useless.
+    """Why a pod of an ETL does not start, and whether a retry is useless.
 
     `waiting` is a pod that runs without being ready, with the end of its log.
     """
@@ -54,7 +54,7 @@ class Watched:
 
 
 def is_final(aistore_says: str) -> bool:
-    """Tell from AIStore's own error whether a pod would end in the same way again."""
+    """Return whether a pod would terminate in the same way again, by AIStore's error."""
     ended = _ENDED.search(aistore_says)
     return ended is not None and _ends_so_again(ended["reason"], int(ended["code"]))
 
@@ -77,14 +77,14 @@ def _sentence(pod: str, reason: str | None, exit_code: int, said: str) -> str:
 
 
 def _ends_so_again(reason: str | None, exit_code: int) -> bool:
-    return reason in _FINAL or 0 < exit_code <= _SIGNALS  # an exit of its own, not a signal
+    return reason in _FINAL or 0 < exit_code <= _SIGNALS  # an exit, not a signal
 
 
 class PodWatch:
-    """Watches the pods of ETLs while they start; AIStore removes the pods as soon as it gives up.
+    """Watches the pods of ETLs while they start, because AIStore deletes the pods of a failed start at once.
 
-    `kube_config` is a kubeconfig file, or ``in-cluster`` for the service account of this process's own pod.
-    `namespace` is the one in which AIStore starts its pods.
+    `kube_config` is a kubeconfig file, or ``in-cluster`` for the service account of this process's pod. AIStore
+    starts its pods in `namespace`. `interval` is in seconds.
     """
 
     def __init__(self, kube_config: str, namespace: str, interval: float = 1.0) -> None:
@@ -96,7 +96,7 @@ class PodWatch:
     def api(self) -> Any:
         """The `kubernetes.client.CoreV1Api`, connected on first use because the import alone takes a second.
 
-        Raises kubernetes.config.ConfigException when there is no such configuration.
+        Raises kubernetes.config.ConfigException when the configuration does not exist.
         """
         from kubernetes import client, config
 
@@ -110,7 +110,7 @@ class PodWatch:
     def watching(self, etl_name: str) -> Iterator[Watched]:
         """Watch the pods of an ETL in a separate thread while the block runs.
 
-        Raises kubernetes.config.ConfigException when there is no usable configuration for Kubernetes.
+        Raises kubernetes.config.ConfigException when the configuration cannot be used.
         """
         self.api  # noqa: B018 - raises for a wrong configuration here, not in the thread
         watched = Watched()
@@ -130,8 +130,8 @@ class PodWatch:
                 for pod in pods:
                     if pod.metadata.name.startswith(f"{etl_name}-"):
                         self._look(pod, watched)
-            except Exception as e:  # no error of the watcher may affect the start of the ETL
-                log.info("pods of ETL %s cannot be seen: %s", etl_name, " ".join(str(e).split())[:200])
+            except Exception as e:  # the watcher must not affect the start of the ETL
+                log.info("cannot watch the pods of ETL %s: %s", etl_name, " ".join(str(e).split())[:200])
                 return
 
     def _look(self, pod: Any, watched: Watched) -> None:

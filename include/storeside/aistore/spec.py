@@ -1,4 +1,4 @@
-"""The specification of an ETL: the same specification is the same ETL, and its name says so."""
+"""The specification of an ETL. Equal specifications are one ETL, because its name contains their hash."""
 
 from __future__ import annotations
 
@@ -8,49 +8,60 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from storeside.aistore.errors import AIStoreInputError
 
 COMMUNICATION_TYPES = ("ws", "hpush", "hpull")
-# Image that the SDK's `Etl.init_class` uses; the tag is the Python version.
+# The image of the SDK's `Etl.init_class`; the tag is the Python version.
 CLASS_IMAGE = f"aistorage/runtime_python:{sys.version_info.major}.{sys.version_info.minor}"
-# Environment variable that identifies the specification of a running ETL; another ETL may have the same name.
+# Environment variable that identifies the specification of a running ETL, because names can be chosen.
 MARK = "STORESIDE_SPEC"
 # Names of ETLs: 6 to 32 characters of lower-case letters, digits and hyphens (AIStore, k8s.ValidateEtlName).
 _PREFIX_LENGTH = 20
-# AIStore's own time-out for an object also counts the time in the queue for a worker. The server's time-out must come
+# Fields that do not define an ETL of Storeside: a chain's other stages, what `environment` already identifies, the
+# name, and whether it is an existing ETL.
+_UNMARKED = ("then", "payload", "etl_name", "is_existing")
+# AIStore's time-out for an object includes the time in the queue for a worker. The transformer's time-out must end
 # first, because its error states the reason.
 _QUEUE_SECONDS = 60
 
 
 def check_communication(kind: str) -> None:
-    """Raise AIStoreInputError for a communication type that AIStore does not have."""
+    """Raise AIStoreInputError for an unknown communication type."""
     if kind not in COMMUNICATION_TYPES:
         raise AIStoreInputError(f"communication {kind!r} is not one of {', '.join(COMMUNICATION_TYPES)}")
+
+
+def check_direct_put(communication: str, direct_put: bool) -> None:
+    """Raise AIStoreInputError for a communication type that AIStore does not have without direct put."""
+    if communication == "ws" and not direct_put:
+        raise AIStoreInputError("AIStore 5.0 has no WebSocket transform without direct put: use hpush, or direct_put")
 
 
 @dataclass(frozen=True)
 class EtlSpec:
     """One ETL: an image, its command and environment, and how AIStore sends objects to it.
 
-    ``a >> b >> c`` is a chain: each object passes all stages in one request, and no intermediate result is stored.
-    Two transforms that differ only in `environment` are two ETLs, because bucket transforms carry no arguments.
-    Raises AIStoreInputError for a combination that AIStore 5.0 refuses or handles wrongly.
+    ``a >> b >> c`` is a chain: each object passes all stages in one request, and AIStore stores no intermediate
+    result. Two transforms that differ only in `environment` are two ETLs, because bucket transforms have no
+    arguments. Raises AIStoreInputError for a combination that AIStore 5.0 refuses or handles wrongly.
     :param label: readable part of the ETL's name
     :param image: container image of the transformer
     :param command: command of its container
     :param environment: variables that affect the results
     :param tuning: further variables, which affect the speed but not the results
     :param communication: ``ws``, ``hpush`` or ``hpull``
-    :param direct_put: the transformer sends each result straight to the target that stores it
+    :param direct_put: the transformer sends each result directly to the target that stores it
     :param file_access: the transformer reads objects from the target's disk; for ``hpush`` and ``ws``
     :param init_timeout: seconds within which the transformer must be ready
     :param object_timeout: seconds that the transformer may spend on one object
     :param resources: Kubernetes requests and limits of the container
-    :param etl_name: name of the ETL in AIStore; it replaces an ETL of that name with another specification
+    :param etl_name: name of the ETL in AIStore; a running ETL of this name with another specification is replaced
     :param then: further stages of a chain; ``>>`` sets it
     :param payload: code that the transformer's image does not contain; `of_class` sets it
+    :param is_existing: the ETL is used as it runs, and tasks do not start it; `existing` sets it
     """
 
     label: str
@@ -67,15 +78,14 @@ class EtlSpec:
     etl_name: str = ""
     then: tuple[EtlSpec, ...] = ()
     payload: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    is_existing: bool = False
 
     def __post_init__(self) -> None:
-        check_communication(self.communication)
-        if self.communication == "ws" and not self.direct_put:
-            raise AIStoreInputError(
-                "AIStore 5.0 has no WebSocket transform without direct put: use hpush, or direct_put"
-            )
+        if self.communication or not self.is_existing:
+            check_communication(self.communication)
+        check_direct_put(self.communication, self.direct_put)
         if self.then and not all(stage.direct_put for stage in self.stages):
-            raise AIStoreInputError("the stages of a chain hand objects on by direct put: turn it on for all of them")
+            raise AIStoreInputError("the stages of a chain pass objects on by direct put: set it for all of them")
         if self.etl_name:
             from aistore.sdk.etl.etl import Etl
 
@@ -83,16 +93,42 @@ class EtlSpec:
                 Etl.validate_etl_name(self.etl_name)
             except ValueError as e:
                 raise AIStoreInputError(str(e)) from e
+        elif self.is_existing:
+            raise AIStoreInputError("an existing ETL needs its name")
+
+    @classmethod
+    def existing(cls, name: str, communication: str = "") -> EtlSpec:
+        """Return an ETL that runs already. Tasks use it as it runs, and never start, stop or replace it.
+
+        Its image, command, environment, channel and time-out are those that AIStore reports when a job begins.
+        :param name: the ETL's name in AIStore
+        :param communication: the type that the ETL must have, ``ws``, ``hpush`` or ``hpull``; empty accepts any
+        :raises AIStoreInputError: no ETL can have this name, or there is no such type
+        """
+        return cls(name, "", communication=communication, etl_name=name, is_existing=True)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, etl_name: str = "") -> EtlSpec:
+        """Return the ETL of AIStore's own specification file, as ``ais etl init -f`` takes it.
+
+        The ETL has the name in the file. If an ETL of that name runs that Storeside did not start, tasks fail.
+        :param path: the file, with one or several ETLs
+        :param etl_name: the ETL to take from a file with several
+        :raises AIStoreInputError: the file cannot be read, or has a field that an `EtlSpec` cannot express
+        """
+        from storeside.aistore.spec_file import read
+
+        return read(Path(path), etl_name)
 
     @classmethod
     def of_class(
         cls, server: type, *, label: str = "", dependencies: Sequence[str] = (), os_packages: Sequence[str] = (),
         **options: Any,
     ) -> EtlSpec:  # fmt: skip
-        """Return the ETL of a Python class that extends one of the SDK's servers, sent as a pickle (``init_class``).
+        """Return the ETL of a Python class that extends a server class of the SDK, sent as a pickle (``init_class``).
 
-        The pod installs `dependencies` and `os_packages` before it starts. The class's module is sent with the class,
-        so it may be a DAG file. Raises TypeError when the class is not a server.
+        The pod installs `dependencies` and `os_packages` before it starts. The pickle contains the module of the
+        class, which may be a DAG file. Raises TypeError when the class is not a server class.
         """
         import cloudpickle
         from aistore.sdk.etl.webserver import serialize_class
@@ -107,7 +143,7 @@ class EtlSpec:
             if by_value:
                 cloudpickle.unregister_pickle_by_value(module)
         packages = {"PACKAGES": ",".join(dependencies), "OS_PACKAGES": ",".join(os_packages)}
-        # the module is sent with the class and may change what the class does
+        # the module may decide what the class does
         source = hashlib.sha256(inspect.getsource(module if by_value else server).encode()).hexdigest()
         return cls(
             label or server.__name__,
@@ -128,11 +164,11 @@ class EtlSpec:
 
     @property
     def name(self) -> str:
-        """The ETL's name: the label and a hash of everything else, so the name identifies this specification."""
+        """The ETL's name: `etl_name`, or the label with a hash of the specification."""
         if self.etl_name:
             return self.etl_name
         label = "".join(c if c.isascii() and c.isalnum() else "-" for c in self.label.lower()).strip("-")
-        if not label[:1].isalpha():  # Kubernetes: a service name begins with a letter
+        if not label[:1].isalpha():  # a service name of Kubernetes begins with a letter
             label = f"etl-{label}"
         return f"{label[:_PREFIX_LENGTH].strip('-')}-{self.mark[:10]}"
 
@@ -143,47 +179,60 @@ class EtlSpec:
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """The names of all ETLs that a job of this chain may start.
+        """The names of all ETLs that a job of this chain may start: no existing ones.
 
-        Failed objects are retried over ``hpush``, and jobs with ``latest`` or ``sync`` send contents, not paths.
+        A retry uses ``hpush``, and jobs with ``latest`` or ``sync`` send contents instead of paths.
         """
         specs = (self, self.over("hpush"), self.without_files(), self.without_files().over("hpush"))
-        return tuple(dict.fromkeys(name for spec in specs for name in spec.names))
+        return tuple(dict.fromkeys(name for spec in specs for name in spec.own_names))
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names of the chain's ETLs that a task starts and ends: all but the existing ones."""
+        return tuple(stage.name for stage in self.stages if not stage.is_existing)
 
     @property
     def request_timeout(self) -> str:
         """AIStore's time-out for one object, in AIStore's notation for durations."""
+        if self.is_existing:
+            return f"{self.object_timeout}s"
         return f"{self.object_timeout + _QUEUE_SECONDS}s"
 
     @property
     def mark(self) -> str:
         """A hash of everything that defines this ETL, except its successors in a chain."""
-        fields = {n: getattr(self, n) for n in self.__dataclass_fields__ if n not in ("then", "payload", "etl_name")}
+        fields = {n: getattr(self, n) for n in self.__dataclass_fields__ if n not in _UNMARKED}
         return hashlib.sha256(json.dumps(fields, sort_keys=True, default=dict).encode()).hexdigest()
 
     @property
     def effect(self) -> str:
-        """A hash that identifies the *result*: unlike `name` it does not depend on how the bytes travel."""
+        """A hash that identifies the *result*; unlike `name`, it does not depend on how AIStore sends the bytes.
+
+        Raises AIStoreInputError for an existing ETL that AIStore has not described yet.
+        """
+        for stage in self.stages:
+            if stage.is_existing and not stage.image:
+                raise AIStoreInputError(f"ETL {stage.name}: read its image from its cluster first")
         effects = [[s.image, s.command, sorted(s.environment.items())] for s in self.stages]
         text = json.dumps(effects if self.then else effects[0])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def over(self, communication: str) -> EtlSpec:
-        """Return the same chain with another communication type for all stages."""
+        """Return the same chain with another communication type; existing ETLs keep theirs."""
         return self._each(communication=communication)
 
     def without_files(self) -> EtlSpec:
-        """Return the same chain, with objects sent as contents instead of file paths."""
+        """Return the same chain, for which AIStore sends contents instead of file paths."""
         return self._each(file_access=False)
 
     def _each(self, **changes: Any) -> EtlSpec:
-        first, *others = (replace(stage, **changes) for stage in self.stages)
+        first, *others = (stage if stage.is_existing else replace(stage, **changes) for stage in self.stages)
         return replace(first, then=tuple(others))
 
     def message(self) -> dict[str, Any]:
         """Return AIStore's message that starts this ETL (``ETLSpecMsg``, ext/etl/api.go).
 
-        It is built here because SDK 2.0.0 leaves out the resources.
+        The SDK cannot build it, because SDK 2.0.0 omits the resources.
         """
         environment = {**self.environment, **self.tuning, **self.payload, MARK: self.mark}
         environment["OBJECT_TIMEOUT"] = str(self.object_timeout)

@@ -1,1 +1,1 @@
-"""Copies that pass through the worker because no storage system can make them: stores, multipart, the mover."""
+"""Copies through the worker, for endpoints between which no storage system copies."""

@@ -1,7 +1,7 @@
 """Records which run owns which multipart upload, so that a dead run's uploads can be aborted.
 
-A run claims an upload by its object's name before it begins the upload. So a run that is killed in between leaves no
-upload without a claim.
+A run claims an upload by the object's name before it begins the upload, so a killed run leaves no upload without a
+claim.
 """
 
 from __future__ import annotations
@@ -72,13 +72,11 @@ class Claims:
                 for upload in left:
                     self.store.abort(key, upload.id)
             except CopyError as e:
-                log.warning(
-                    "%s: uploads of %r that %s left cannot be aborted now: %s", self.store.name, key, run_id, e
-                )
+                log.warning("%s: cannot abort the uploads of %r by %s for now: %s", self.store.name, key, run_id, e)
                 continue
             aborted += len(left)
             row = [self.store.name, key, run_id, "closed", opened]
             self.client.insert("storeside.uploads", [row], column_names=_COLUMNS, settings={"async_insert": 0})
         if aborted:
-            log.info("aborted %d uploads to %s that a killed run had left", aborted, self.store.name)
+            log.info("aborted %d uploads to %s that killed runs left", aborted, self.store.name)
         return aborted

@@ -1,4 +1,4 @@
-"""Errors of copies from one endpoint to another.
+"""Errors of copies from one endpoint to another, and the rule for transient ones.
 
 CopyError
 ├── CopyInputError       settings, credentials, endpoint or bucket: nothing can be copied, no retry helps
@@ -20,12 +20,12 @@ from storeside.errors import BadInput, Cancelled, Partial, StoresideError, Trans
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
-# Further error codes with such a status that are transient: a slow or broken connection, or too many requests.
+# Transient error codes with other statuses: expired keys, a slow or broken connection, too many requests.
 _PASSING = EXPIRED | {"RequestTimeout", "BadDigest", "Throttling"}
 
 
 def passes(error: ClientError) -> bool:
-    """Tell whether the same request may succeed later, judged by its status, as servers have codes of their own."""
+    """Return whether the same request may succeed later, mostly by its status, because codes differ by server."""
     code = error.response.get("Error", {}).get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return code in _PASSING or status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
@@ -45,11 +45,11 @@ def passing_errors() -> tuple[type[Exception], ...]:
 
 
 class CopyError(StoresideError):
-    """Objects cannot be copied; the message names the object, the reason and the remedy."""
+    """Objects cannot be copied; the message states the object, the reason and the remedy."""
 
 
 class CopyInputError(CopyError, BadInput):
-    """The request is wrong, or the endpoint refuses every request."""
+    """The settings are wrong, or the endpoint refuses every request."""
 
 
 class CopyObjectError(CopyError, Partial):
@@ -74,4 +74,4 @@ class CopyCancelled(CopyError, Cancelled):
 
 def changed(name: str) -> ChangedError:
     """Return the error of an object that was overwritten or deleted during the copy."""
-    return ChangedError(f"{name} was overwritten or deleted while it was copied: the next run takes the new version")
+    return ChangedError(f"{name} was overwritten or deleted while it was copied: the next run copies the new version")

@@ -1,8 +1,9 @@
-"""One copy of a bucket through this process: it is complete, or it accounts for every missing object.
+"""One copy of a bucket through the worker: it is complete, or it accounts for every missing object.
 
-For pairs of endpoints between which no service copies: OCI's native API to AIStore, or one provider's S3 to
-another's. What AIStore can read, it copies without the worker; see `storeside.transform.bucket_job`. As there, both
-buckets are listed and compared with the ledger before the copy, and the destination is listed again after it.
+The job is for endpoints between which no service copies: OCI's native API to AIStore, or one provider's S3 to
+another's. AIStore copies buckets that it can read without the worker; see `storeside.transform.bucket_job`. Like that
+job, this one lists both buckets and compares them with the ledger before the copy, and then lists the destination
+again.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from storeside.transform.state import Summary
 
 log = logging.getLogger(__name__)
 
-# Number of objects that are planned, claimed and held in memory (by name) at once.
+# Number of objects whose names are fetched from the plan and claimed at once.
 WINDOW = 2_000
 FLUSH_SECONDS = 2.0
 REPORT_SECONDS = 5.0
-# The credentials are wrong if this many objects were tried and all were denied, or if all objects of the copy were
+# The credentials are wrong if DENIED objects were tried and all were denied, or if all objects of the copy were
 # denied and they are at least FEW_DENIED.
 DENIED = 100
 FEW_DENIED = 11
@@ -38,7 +39,7 @@ FEW_DENIED = 11
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a copy."""
+    """Progress of a copy: tried objects of all planned ones, copied bytes, and seconds since the start."""
 
     objects: int
     total: int
@@ -56,10 +57,9 @@ class Progress:
 class CopyJob:
     """Copies the objects below `prefix` from `source` to `destination`, each version once.
 
-    `run` does all of it. It records each failure with its reason, and the next run tries the object again, because
-    the usual reason is a permission that may be granted in the meantime. Only names that the destination cannot hold
-    are left alone, unless `retry_failed`. An object that fails for a transient reason is left for another try, after
-    all other objects are done.
+    `run` plans the copy, copies and records the outcomes. The next run retries failed objects, because most failures
+    are missing permissions, which may be granted meanwhile. It skips only names that the destination cannot store,
+    unless `retry_failed`. `report` receives the progress every few seconds.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class CopyJob:
         """Copy the missing objects and return the summary.
 
         Raises:
-            CopyInputError: source and destination are one bucket; or an endpoint refuses every request, or denies
+            CopyInputError: source and destination are one bucket, an endpoint refuses every request, or it denies
             each of the first objects. Objects that were copied stay copied.
-            CopyTransientError: the other objects are copied, and some objects may succeed in another try.
+            CopyTransientError: some objects failed for a transient reason; all others are done.
             CopyCancelled: the copy was stopped.
         """
         self.source.check(is_source=True)
@@ -118,17 +118,15 @@ class CopyJob:
             summary = self._settle(plan)
         if self._passing:
             raise CopyTransientError(
-                f"{self._passing} objects could not be copied this time, such as {self._first_passing};"
-                f" {summary.done} others are"
+                f"{self._passing} objects could not be copied for now, such as {self._first_passing};"
+                f" {summary.done} others were copied, a retry copies the rest"
             )
         if self.stop.is_set():
-            raise CopyCancelled(
-                f"the copy was stopped: {summary.done} objects are done, another run goes on with the rest"
-            )
+            raise CopyCancelled(f"the copy was stopped: {summary.done} objects are done, another run copies the rest")
         return summary
 
     def _plan(self) -> Plan:
-        """List both sides and compare them; an earlier try of the same run may have left its listings."""
+        """List both buckets, which replaces the listings of an earlier try of the run, and compare them."""
         self.ledger.begin(self.scope)
         self.ledger.record_listing(self.scope, "source", self._source_rows())
         self._list_destination("before")
@@ -136,12 +134,12 @@ class CopyJob:
             self.scope,
             retry_failed=self.retry_failed,
             keeps_result=True,
-            trusts_failures=False,  # most failures are missing permissions, which may have been granted by now
+            trusts_failures=False,  # missing permissions may have been granted
         )
         self._adopted = self.ledger.adopt(self.scope)
         self._total = plan.pending - self._adopted
         log.info(
-            "%s -> %s: %d objects listed, %d to do, of which %d are there, %d known to be bad, %d refused for names",
+            "%s -> %s: %d objects listed, %d to process (%d of them exist), %d failed before, %d refused for names",
             self.source.name,
             self.destination.name,
             plan.listed,
@@ -168,7 +166,7 @@ class CopyJob:
             try:
                 self._copy_window(window)
             finally:
-                # also after a stop or a refusal: by then the mover has aborted the uploads that it had begun
+                # also after a stop or an error, because the mover has then aborted its uploads
                 self.claims.close(self.mover.left)
             if self.stop.is_set():
                 return
@@ -178,7 +176,7 @@ class CopyJob:
     def _in_parts(self, one: Pending) -> bool:
         try:
             return bool(self.mover.parts(one.size))
-        except CopyObjectError:  # larger than all parts together; it fails when its turn comes
+        except CopyObjectError:  # too large for the endpoint; the mover reports it
             return False
 
     def _copy_window(self, window: list[Pending]) -> None:
@@ -208,11 +206,11 @@ class CopyJob:
             self._first_passing = self._first_passing or f"{outcome.wanted.object!r}: {outcome.error}"
 
     def _require_access(self, least: int) -> None:
-        """Raise CopyInputError if `least` or more objects were tried and all denied: the rest would be denied too."""
+        """Raise CopyInputError if `least` or more objects were tried and all denied, as the rest would be."""
         if self._denied == self._ended >= least:
             raise CopyInputError(
-                f"{self._last_denied}. All {self._denied} objects that were tried are denied: the copy was ended."
-                " A prefix limits it to what may be copied"
+                f"{self._last_denied}. All {self._denied} objects that were tried are denied, so the copy ended:"
+                " grant the permission, or select permitted objects with a prefix"
             )
 
     def _flush(self, outcomes: list[Outcome]) -> None:
@@ -245,7 +243,7 @@ class CopyJob:
             listed=plan.listed,
             skipped=plan.listed - plan.pending - plan.known_bad - plan.refused + self._adopted,
             known_bad=plan.known_bad,
-            done=self._copied,  # by this try; the ledger does not distinguish the tries of a run
+            done=self._copied,  # counted by this try, because the ledger does not distinguish the tries of a run
             failed=totals.failed,
             bytes_in=self.mover.bytes,
             bytes_out=self.mover.bytes,

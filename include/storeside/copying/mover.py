@@ -1,8 +1,7 @@
-"""Copies objects from one store to another through this process: in one piece, or ranges into parts.
+"""Copies objects from one store to another through this process, in one piece or in parts.
 
-A thread reads a range into memory and writes it from there, because its checksum is sent before it; nothing else is
-held in memory. One pool of threads works on the parts of all objects, so neither many small objects nor a single
-large one leaves threads idle.
+A thread reads one range into memory and writes it from there, because its checksum precedes its content. One pool of
+threads works on the parts of all objects, so neither many small objects nor a single large one leaves threads idle.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from storeside.ledger.objects import Pending
 
 log = logging.getLogger(__name__)
 
-# Attempts of one request on top of those of the endpoint's own client, and the seconds before the second attempt.
+# Attempts of one request in addition to those of the endpoint's client, and the seconds before the second attempt.
 ATTEMPTS = 3
 DELAY = 0.5
 TICK_SECONDS = 1.0
@@ -61,7 +60,7 @@ class _Upload:
         self.turn = threading.Condition()
 
     def hash(self, part: Part, body: bytes) -> None:
-        """Add a part to the MD5 of the whole, after all earlier parts; these began first, so they will arrive."""
+        """Add a part to the MD5 of the whole object, after all earlier parts, which were submitted first."""
         if not self.head.md5:
             return
         with self.turn:
@@ -71,7 +70,7 @@ class _Upload:
             self.turn.notify_all()
 
     def fail(self, error: CopyError) -> None:
-        """Fail the upload; the first reason counts."""
+        """Record the first error of the upload, and wake threads that wait for an earlier part."""
         with self.turn:
             self.error = self.error or error
             self.turn.notify_all()
@@ -84,11 +83,11 @@ class _Upload:
 
 
 class Mover:
-    """Copies objects with the threads and part sizes of `profile`; `stop` ends it early and leaves no trace.
+    """Copies objects with the threads and part sizes of `profile`; `stop` ends it early and aborts its uploads.
 
-    The caller's thread calls `tick` every second while it waits. `left` are the names at the destination that may
-    still have an upload, because an answer was lost or an abort failed. Raises CopyInputError when the destination
-    does not accept the part sizes.
+    The caller's thread calls `tick` every second while it waits. `left` has the destination names that may still have
+    an upload, because an answer was lost or an abort failed. Raises CopyInputError when the destination does not
+    accept the part sizes.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Mover:
         Raises CopyInputError as soon as an endpoint refuses every request; running uploads are aborted first.
         """
         threads = self.profile.concurrency
-        # A queue entry is small, but there may be millions of them.
+        # Bounds the pool's queue, which could otherwise have millions of entries.
         self._room = threading.Semaphore(2 * threads)
         begun = ended = 0
         with ThreadPoolExecutor(threads, thread_name_prefix="storage") as self._pool:
@@ -150,7 +149,7 @@ class Mover:
             raise self._fatal
 
     def copy_one(self, wanted: Pending) -> str:
-        """Copy one object and return its version at the destination; raises the reason when it cannot be copied."""
+        """Copy one object and return its version at the destination. Raises CopyError when it cannot be copied."""
         outcomes = list(self.copy([wanted]))
         if not outcomes:
             raise CopyCancelled(STOPPED)
@@ -165,7 +164,7 @@ class Mover:
     def _begin(self, one: Pending) -> None:
         try:
             if reason := self.destination.refused(one.destination_object):
-                raise CopyObjectError(f"{self.destination.name} cannot hold {one.destination_object!r}: {reason}")
+                raise CopyObjectError(f"{self.destination.name} cannot store {one.destination_object!r}: {reason}")
             parts = self.parts(one.size)
             if not parts:
                 self._submit(self._whole, one)
@@ -182,7 +181,7 @@ class Mover:
             for part in parts:
                 self._submit(self._part, under_way, part)
                 submitted += 1
-        except BaseException:  # also when this thread must exit: the thread that finishes last aborts the upload
+        except BaseException:  # even if this thread must exit, the thread of the last part aborts the upload
             under_way.fail(CopyCancelled(STOPPED))
             if under_way.are_last(len(parts) - submitted):
                 self._complete(under_way)
@@ -261,12 +260,12 @@ class Mover:
             self.destination.abort(key, upload)
         except CopyError as e:
             self.left.add(key)
-            log.warning("%r: an upload could not be aborted and is left to a later run: %s", key, e)
+            log.warning("%r: cannot abort an upload, a later run aborts it: %s", key, e)
 
     def _compare(self, one: Pending, head: Head, md5: str) -> None:
         if md5 != head.md5:
             raise CopyTransientError(
-                f"{self.source.name}/{one.object}: what came has the MD5 {md5}, the source says {head.md5}"
+                f"{self.source.name}/{one.object}: received MD5 {md5}, the source states {head.md5}"
             )
 
     def _again(self, request: Callable[[], _T]) -> _T:
@@ -278,7 +277,7 @@ class Mover:
             except CopyTransientError as e:
                 if attempt == ATTEMPTS - 1:
                     raise
-                log.info("trying again: %s", " ".join(str(e).split()))
+                log.info("retrying: %s", " ".join(str(e).split()))
                 self.stop.wait(DELAY * 2**attempt)
         raise AssertionError("there is at least one attempt")
 
@@ -291,7 +290,7 @@ class Mover:
             self._fatal = self._fatal or error
             self.stop.set()
         if error:
-            # a traceback's frames keep the bytes of the object in memory, and outcomes wait for other objects
+            # the frames of a traceback would keep the object's bytes in memory until the outcome is consumed
             error.__traceback__ = error.__cause__ = error.__context__ = None
         self._finished.put(Outcome(one, version, error))
 

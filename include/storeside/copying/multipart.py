@@ -50,7 +50,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise CopyInputError(f"multipart {name} {value!r}: needs a whole number from 1 on")
+                raise CopyInputError(f"multipart {name} {value!r}: needs a whole number of 1 or more")
         if self.concurrency > 256:
             raise CopyInputError(f"multipart concurrency {self.concurrency}: more than 256 threads do not help")
 
@@ -63,26 +63,27 @@ class Settings:
         """Raise CopyInputError when an endpoint does not accept parts of this size."""
         if self.part_size < limits.least_part:
             raise CopyInputError(
-                f"part size {self.part_size} is under the {limits.least_part} bytes that {where} takes:"
+                f"part size {self.part_size} is under the minimum of {limits.least_part} bytes at {where}:"
                 f" set part_size to {limits.least_part} or more"
             )
         if self.part_size > limits.most_part:
             raise CopyInputError(
-                f"part size {self.part_size} is over the {limits.most_part} bytes that {where} takes"
+                f"part size {self.part_size} is over the maximum of {limits.most_part} bytes at {where}:"
+                f" set part_size to {limits.most_part} or less"
             )
 
     def parts(self, size: int, limits: Limits) -> list[Part]:
         """Return the parts of an object; none when it is copied in one piece.
 
-        Parts grow where the endpoint would otherwise get too many. Raises CopyObjectError for an object that exceeds
-        the maximum number of parts of maximum size.
+        Parts grow if their number would exceed the endpoint's limit. Raises CopyObjectError for an object that
+        exceeds the maximum number of parts of maximum size.
         """
         if size < self.threshold and size <= limits.most_put:
             return []
         length = max(self.part_size, -(-size // limits.most_parts))
         if length > limits.most_part:
             raise CopyObjectError(
-                f"{size} bytes are more than {limits.most_parts} parts of {limits.most_part} bytes hold"
+                f"{size} bytes do not fit into {limits.most_parts} parts of {limits.most_part} bytes"
             )
         if size <= length:
             return []
@@ -92,7 +93,7 @@ class Settings:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Settings:
-        """Read settings in the form of a connection's extra ``multipart`` or of an operator's argument.
+        """Return the settings of a connection's extra ``multipart`` or of an operator's argument.
 
         Raises CopyInputError for an unknown name, and for boto3's ``crt`` client, which ignores a connection's
         endpoint.
@@ -100,8 +101,8 @@ class Settings:
         client = values.get("preferred_transfer_client", "classic")
         if client not in ("classic", "auto"):
             raise CopyInputError(
-                f"multipart preferred_transfer_client {client!r}: it ignores endpoint_url and goes to AWS."
-                " Leave it out, or set it to 'classic'"
+                f"multipart preferred_transfer_client {client!r}: it ignores endpoint_url and sends requests to"
+                " AWS: leave it out, or set it to 'classic'"
             )
         rest = {name: value for name, value in values.items() if name != "preferred_transfer_client"}
         if unknown := sorted(set(rest) - set(cls.__dataclass_fields__)):
@@ -122,7 +123,7 @@ class Profile:
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.steps]
         if not sizes or sizes[0] != 0 or sizes != sorted(set(sizes)):
-            raise CopyInputError(f"multipart steps at {sizes}: need to start at 0 and to grow")
+            raise CopyInputError(f"multipart steps at {sizes}: need to start at 0 and to ascend")
 
     @classmethod
     def of(cls, settings: Settings) -> Profile:
@@ -135,5 +136,5 @@ class Profile:
 
     @property
     def concurrency(self) -> int:
-        """Number of threads that suffices for every object size."""
+        """The largest number of concurrent parts of all steps."""
         return max(settings.concurrency for _, settings in self.steps)

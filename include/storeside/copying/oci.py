@@ -1,4 +1,4 @@
-"""A bucket of OCI Object Storage through its native API, with Oracle's SDK (the optional package ``oci``)."""
+"""A bucket of OCI Object Storage behind its native API, with Oracle's SDK (the optional package ``oci``)."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ class OCIStore:
         return f"oci {re.sub('{[^}]*}', '', self.client.base_client.endpoint)}"
 
     def refused(self, key: str) -> str | None:
-        """Return why OCI cannot hold an object of this name."""
+        """Return why OCI cannot store an object of this name; None when it can."""
         if len(key.encode()) > 1024 or any(character in key for character in "\n\r\0"):
             return "OCI's names have at most 1,024 bytes, without line feeds and NUL"
         return None
 
     def fronts(self) -> str:
-        """Return nothing: OCI has no buckets that front others."""
+        """Return an empty name, because a bucket of OCI has no backend bucket."""
         return ""
 
     def check(self, *, is_source: bool = False) -> None:
-        """Ask for one object name in the bucket."""
+        """List one object of the bucket."""
         with self._errors():
             self.client.list_objects(self.namespace, self.bucket, limit=1)
 
@@ -113,7 +113,7 @@ class OCIStore:
                 return
 
     def head(self, key: str) -> Head:
-        """Ask for an object's metadata without its content."""
+        """Return an object's metadata."""
         with self._errors(key):
             return _head(self.client.head_object(self.namespace, self.bucket, key).headers)
 
@@ -134,7 +134,7 @@ class OCIStore:
     def _body(self, key: str, answer: Any, size: int) -> bytes:
         body = b"".join(answer.data.raw.stream(_PIECE, decode_content=False))
         if len(body) != size:
-            raise CopyTransientError(f"{self.name}/{key}: {len(body)} of {size} bytes came")
+            raise CopyTransientError(f"{self.name}/{key}: received {len(body)} of {size} bytes")
         return body
 
     def put(self, key: str, body: bytes, head: Head) -> str:
@@ -170,10 +170,10 @@ class OCIStore:
 
     def _compare(self, key: str, headers: Mapping[str, str], body: bytes) -> None:
         if headers["opc-content-md5"] != _md5(body):
-            raise CopyTransientError(f"{self.name}/{key}: OCI stored other bytes than were sent")
+            raise CopyTransientError(f"{self.name}/{key}: OCI stored other bytes than the worker sent")
 
     def complete(self, key: str, upload: str, tags: Sequence[str]) -> str:
-        """Commit an upload; its MD5 must be that of the parts' MD5s."""
+        """Commit an upload, and compare the object's MD5 with that of its parts."""
         from oci.object_storage.models import CommitMultipartUploadDetails, CommitMultipartUploadPartDetails
 
         parts = [tag.split() for tag in tags]
@@ -188,7 +188,7 @@ class OCIStore:
         version = _hex(answer.headers["opc-multipart-md5"])
         whole = hashlib.md5(bytes.fromhex("".join(md5 for _, md5 in parts)), usedforsecurity=False).hexdigest()
         if version != f"{whole}-{len(parts)}":
-            raise CopyObjectError(f"{self.name}/{key}: OCI made another object (MD5 {version}) of the parts")
+            raise CopyObjectError(f"{self.name}/{key}: the object (MD5 {version}) does not consist of its parts")
         return version
 
     def abort(self, key: str, upload: str) -> None:
@@ -197,7 +197,7 @@ class OCIStore:
             self.client.abort_multipart_upload(self.namespace, self.bucket, key, upload)
 
     def uploads(self, key: str) -> Iterator[Upload]:
-        """Yield the uncommitted uploads of an object; OCI lists those of the whole bucket."""
+        """Yield the uncommitted uploads of an object, from OCI's list for the whole bucket."""
         page = None
         while True:
             with self._errors(key):
@@ -248,10 +248,10 @@ class OCIStore:
         if error.code in ("BucketNotFound", "NamespaceNotFound"):
             return CopyInputError(
                 f"{where}: namespace {self.namespace} has no bucket {self.bucket} at {self.endpoint}, or these"
-                " credentials may not see it: correct the name, or the region, as buckets are found in their own only"
+                " credentials may not see it: correct the name, or set the region of the bucket"
             )
         if error.code == "NoSuchUpload":
-            return CopyTransientError(f"{where}: its upload was aborted by somebody else")
+            return CopyTransientError(f"{where}: another client aborted its upload")
         if error.status == 412 or (error.status == 404 and key):
             return changed(where)
         if error.status in (409, 429) or error.status >= 500 or error.code == "UnmatchedContentMD5":

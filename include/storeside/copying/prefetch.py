@@ -1,4 +1,4 @@
-"""Brings remote objects into the cluster that fronts their bucket, and finds those still missing afterwards."""
+"""Fetches the objects of a remote bucket into an AIStore cluster, and finds objects that are still missing."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from storeside.copying.errors import CopyInputError
 if TYPE_CHECKING:
     from aistore.sdk import Client
 
-# Maximum number of missing objects whose reasons are requested, one by one.
+# Maximum number of missing objects that are requested for their reasons.
 _EXAMPLES = 20
-# Statuses of a HEAD that may soon change: AIStore also answers 400 while a target is down.
+# Statuses of transient errors: AIStore answers 400 even while a target is down.
 _PASSING = frozenset({400, 408, 429})
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Objects and bytes that are missing from the cluster, with reasons for the first of them.
+    """Number and bytes of the objects that the cluster lacks, with (object, reason) of the first of them.
 
-    `passing` is the number of those without a reason of their own: they appeared after the job's listing, or their
-    server was busy.
+    `passing` is the number of examples that may succeed later: they appeared after the job's listing, or their server
+    was busy.
     """
 
     objects: int
@@ -36,24 +36,27 @@ class Missing:
 
 
 class Prefetch:
-    """Makes a cluster fetch the objects of a remote bucket below `prefix`.
+    """A job in which the cluster fetches the objects of a remote bucket below `prefix`.
 
-    Raises CopyInputError for one of the cluster's own buckets.
+    Raises CopyInputError for a bucket that is not remote.
     """
 
     def __init__(self, client: Client, bucket: Bucket, prefix: str = "") -> None:
         if not bucket.is_remote:
-            raise CopyInputError(f"prefetch {bucket}: its objects are in the cluster; name a remote bucket")
+            raise CopyInputError(f"prefetch {bucket}: its objects are in the cluster: name a remote bucket")
         self.client = client
         self.bucket = bucket
         self.prefix = prefix
 
     def check(self) -> None:
-        """Raise AIStoreInputError when there is no such bucket."""
+        """Raise AIStoreInputError when the bucket does not exist."""
         require_bucket(self.client, self.bucket)
 
     def submit(self, *, latest: bool, workers: int, blob_threshold: int) -> str:
-        """Start the job that fetches missing objects, and with `latest` also changed ones; return its id."""
+        """Submit the job, which fetches missing objects and, with `latest`, changed ones; return its id.
+
+        Objects of `blob_threshold` bytes or more are fetched in parallel chunks; 0 means none.
+        """
         group = self.bucket.handle(self.client).objects(obj_template=self.prefix)
         return str(
             group.prefetch(
@@ -65,7 +68,7 @@ class Prefetch:
         )
 
     def missing(self, *, reasons: bool = False) -> Missing:
-        """Count the backend's objects that the cluster lacks; with `reasons`, ask AIStore about the first of them."""
+        """Count objects that the cluster lacks; with `reasons`, request the first of them for their reasons."""
         objects = size = passing = 0
         examples: list[tuple[str, str]] = []
         for entry in self._missing():
@@ -78,9 +81,9 @@ class Prefetch:
         return Missing(objects, size, tuple(examples), passing)
 
     def _reason(self, name: str) -> tuple[str, bool]:
-        """Return why an object is missing, and whether that reason may pass.
+        """Return why an object is missing, and whether the reason is transient.
 
-        A forbidden HEAD concerns this object only: the same credentials have just listed the bucket.
+        A forbidden HEAD concerns this object only, because the same credentials have just listed the bucket.
         """
         from aistore.sdk.errors import AISError
         from requests import RequestException

@@ -1,4 +1,4 @@
-"""A bucket of S3, of a server that speaks its API, or of AIStore's S3 API."""
+"""A bucket behind the S3 API of AWS, of another server, or of AIStore."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _OF_PARTS = re.compile(r"[0-9a-f]{32}-\d+")
 def client_config(connections: int, given: Mapping[str, Any] | None = None) -> Any:
     """Return botocore's configuration for a client that threads share, based on `given`.
 
-    Checksums that S3's own clients add by default are left out (``when_required``): not all servers accept them, and
-    each body is sent with its MD5. Raises CopyInputError for a configuration that botocore refuses.
+    botocore's default checksums are left out (``when_required``), because not all servers accept them, and each body
+    is sent with its MD5. Raises CopyInputError for a configuration that botocore refuses.
     """
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
@@ -54,7 +54,7 @@ def client_config(connections: int, given: Mapping[str, Any] | None = None) -> A
 
 
 def head_object(client: S3Client, bucket: str, key: str) -> Any:
-    """Send a HEAD for an object; if it is refused, get one byte to learn the reason. Raises ClientError."""
+    """Send a HEAD for an object; if the server refuses it, request one byte for the reason. Raises ClientError."""
     from botocore.exceptions import ClientError
 
     try:
@@ -86,15 +86,15 @@ class S3Store:
         return f"s3 {self.client.meta.endpoint_url}"
 
     def refused(self, key: str) -> str | None:
-        """Return why S3 cannot hold an object of this name."""
+        """Return why S3 cannot store an object of this name; None when it can."""
         return "the name is longer than S3's 1,024 bytes" if len(key.encode()) > 1024 else None
 
     def fronts(self) -> str:
-        """Return nothing: S3 has no buckets that front others."""
+        """Return an empty name, because a bucket of S3 has no backend bucket."""
         return ""
 
     def check(self, *, is_source: bool = False) -> None:
-        """Ask for one name in the bucket: this checks its region, its addressing style and the right to list it."""
+        """List one object, which checks the region, the addressing style and the permission to list."""
         with self._errors():
             self.client.list_objects_v2(Bucket=self.bucket, MaxKeys=1)
 
@@ -104,7 +104,7 @@ class S3Store:
             yield from list_s3(self.client, self.bucket, prefix)
 
     def head(self, key: str) -> Head:
-        """Ask for an object's metadata without its content."""
+        """Return an object's metadata."""
         with self._errors(key):
             return self._head(head_object(self.client, self.bucket, key))
 
@@ -116,7 +116,7 @@ class S3Store:
         return head, self._whole(key, body, head.size)
 
     def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
-        """Read a range with If-Match; the tag is compared as well, because AIStore ignores the condition."""
+        """Read a range with If-Match, and compare the tag as well, because AIStore ignores the condition."""
         with self._errors(key):
             answer = self.client.get_object(
                 Bucket=self.bucket, Key=key, Range=f"bytes={start}-{start + size - 1}", IfMatch=head.tag
@@ -142,7 +142,7 @@ class S3Store:
 
     def _whole(self, key: str, body: bytes, size: int) -> bytes:
         if len(body) != size:
-            raise CopyTransientError(f"{self.name}/{key}: {len(body)} of {size} bytes came")
+            raise CopyTransientError(f"{self.name}/{key}: received {len(body)} of {size} bytes")
         return body
 
     def put(self, key: str, body: bytes, head: Head) -> str:
@@ -154,11 +154,13 @@ class S3Store:
             )
         tag = answer["ETag"].strip('"')
         if not self._stored(tag, body, digest.hexdigest(), answer):
-            raise CopyTransientError(f"{self.name}/{key}: the server stored other bytes (ETag {tag}) than were sent")
+            raise CopyTransientError(
+                f"{self.name}/{key}: the server stored other bytes (ETag {tag}) than the worker sent"
+            )
         return tag
 
     def _stored(self, tag: str, body: bytes, md5: str, answer: Any) -> bool:
-        """Tell whether an answer's tag matches the content; encrypted objects have tags of another kind."""
+        """Return whether an answer's tag matches the content; True for encrypted objects, whose tags are no MD5."""
         return tag == md5 or not _MD5.fullmatch(tag) or "ServerSideEncryption" in answer
 
     def begin(self, key: str, head: Head) -> str:
@@ -176,12 +178,12 @@ class S3Store:
             )  # fmt: skip
         if not self._stored(answer["ETag"].strip('"'), body, digest.hexdigest(), answer):
             raise CopyTransientError(
-                f"{self.name}/{key}: the server stored other bytes of part {number} than were sent"
+                f"{self.name}/{key}: the server stored other bytes of part {number} than the worker sent"
             )
         return answer["ETag"]
 
     def complete(self, key: str, upload: str, tags: Sequence[str]) -> str:
-        """Complete an upload; if tags are MD5s, the object's tag must be the MD5 of all of them."""
+        """Complete an upload; if all tags are MD5s, compare the object's tag with the MD5 of all of them."""
         with self._errors(key):
             answer = self.client.complete_multipart_upload(
                 Bucket=self.bucket, Key=key, UploadId=upload,
@@ -192,13 +194,11 @@ class S3Store:
         if "ServerSideEncryption" not in answer and all(map(_MD5.fullmatch, plain)) and _OF_PARTS.fullmatch(version):
             whole = hashlib.md5(bytes.fromhex("".join(plain)), usedforsecurity=False).hexdigest()
             if version != f"{whole}-{len(plain)}":
-                raise CopyObjectError(
-                    f"{self.name}/{key}: the server made another object (ETag {version}) of the parts"
-                )
+                raise CopyObjectError(f"{self.name}/{key}: the object (ETag {version}) does not consist of its parts")
         return version
 
     def abort(self, key: str, upload: str) -> None:
-        """Delete an upload and its parts; servers have several codes for an upload that is gone."""
+        """Delete an upload and its parts. Servers have several error codes for an upload that does not exist."""
         from botocore.exceptions import ClientError
 
         with self._errors(key):
@@ -228,9 +228,9 @@ class S3Store:
 
 
 class AIStoreStore(S3Store):
-    """One of AIStore's own buckets, created if missing, through the cluster's S3 API (feature ``S3-Reverse-Proxy``).
+    """An ``ais://`` bucket, created if missing, behind the cluster's S3 API (feature ``S3-Reverse-Proxy``).
 
-    The cluster's own API lists it, because the S3 API leaves out ETags. It accepts parts of any size. It does not
+    AIStore's native API lists it, because the S3 API omits ETags. The S3 API accepts parts of any size. It does not
     verify the MD5s that it receives, so the client verifies its answers.
     """
 
@@ -273,7 +273,7 @@ class AIStoreStore(S3Store):
         return f"ais {self.client.meta.endpoint_url}"
 
     def fronts(self) -> str:
-        """Return the name of the bucket behind this one (``backend_bck``), if there is one."""
+        """Return the name of the backend bucket (``backend_bck``); empty if there is none."""
         from aistore.sdk.errors import AISError
         from requests import RequestException
 
@@ -282,10 +282,10 @@ class AIStoreStore(S3Store):
             where = place(self._cluster, own, Clusters.of(self._cluster))
             return where.name if where != own else ""
         except (AISError, RequestException) as e:
-            raise CopyTransientError(f"{self.name}: AIStore does not tell its properties: {said(e)}") from e
+            raise CopyTransientError(f"{self.name}: AIStore did not return its properties: {said(e)}") from e
 
     def check(self, *, is_source: bool = False) -> None:
-        """Create the bucket if it is missing; a missing source is an error."""
+        """Create the bucket if it does not exist; a source that does not exist is an error."""
         from aistore.sdk.errors import AISError
         from requests import RequestException
 
@@ -296,7 +296,7 @@ class AIStoreStore(S3Store):
             else:
                 own.handle(self._cluster).create(exist_ok=True)
         except (AISError, RequestException) as e:
-            what, right = ("does not tell of it", "read") if is_source else ("cannot make it", "make")
+            what, right = ("did not return it", "read") if is_source else ("did not create it", "create")
             text = f"{self.name}: AIStore at {self.endpoint} {what}: {said(e)}"
             if getattr(e, "status_code", 0) in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise CopyInputError(
@@ -305,15 +305,15 @@ class AIStoreStore(S3Store):
             raise CopyTransientError(text) from e
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        """List the bucket through the cluster's own API."""
+        """List the bucket through AIStore's native API."""
         return list_aistore(self._cluster, Bucket("ais", self.bucket), prefix)
 
     def refused(self, key: str) -> str | None:
-        """Return why AIStore cannot hold an object of this name."""
+        """Return why AIStore cannot store an object of this name; None when it can."""
         return unfit(key)
 
     def _head(self, answer: Any) -> Head:
-        return replace(super()._head(answer), version="", metadata={})  # both would contain AIStore's own checksum
+        return replace(super()._head(answer), version="", metadata={})  # both would contain AIStore's checksum
 
     def _stored(self, tag: str, body: bytes, md5: str, answer: Any) -> bool:
         if _MD5.fullmatch(tag):

@@ -1,4 +1,4 @@
-"""Converts errors of boto3 to errors that name the object, the reason and the remedy."""
+"""Converts boto3's errors to errors with the object, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _REGION = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 )
 _GONE = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
-# The answer to a HEAD has no body. botocore then reports the status as the code, and the reason may be transient.
+# The answer to a HEAD has no body, so botocore reports the status as the code. The reason may be transient.
 NO_REASON = frozenset({"400", "403"})
 _CHANGED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
-# request -> the permission for it, if the permission has another name
+# The permission for a request, if it has another name.
 _PERMISSIONS = {
     "HeadObject": "GetObject",
     "ListObjectsV2": "ListBucket",
@@ -42,13 +42,13 @@ _PERMISSIONS = {
 
 @contextmanager
 def s3_errors(client: S3Client, name: str, bucket: str, key: str = "") -> Iterator[None]:
-    """Convert botocore's errors to CopyErrors that name the remedy."""
+    """Convert botocore's errors to CopyErrors with a remedy."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except client.exceptions.NoSuchUpload as e:
-        raise CopyTransientError(f"{name}/{key}: its upload was aborted by somebody else") from e
+        raise CopyTransientError(f"{name}/{key}: another client aborted its upload") from e
     except ClientError as e:
         raise _refusal(client, name, key, e) from e
     except BotoCoreError as e:
@@ -93,12 +93,12 @@ def _failure(client: S3Client, name: str, bucket: str, key: str, error: Any) -> 
 
     where = f"{name}/{key}" if key else name
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return CopyInputError(f"{where}: {error}: give the connection its keys")
+        return CopyInputError(f"{where}: {error}: set the keys of the connection")
     if isinstance(error, EndpointConnectionError):
         host = urlsplit(str(error.kwargs.get("endpoint_url"))).hostname or ""
         if host.startswith(f"{bucket}."):
             return CopyInputError(
-                f"{where}: no server at {host}, which is the bucket's name in the server's (virtual-host style):"
+                f"{where}: no server at {host}, the address with the bucket's name in it (virtual-host style):"
                 " set addressing_style to 'path'"
             )
         return CopyTransientError(f"{where}: no server answers at {client.meta.endpoint_url}: {error}")

@@ -1,7 +1,7 @@
-"""Finds out whether two stores are the same bucket: a copy must not read and write one bucket at once.
+"""Detects whether two stores are the same bucket, which a copy must not read and write at the same time.
 
-Endpoints have several addresses, and OCI and AIStore offer a bucket under several APIs. The test is a multipart
-upload in one store. It creates no object, and the other store lists it if both are the same bucket.
+Endpoints have several addresses, and OCI and AIStore offer a bucket under several APIs. So the test begins a
+multipart upload in one store, which creates no object. The other store lists the upload if both are the same bucket.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _KEY = "storeside-same-bucket-"
 
 
 def require_other_bucket(source: Store, destination: Store, claims: Claims) -> None:
-    """Raise CopyInputError when `destination` is the bucket of `source`, or may be and the test is not possible.
+    """Raise CopyInputError when `destination` is the bucket of `source`, or may be and the test is impossible.
 
-    Buckets with different names are different, because all APIs of one bucket use the same name. A bucket that fronts
-    another counts as every bucket of that name, because AIStore does not say which server is behind it. `claims` lets
-    a later run abort the upload if this run is killed.
+    Buckets with different names are different, because all APIs of one bucket use the same name. A bucket with a
+    backend bucket counts as every bucket of the backend's name, because AIStore does not report the backend's server.
+    `claims` lets a later run abort the upload if this run is killed.
     """
     fronted, also = source.fronts(), destination.fronts()
     if source.bucket == destination.bucket:
@@ -30,8 +30,8 @@ def require_other_bucket(source: Store, destination: Store, claims: Claims) -> N
         same = bool(fronted or also) and (fronted or source.bucket) == (also or destination.bucket)
     if same:
         raise CopyInputError(
-            f"{destination.name} ({destination.endpoint}) is the bucket that is copied, {source.name}"
-            f" ({source.endpoint}): a copy could overwrite objects of the source. Name another bucket"
+            f"{destination.name} ({destination.endpoint}) is the same bucket as the source {source.name}"
+            f" ({source.endpoint}): a copy could overwrite objects of the source: name another bucket"
         )
 
 
@@ -44,7 +44,7 @@ def _shares_uploads(source: Store, destination: Store, claims: Claims) -> bool:
     except DeniedError as e:
         raise CopyInputError(
             f"{source.name} ({source.endpoint}) and {destination.name} ({destination.endpoint}) may be one bucket"
-            f" under two addresses, and the request that tells is denied: {e}; or copy into a bucket of another name"
+            f" under two addresses, and the test is denied: {e}; or copy into a bucket of another name"
         ) from e
     finally:
         destination.abort(key, begun)

@@ -1,4 +1,4 @@
-"""A store in memory, for measuring an endpoint without a disk: objects of any size to read; writes are discarded."""
+"""A store in memory to measure an endpoint without a disk: it serves objects of any size and discards writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK = 1 << 20
 
 
 class Samples:
-    """Serves objects of random bytes, named by their sizes, and discards what is written; see `Store`."""
+    """Serves objects of random bytes, whose names are their sizes, and discards writes; see `Store`."""
 
     name = bucket = "memory"
     endpoint = "memory"
@@ -23,22 +23,22 @@ class Samples:
         self._block = os.urandom(_BLOCK)
 
     def fronts(self) -> str:
-        """Return nothing: it fronts no bucket."""
+        """Return an empty name, because there is no backend bucket."""
         return ""
 
     def check(self, *, is_source: bool = False) -> None:
-        """Do nothing: it is always reachable."""
+        """Do nothing, because memory is always reachable."""
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        """Yield nothing: it has no objects of its own."""
+        """Yield nothing, because objects exist only while they are read."""
         return iter(())
 
     def refused(self, key: str) -> str | None:
-        """Return None: it accepts any name."""
+        """Return None, because every name is accepted."""
         return None
 
     def head(self, key: str) -> Head:
-        """Return the object whose name is its size."""
+        """Return the metadata of an object, whose name is its size in bytes."""
         return Head(int(key), "", "")
 
     def fetch(self, key: str) -> tuple[Head, bytes]:
@@ -67,11 +67,11 @@ class Samples:
         return ""
 
     def abort(self, key: str, upload: str) -> None:
-        """Do nothing: there is nothing to abort."""
+        """Do nothing, because nothing is stored."""
 
     def uploads(self, key: str) -> Iterator[Upload]:
-        """Yield nothing: it has no uploads."""
+        """Yield nothing, because nothing is stored."""
         return iter(())
 
     def delete(self, key: str) -> None:
-        """Do nothing: there is nothing to delete."""
+        """Do nothing, because nothing is stored."""

@@ -15,8 +15,9 @@ from storeside.copying.multipart import Limits
 class Head:
     """The current state of an object.
 
-    `version` is that of a listing, or empty if only listings have it. `tag` is the value that the endpoint compares
-    in a conditional read. `md5` is the MD5 of the content in hex, if the endpoint knows it.
+    `size` is in bytes. `version` is the version in listings, or empty if only a listing shows it. The endpoint
+    compares `tag` in a conditional read. `md5` is the MD5 of the content in hex, or empty if the endpoint does not
+    state it.
     """
 
     size: int
@@ -29,7 +30,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Upload:
-    """A multipart upload that was begun and not completed."""
+    """A multipart upload that is not completed; `begun` is its start time."""
 
     key: str
     id: str
@@ -59,19 +60,19 @@ class Store(Protocol):
         """The bucket's name."""
 
     def fronts(self) -> str:
-        """Return the name of the bucket that this one fronts and whose objects it shows; empty for none."""
+        """Return the name of the backend bucket whose objects this bucket shows; empty if there is none."""
 
     def check(self, *, is_source: bool = False) -> None:
         """Raise CopyInputError when the bucket is unreachable with these credentials, region and addressing style.
 
-        A missing bucket of AIStore is created, unless the job reads it (`is_source`).
+        An ``ais://`` bucket that does not exist is created, unless the job reads it (`is_source`).
         """
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """Stream the bucket's objects."""
 
     def refused(self, key: str) -> str | None:
-        """Return why the endpoint cannot hold an object of this name; None when it can."""
+        """Return why the endpoint cannot store an object of this name; None when it can."""
 
     def head(self, key: str) -> Head:
         """Return an object's metadata."""
@@ -80,12 +81,12 @@ class Store(Protocol):
         """Read an object in one piece."""
 
     def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
-        """Read a range of an object. Raises ChangedError when it is no longer the object of `head`."""
+        """Read `size` bytes of an object. Raises ChangedError when it has another version than `head`."""
 
     def put(self, key: str, body: bytes, head: Head) -> str:
         """Write an object in one piece, with content type and metadata of `head`; return its version.
 
-        The version is empty if a listing would show a different one.
+        The version is empty if listings show another one.
         """
 
     def begin(self, key: str, head: Head) -> str:
@@ -98,10 +99,10 @@ class Store(Protocol):
         """Create the object from all parts, whose tags are in order; return its version, like `put`."""
 
     def abort(self, key: str, upload: str) -> None:
-        """Delete an upload and its parts; an upload that is gone is not an error."""
+        """Delete an upload and its parts; an upload that does not exist is no error."""
 
     def uploads(self, key: str) -> Iterator[Upload]:
-        """Yield the uploads of an object that were begun and not completed."""
+        """Yield the multipart uploads of an object that are not completed."""
 
     def delete(self, key: str) -> None:
-        """Delete an object; an object that is gone is not an error."""
+        """Delete an object; an object that does not exist is no error."""

@@ -1,1 +1,1 @@
-"""Checks connections and permissions from the current machine: what works, what does not, and the remedy."""
+"""Checks of connections and permissions from the current machine: each finding has a result and a remedy."""

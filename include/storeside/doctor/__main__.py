@@ -1,8 +1,8 @@
 """``python -m storeside.doctor``: check the connections of the environment from this machine.
 
-It reads Airflow's variables AIRFLOW_CONN_CLICKHOUSE_DEFAULT, AIRFLOW_CONN_AWS_DEFAULT, AIRFLOW_CONN_AISTORE_DEFAULT
-and AIRFLOW_CONN_HSDS_DEFAULT. The DAG check_connections checks connections that are stored elsewhere. The doctor
-removes all objects and tables that it creates for its checks.
+The command reads Airflow's variables AIRFLOW_CONN_CLICKHOUSE_DEFAULT, AIRFLOW_CONN_AWS_DEFAULT,
+AIRFLOW_CONN_AISTORE_DEFAULT and AIRFLOW_CONN_HSDS_DEFAULT. Connections that are stored elsewhere are checked by the
+DAG check_connections. The doctor removes all objects and tables that it creates for its checks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from storeside.errors import BadInput
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checks and print them; return 1 when a check failed and 2 when there is nothing to check."""
+    """Run the checks and print them; return 1 if a check failed, and 2 if there is no valid connection to check."""
     parser = argparse.ArgumentParser(
         prog="python -m storeside.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bucket", default="recordings", help="bucket of S3 to try; default: %(default)s")
-    parser.add_argument("--queue", default="recordings-events", help="its queue, or none; default: %(default)s")
+    parser.add_argument("--bucket", default="recordings", help="S3 bucket to check; default: %(default)s")
+    parser.add_argument("--queue", default="recordings-events", help="SQS queue of its events; default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print each finding as a line of JSON")
-    parser.add_argument("--read-only", action="store_true", help="put no object anywhere")
+    parser.add_argument("--read-only", action="store_true", help="write no test objects")
     for system, conn_id in connections.IDS.items():
         parser.add_argument(f"--{system}-conn-id", default=conn_id, metavar="ID", help="default: %(default)s")
     given = parser.parse_args(arguments)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = connections.found(os.environ, ids)
         if not found:
             names = ", ".join(connections.PREFIX + conn_id.upper() for conn_id in ids.values())
-            raise DoctorInputError(f"no connection is set: set some of {names}, or run the DAG check_connections")
+            raise DoctorInputError(f"no connection is set: set at least one of {names}, or run check_connections")
         systems = connections.systems(found, given.bucket, queue=given.queue, write=not given.read_only)
     except BadInput as e:
         print(f"error: {e}", file=sys.stderr)
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = sum(finding.state == "failed" for finding in results)
     missing = [ids[system] for system in ids if system not in found]
     if missing:
-        print(f"not set, and not looked at: {', '.join(missing)}")
-    print(f"{failed} of {len(results)} checks failed" if failed else f"all is well ({len(results)} checks)")
+        print(f"not set, and therefore not checked: {', '.join(missing)}")
+    print(f"{failed} of {len(results)} checks failed" if failed else f"no check failed ({len(results)} checks)")
     return 1 if failed else 0
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # Bits of `features`; see AIStore's cmn/feat/feat.go.
 FEATURES = {"S3-API-via-Root": 1 << 3, "S3-Reverse-Proxy": 1 << 13}
 _LOGIN_REMEDY = (
-    "put a token that AIStore's AuthN has issued into the password of the AIStore connection, or set its extra"
-    " authn_url, its login and its password"
+    "set the password of the AIStore connection to a token from AIStore's AuthN, or set its extra authn_url, its"
+    " login and its password"
 )
 _UNREACHABLE = re.compile(r"deadline exceeded|timed? ?out|i/o timeout|connection refused|no such host", re.IGNORECASE)
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -37,14 +37,14 @@ _here = System("AIStore")
 
 @dataclass(frozen=True)
 class Probe:
-    """An object of the doctor in a bucket of its own, which exists while the checks run."""
+    """A test object in a bucket that exists only while the checks run; `path` is bucket and object name."""
 
     path: str
     content: bytes
 
 
 def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
-    """Ask for the buckets; return the client, or None, and the finding."""
+    """Log in and list the buckets; return the client (None after a failure) and the finding."""
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
@@ -57,8 +57,8 @@ def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
         if not client.cluster().is_ready():
             return None, _here.failed("login", f"{cluster.endpoint} is not ready", "wait, or see its proxies' logs")
     except AISError as e:
-        missing = e.status_code == HTTPStatus.NOT_FOUND
-        otherwise = "correct host and port: no AIStore proxy answers there" if missing else "see its proxies' logs"
+        not_found = e.status_code == HTTPStatus.NOT_FOUND
+        otherwise = "correct host and port: no AIStore proxy answers there" if not_found else "see its proxies' logs"
         return None, _here.failed("login", said(e), _remedy(e, _LOGIN_REMEDY, otherwise))
     except AIStoreError as e:  # AuthN refuses the login
         return None, _here.failed("login", e, _LOGIN_REMEDY)
@@ -69,19 +69,19 @@ def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
 
 
 def _remedy(error: AISError, allow: str, otherwise: str = "see its proxies' logs") -> str:
-    """Return the remedy for an answer of AIStore: `allow` for a denial, `otherwise` for a fault that stays."""
+    """Return the remedy for an answer of AIStore: `allow` for a denial, `otherwise` for a permanent fault."""
     return allow if error.status_code in _REFUSED else answered(error.status_code, otherwise)
 
 
 def _reach(url: str) -> None:
-    """Open and close a connection first, because the SDK retries much longer. Raises OSError."""
+    """Open and close a TCP connection first: the SDK retries for much longer. Raises OSError."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     socket.create_connection((parts.hostname or "", port), timeout=5).close()
 
 
 def control_plane(client: Client) -> Finding:
-    """Tell whether every target answers control calls: with a target that does not, no ETL starts and no job ends."""
+    """Check whether every target answers control calls; one silent target prevents new ETLs and the end of jobs."""
     from requests import RequestException
 
     try:
@@ -95,7 +95,7 @@ def control_plane(client: Client) -> Finding:
 
 
 def examine(client: Client) -> Iterator[Finding]:
-    """Yield whether the cluster runs ETLs, and whether its S3 API is at the URL that ClickHouse uses."""
+    """Check whether the cluster runs ETLs, and whether its S3 API is enabled at the URL that ClickHouse uses."""
     from aistore.sdk.errors import AISError
 
     requests = client.cluster().client
@@ -103,12 +103,12 @@ def examine(client: Client) -> Iterator[Finding]:
     try:
         requests.request(
             "put", path="objects/storeside-doctor/probe", params=nobody
-        )  # refused before AIStore looks up the object
+        )  # AIStore checks the ETL before it looks up the object
     except AISError as e:
-        if nobody["etl_name"] in said(e):  # it looked up the ETL
-            yield _here.ok("ETL", "it can run ETLs")
+        if nobody["etl_name"] in said(e):  # AIStore looked up the ETL, so the feature is built in
+            yield _here.ok("ETL", "the cluster can run ETLs")
         else:
-            remedy = "deploy AIStore on Kubernetes (its operator does), with a node built with the tag etl"
+            remedy = "deploy AIStore on Kubernetes, for example with its operator; build aisnode with the tag etl"
             yield _here.failed("ETL", said(e), _LOGIN_REMEDY if e.status_code in _REFUSED else remedy)
     configuration = requests.request("get", path="cluster", params={"what": "cluster_config"}).json()
     bits = int(configuration.get("features") or 0)
@@ -121,7 +121,7 @@ def examine(client: Client) -> Iterator[Finding]:
 
 
 def backend(client: Client, bucket: Bucket) -> Finding:
-    """Tell whether the cluster itself reaches a bucket in S3."""
+    """Check whether the cluster itself reaches a bucket in S3."""
     from aistore.sdk.errors import AISError
 
     check = "reads S3"
@@ -133,14 +133,14 @@ def backend(client: Client, bucket: Bucket) -> Finding:
         if _UNREACHABLE.search(text):
             return _here.failed(check, text, f"let AIStore's targets reach the S3 server of {bucket}")
         if e.status_code == HTTPStatus.NOT_FOUND:
-            keys = f"see that {bucket} exists; if it does, {keys}"
+            keys = f"check that {bucket} exists; if it does, {keys}"
         return _here.failed(check, text, keys)
-    return _here.ok(check, f"{bucket} through its own backend")
+    return _here.ok(check, f"{bucket} through the cluster's backend")
 
 
 @contextmanager
 def probe(client: Client, report: Report) -> Iterator[Probe | None]:
-    """Create a bucket with one object, and remove it at the end; yield None when that is not allowed."""
+    """Create a bucket with one object and remove it at the end; yield None if AIStore refuses."""
     name, content = f"storeside-doctor-{uuid.uuid4().hex[:12]}", uuid.uuid4().hex.encode()
     handle = client.bucket(name)
     if not report.check(_here, "buckets", lambda: _fill(handle, content)):
@@ -165,11 +165,11 @@ def _fill(handle: Any, content: bytes) -> Finding:
         with suppress(AISError):
             handle.delete(missing_ok=True)
         return _here.failed("buckets", said(e), _remedy(e, f"allow the AIStore connection's user to {doing}"))
-    return _here.ok("buckets", f"{handle.name} can be made and filled")
+    return _here.ok("buckets", f"the user can create {handle.name} and put an object")
 
 
 def _remove(handle: Any) -> Finding:
-    """Remove the bucket."""
+    """Remove the test bucket."""
     from aistore.sdk.errors import AISError
 
     try:

@@ -1,4 +1,4 @@
-"""Checks ClickHouse: the login, the user's rights in our databases, and whether the server itself reaches objects."""
+"""Checks ClickHouse: the login, the user's rights in Storeside's databases, and the server's access to objects."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 NAME = "ClickHouse"
 TESTED = "26.9"
 LEDGER = "storeside"
-# Settings in our statements that older servers lack.
+# Settings that Storeside's statements use and older servers lack.
 SETTINGS = ("s3_validate_etag_on_read", "insert_allow_materialized_columns", "input_format_parquet_preserve_order")
 
 _UNKNOWN_DATABASE, _READ_ONLY, _AUTHENTICATION, _NO_COLLECTION = 81, 164, 516, 669
 _NO_ROOM = (241, 243)
-# How ClickHouse words S3's answers, and the failures on the way to it; it has one error code for all of them.
+# How ClickHouse words S3's errors and network errors: all of them have the same error code.
 _NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
 _NO_WAY = re.compile(r"Connection refused|Timeout|timed out|DNS error|Host not found|No route to host", re.IGNORECASE)
 _REFUSED = re.compile(
@@ -36,7 +36,7 @@ _here = System(NAME)
 
 
 def connect(make: Callable[[], Any], check: str = "login") -> tuple[Any, Finding]:
-    """Log in; return the client, or None, and the finding."""
+    """Log in; return the client (None after a failure) and the finding."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     try:
@@ -60,9 +60,9 @@ def _login_remedy(error: BaseException) -> str:
 
 
 def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
-    """Yield the features of the server and the users' rights in our databases.
+    """Check the server's settings and the users' rights in Storeside's databases.
 
-    With `ledger`, the client of the user that writes Storeside's tables, `client` needs none in their database.
+    `ledger` is the client of the user that writes Storeside's tables. With it, `client` needs no rights on them.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -72,9 +72,9 @@ def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
     ).result_rows
     missing = sorted(set(SETTINGS) - {name for (name,) in rows})
     if missing:
-        yield _here.failed("settings", f"it has no {', '.join(missing)}", f"use ClickHouse {TESTED} or newer")
+        yield _here.failed("settings", f"it does not know {', '.join(missing)}", f"use ClickHouse {TESTED} or newer")
     else:
-        yield _here.ok("settings", "it knows those of our statements")
+        yield _here.ok("settings", "the server knows all settings that Storeside uses")
     for user, check, database in (
         ((client, "databases", LEDGER),)
         if ledger is None
@@ -86,11 +86,11 @@ def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
         except ClickHouseError as e:
             yield _here.failed(check, plain(e), _rights_remedy(user, database, e))
         else:
-            yield _here.ok(check, f"tables can be made, filled, attached and dropped in {names}")
+            yield _here.ok(check, f"the user can create, fill, attach and drop tables in {names}")
 
 
 def _use_databases(client: Client, database: str) -> None:
-    """Run the statements of a load into a database, with tables that are removed afterwards."""
+    """Run a load's statements in a database, on tables that are dropped afterwards."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     name = f"{database}.doctor_{uuid.uuid4().hex[:12]}"
@@ -111,19 +111,19 @@ def _use_databases(client: Client, database: str) -> None:
             client.command(statement)
     except ClickHouseError:
         for statement in drops:
-            with suppress(ClickHouseError):  # a user who may not create a table may not drop it either
+            with suppress(ClickHouseError):  # a user without the right to create a table may not drop it either
                 client.command(statement)
         raise
 
 
 def _rights_remedy(client: Client, database: str, error: BaseException) -> str:
-    """Return the grants after a refusal. Another error has nothing to do with rights: its text says what it is."""
+    """Return the missing grants after a refusal, and other remedies for errors that do not concern rights."""
     if code_of(error) in (ACCESS_DENIED, _READ_ONLY):
         return _grants(client, database)
     if code_of(error) in _NO_ROOM:
         return "free disk space or memory of the ClickHouse server"
     if is_transient(error):
-        return f"the server is busy or out of order: see its logs; {TIME_OUT}"
+        return f"the server is overloaded or faulty: see its logs; {TIME_OUT}"
     return "see the error's text, and the server's log"
 
 
@@ -131,23 +131,23 @@ def _grants(client: Client, database: str) -> str:
     user = first_row(client.query("SELECT currentUser()"))[0]
     what = "SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE"
     return (
-        f"GRANT {what} ON {database}.* TO {user}; the same on {STAGING}.* and on the tables that are loaded;"
+        f"GRANT {what} ON {database}.* TO {user}; the same on {STAGING}.* and on the destination tables;"
         f" GRANT TABLE ENGINE ON * TO {user}"
     )
 
 
 def reads_object(client: Client, source: Source, key: str, content: bytes) -> Finding:
-    """Tell whether ClickHouse itself reads an object from S3, as a load by pull does."""
+    """Check whether ClickHouse itself reads an object from S3, as a load by pull does."""
     check = "reads S3"
     found = _read(client, source.objects([key], "RawBLOB", "content String"), content)
     if found is None:
-        how = f"with the named collection {source.collection}" if source.collection else "with what it has itself"
+        how = f"with the named collection {source.collection}" if source.collection else "with the server's own keys"
         return _here.ok(check, f"{source.bucket}/{key} at {source.endpoint}, {how}")
     return _here.failed(check, plain(found), _s3_remedy(source, found))
 
 
 def reaches_bucket(client: Client, source: Source) -> Finding:
-    """Tell whether ClickHouse itself lists and reads a bucket to which the doctor may not write."""
+    """Check whether ClickHouse itself lists and reads a bucket to which the doctor must not write."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     try:
@@ -158,7 +158,7 @@ def reaches_bucket(client: Client, source: Source) -> Finding:
 
 
 def has_event(client: Client, bucket: str, key: str) -> bool:
-    """Tell whether a consumer of a queue has recorded an event of an object that was put a moment ago."""
+    """Return whether a consumer of the queue has recorded the event of an object that was put a moment ago."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     try:
@@ -169,15 +169,15 @@ def has_event(client: Client, bucket: str, key: str) -> bool:
                 parameters={"bucket": bucket, "key": key},
             )
         )[0]
-    except ClickHouseError:  # there is no ledger yet, and therefore no consumer
+    except ClickHouseError:  # the ledger does not exist yet, so no consumer has run
         return False
     return bool(count)
 
 
 def reads_aistore(client: Client, url: str, content: bytes, collection: str = "") -> Finding:
-    """Tell whether ClickHouse itself reads an object through AIStore's S3 API, as the manifest's load does.
+    """Check whether ClickHouse itself reads an object through AIStore's S3 API, as the manifest's load does.
 
-    `collection` is the named collection with a token for AIStore, if it has one.
+    `collection` is the named collection that holds a token for AIStore; empty for a cluster without AuthN.
     """
     function = f"s3({literal(url)}, NOSIGN, 'RawBLOB', 'content String')"
     if collection:
@@ -203,7 +203,7 @@ _QUICK = {
 
 
 def _read(client: Client, function: str, content: bytes) -> BaseException | None:
-    """Return None when the object was read with this content, and the error otherwise."""
+    """Read an object with one attempt; return None if its content is as expected, else the error."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     try:
@@ -214,14 +214,14 @@ def _read(client: Client, function: str, content: bytes) -> BaseException | None
         return e
     if rows != [(content.decode(),)]:
         return ValueError(
-            f"it read {len(rows)} rows, but not what was written: it reaches another server of that name"
+            f"ClickHouse read {len(rows)} rows with another content: the name leads it to another server"
         )
     return None
 
 
 def _s3_remedy(source: Source, error: BaseException) -> str:
     if source.collection and code_of(error) == ACCESS_DENIED:
-        return f"GRANT NAMED COLLECTION ON {source.collection} TO this user, and GRANT READ ON S3 TO it"
+        return f"GRANT NAMED COLLECTION ON {source.collection} TO this user, and GRANT READ ON S3 TO this user"
     if code_of(error) == ACCESS_DENIED:
         return "GRANT READ ON S3 TO this user"
     if code_of(error) == _NO_COLLECTION:
@@ -229,13 +229,13 @@ def _s3_remedy(source: Source, error: BaseException) -> str:
             f"CREATE NAMED COLLECTION {source.collection} AS url = '…', access_key_id = '…', secret_access_key = '…'"
         )
     way = (
-        f"let the ClickHouse server reach {source.endpoint} (extra clickhouse_endpoint of the AWS connection, if its "
-        "address differs there)"
+        f"let the ClickHouse server reach {source.endpoint}, or set the extra clickhouse_endpoint of the AWS "
+        "connection to the address that it reaches"
     )
-    keys = "give it keys: extra clickhouse_collection, or its own environment or role"
+    keys = "give the ClickHouse server keys: extra clickhouse_collection, or the server's own environment or role"
     text = str(error)
     if _NO_BUCKET.search(text):
-        return f"create the bucket {source.bucket}, or name another one"
+        return f"create the bucket {source.bucket}, or choose another one"
     if _NO_WAY.search(text):
         return way
     return keys if _REFUSED.search(text) else f"{way} and {keys}"

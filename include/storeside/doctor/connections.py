@@ -39,7 +39,7 @@ class Connection:
 
     @classmethod
     def parse(cls, conn_id: str, text: str) -> Connection:
-        """Read Airflow's JSON or URI form. Raises DoctorInputError that names the connection but not its content."""
+        """Parse Airflow's JSON or URI form. Raises DoctorInputError, which never quotes the content."""
         try:
             if text.lstrip().startswith("{"):
                 given = json.loads(text)
@@ -64,28 +64,28 @@ class Connection:
             raise DoctorInputError(f"{PREFIX}{conn_id.upper()}: write it as Airflow's JSON or URI") from e
 
     def secrets(self) -> list[str]:
-        """Return the values that must not be shown: the password, and extras with names of secrets."""
+        """Return the values that must not be shown: the password, and extras whose names suggest a secret."""
         words = ("secret", "password", "token", "key")
         hidden = [str(v) for name, v in self.extra_dejson.items() if any(word in name.lower() for word in words)]
         return [self.password, *hidden]
 
 
 def found(environment: Mapping[str, str], ids: Mapping[str, str]) -> dict[str, Connection]:
-    """Return the connections that are set, by system. Raises DoctorInputError for an unreadable one."""
+    """Return the connections that are set, by system. Raises DoctorInputError if one cannot be parsed."""
     given = {system: (conn_id, environment.get(f"{PREFIX}{conn_id.upper()}")) for system, conn_id in ids.items()}
-    known = {system: Connection.parse(conn_id, text) for system, (conn_id, text) in given.items() if text}
-    if house := known.get("clickhouse"):
-        for role, conn_id in roles_of(house.extra_dejson).items():
+    parsed = {system: Connection.parse(conn_id, text) for system, (conn_id, text) in given.items() if text}
+    if loader := parsed.get("clickhouse"):
+        for role, conn_id in roles_of(loader.extra_dejson).items():
             if not (text := environment.get(f"{PREFIX}{conn_id.upper()}")):
                 raise DoctorInputError(
-                    f"{house.conn_id} names the connection {conn_id}: set {PREFIX}{conn_id.upper()}"
+                    f"the extras of {loader.conn_id} refer to the connection {conn_id}: set {PREFIX}{conn_id.upper()}"
                 )
-            known[role] = Connection.parse(conn_id, text)
-    return known
+            parsed[role] = Connection.parse(conn_id, text)
+    return parsed
 
 
 def roles_of(extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ids of the connections that the extras of the ClickHouse connection name, by role."""
+    """Return the connection ids in the extras of the ClickHouse connection, by role."""
     given = {"ledger": extra.get(roles.LEDGER), "pages": extra.get(roles.PAGES)}
     return {role: str(conn_id) for role, conn_id in given.items() if conn_id}
 
@@ -93,9 +93,9 @@ def roles_of(extra: Mapping[str, Any]) -> dict[str, str]:
 def systems(
     connections: Mapping[str, Connection], bucket: str, *, queue: str = "", write: bool = True, **clients: Any
 ) -> Systems:
-    """Return the systems behind the connections; `clients` override this module's ways to connect.
+    """Return the systems behind the connections; `clients` replace this module's functions that connect.
 
-    Raises TransferInputError for an impossible name of a bucket or of a named collection.
+    Raises TransferInputError for an invalid name of a bucket or of a named collection.
     """
     aws = connections.get("aws")
     store, hsds = connections.get("aistore"), connections.get("hsds")

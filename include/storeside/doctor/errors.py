@@ -6,4 +6,4 @@ from storeside.errors import BadInput, StoresideError
 
 
 class DoctorInputError(StoresideError, BadInput):
-    """There is no connection to check, or none that can be read."""
+    """No connection is set, or a connection cannot be parsed."""

@@ -25,11 +25,11 @@ _clickhouse, _aistore = System(clickhouse.NAME), System("AIStore")
 class Systems:
     """The systems to examine; None for a system without a connection.
 
-    `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` connect when they are called; `ledger` and `pages` are
-    other users of ClickHouse, if there are any. `source` is the bucket from ClickHouse's point of view;
-    `aistore_endpoint` is the cluster's URL for ClickHouse, if it differs, and `aistore_collection` ClickHouse's
-    collection with a token for it. Without `write` no object is put anywhere. A check may take `check_seconds`, and
-    an S3 event `event_seconds` to arrive. `secrets` are removed from all findings.
+    `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` are functions that connect. `ledger` and `pages` are
+    separate ClickHouse users, if configured. `source` is the S3 bucket with ClickHouse's endpoint and credentials.
+    `aistore_endpoint` is the cluster's URL for ClickHouse if it differs, and `aistore_collection` is ClickHouse's
+    named collection with a token for AIStore. Without `write` the doctor puts no objects. A check may take
+    `check_seconds`, and an S3 event `event_seconds` to arrive. `secrets` are removed from all findings.
     """
 
     clickhouse: Callable[[], Any] | None = None
@@ -51,7 +51,7 @@ class Systems:
 
 
 def examine(systems: Systems, tell: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
-    """Run all checks and return the findings without secrets; `tell` receives each one as soon as it exists."""
+    """Run all checks and return the findings without secrets; `tell` receives each finding at once."""
     found: list[Finding] = []
 
     def add(finding: Finding) -> None:
@@ -64,7 +64,7 @@ def examine(systems: Systems, tell: Callable[[Finding], None] = lambda finding: 
 
 
 class _Examination:
-    """One examination; later checks use the connections of earlier ones."""
+    """One examination; later checks use the clients that earlier checks connected."""
 
     def __init__(self, systems: Systems, report: Report) -> None:
         self.systems = systems
@@ -84,7 +84,7 @@ class _Examination:
             try:
                 part()
             except Exception as e:  # an unforeseen error must not hide the findings of the other parts
-                remedy = "this is not foreseen: please report it"
+                remedy = "this error is a fault of the doctor: please report it"
                 self.report.add(System(name).failed("all", f"{type(e).__name__}: {e}", remedy))
 
     def _clickhouse(self) -> None:
@@ -129,7 +129,7 @@ class _Examination:
             if self.systems.write and not crowded:
                 probe = stack.enter_context(s3.probe(client, source.bucket, self.report))
             self._clickhouse_reads(source, probe)
-        # By now the object is deleted, so that no run finds it.
+        # The object is deleted before the doctor waits for its event, so that no run loads it.
         if queue is not None and probe is not None:
             self._event(queue, probe)
 
@@ -162,7 +162,7 @@ class _Examination:
             return
         client = report.connect(_aistore, "login", lambda: aistore.connect(make))
         if client is None or not report.check(_aistore, "control calls", lambda: aistore.control_plane(client)):
-            return  # the other checks would wait for the same targets
+            return  # the other checks would wait for the same silent targets
         report.each(_aistore, aistore.examine(client))
         if self.systems.source is not None:
             bucket = Bucket("s3", self.systems.source.bucket)
@@ -170,13 +170,13 @@ class _Examination:
         if not self.systems.write:
             return
         with aistore.probe(client, report) as probe:
-            house = self.ledger
-            if probe is not None and house is not None:
+            ledger = self.ledger
+            if probe is not None and ledger is not None:
                 endpoint = self.systems.aistore_endpoint or make().endpoint
                 url, content = f"{endpoint.rstrip('/')}/{probe.path}", probe.content
                 collection = self.systems.aistore_collection
                 report.check(
                     _clickhouse,
                     "reads AIStore",
-                    lambda: clickhouse.reads_aistore(house, url, content, collection),
+                    lambda: clickhouse.reads_aistore(ledger, url, content, collection),
                 )

@@ -35,21 +35,21 @@ class System:
     name: str
 
     def ok(self, check: str, found: str) -> Finding:
-        """Return a check that passed."""
+        """Return the finding of a check that passed."""
         return Finding(self.name, check, "ok", found)
 
     def failed(self, check: str, found: object, remedy: str) -> Finding:
-        """Return a check that failed; `found` may be the error."""
+        """Return the finding of a check that failed; `found` may be the error."""
         text = " ".join(str(found).split()) or repr(found)
         return Finding(self.name, check, "failed", text[:_LONGEST], remedy)
 
     def skipped(self, check: str, why: str) -> Finding:
-        """Return a check that was skipped."""
+        """Return the finding of a check that did not run."""
         return Finding(self.name, check, "skipped", why)
 
 
 def without_secrets(findings: Iterable[Finding], secrets: Iterable[str]) -> Iterator[Finding]:
-    """Remove every secret from the findings: errors of servers and clients quote their input."""
+    """Replace every secret in the findings by ``***``: errors of servers and clients quote their input."""
     forms = sorted({form for secret in secrets if secret for form in (secret, quote(secret, safe=""))}, key=len)
     for finding in findings:
         text = finding.found

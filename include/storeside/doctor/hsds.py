@@ -15,7 +15,7 @@ _here = System("HSDS")
 
 @dataclass(frozen=True)
 class Service:
-    """The address of HSDS, and the user."""
+    """The address of an HSDS service and the user; without a user, requests are anonymous."""
 
     endpoint: str
     user: str = ""
@@ -23,12 +23,12 @@ class Service:
 
 
 def examine(service: Service) -> Iterator[Finding]:
-    """Yield whether the service is ready, and lists its top-level domain for this user."""
+    """Check whether the service is ready, and whether this user can list its top-level domain."""
     import requests
 
     session = requests.Session()
     if service.endpoint.startswith("http+unix://"):
-        import requests_unixsocket  # comes with h5pyd
+        import requests_unixsocket  # a dependency of h5pyd
 
         session = requests_unixsocket.Session()
     session.auth = (service.user, service.password) if service.user else None
@@ -43,7 +43,7 @@ def examine(service: Service) -> Iterator[Finding]:
     if state == "READY":
         yield _here.ok("ready", service.endpoint)
     else:
-        yield _here.failed("ready", state, "see that its service node and all its data nodes run")
+        yield _here.failed("ready", state, "start its service node and all its data nodes")
     if domains.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         yield _here.failed(
             "login", f"status {domains.status_code}", "correct login and password of the HSDS connection"
@@ -52,4 +52,4 @@ def examine(service: Service) -> Iterator[Finding]:
         remedy = answered(domains.status_code, "see the logs of its service node")
         yield _here.failed("login", f"status {domains.status_code}", remedy)
     else:
-        yield _here.ok("login", f"as {service.user or 'nobody'}")
+        yield _here.ok("login", f"as {service.user or 'anonymous'}")

@@ -1,4 +1,4 @@
-"""Checks Kubernetes: whether the pods of ETLs, and their logs, can be read in AIStore's namespace."""
+"""Checks Kubernetes: whether this machine can read the ETL pods and their logs in AIStore's namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _here = System("Kubernetes")
 
 
 def examine(pods: PodWatch) -> Iterator[Finding]:
-    """Yield whether pods can be listed and whether a log can be read."""
+    """Check whether this machine can list pods and read a log."""
     from kubernetes.client import ApiException
     from kubernetes.config import ConfigException
     from urllib3.exceptions import HTTPError
@@ -40,9 +40,9 @@ def examine(pods: PodWatch) -> Iterator[Finding]:
                 yield _here.failed("logs", f"{e.status} {e.reason}", _remedy(e.status, pods.namespace))
                 return
         else:
-            yield _here.ok("logs", f"that of {pod.metadata.name} can be read")
+            yield _here.ok("logs", f"the log of {pod.metadata.name} is readable")
             return
-    yield _here.skipped("logs", "no pod there has a log yet")
+    yield _here.skipped("logs", "no pod in the namespace has a log yet")
 
 
 def _remedy(status: int, namespace: str) -> str:
@@ -50,6 +50,6 @@ def _remedy(status: int, namespace: str) -> str:
         return "renew the token or the certificate of the user in the kube_config of the AIStore connection"
     role = (
         f"allow get and list of pods, and get of pods/log, in the namespace {namespace} (docs/kubernetes/rbac.yaml),"
-        " and see that kube_namespace is the one that AIStore starts ETLs in"
+        " and set kube_namespace to the namespace in which AIStore starts ETLs"
     )
     return answered(status, role)

@@ -1,4 +1,4 @@
-"""Remedies for errors on the way to a server, by kind: a time-out, a certificate, an unknown host, a closed port."""
+"""Remedies for connection errors, by kind: a time-out, a certificate, an unknown host, a closed port."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import ssl
 from collections.abc import Iterator
 
 TIME_OUT = (
-    "see that the server runs and is not overloaded, that host and port are right, and that no firewall or security "
-    "group drops the packets on the way to it"
+    "check that the server runs and is not overloaded, that host and port are right, and that no firewall or "
+    "security group drops the packets"
 )
-_BUSY = "the server is busy or out of order: see its logs, and try again"
+_BUSY = "the server is overloaded or faulty: see its logs, and try again"
 
 
 def reach(error: BaseException, otherwise: str, tls: str = "") -> str:
-    """Return the remedy for an error on the way to a server.
+    """Return the remedy for an error before the server answered.
 
-    `otherwise` is the remedy for an unknown host or a refused connection. `tls` names the setting that decides about
+    `otherwise` is the remedy for an unknown host or a refused connection. `tls` is the setting that controls
     encryption and certificates.
     """
     chain = list(_chain(error))
@@ -31,12 +31,12 @@ def reach(error: BaseException, otherwise: str, tls: str = "") -> str:
 
 
 def answered(status: int, otherwise: str) -> str:
-    """Return the remedy for a refusal with an HTTP status: a busy or broken server needs no change of rights."""
+    """Return the remedy for an HTTP status: 429 and 5xx need no change of rights, so `otherwise` does not apply."""
     return _BUSY if status == 429 or status >= 500 else otherwise
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that caused it; clients keep them in different places."""
+    """Yield an error and its causes, which each client library keeps in a different attribute."""
     seen: set[int] = set()
     waiting: list[object] = [error]
     while waiting:

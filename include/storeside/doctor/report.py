@@ -1,4 +1,4 @@
-"""Runs checks one by one: each has a time limit, and its finding is told at once."""
+"""Runs checks one by one, each with a time limit, and reports each finding at once."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _Result = TypeVar("_Result")
 
 
 class Report:
-    """The findings so far; `tell` receives each one as soon as it exists. A check may take `seconds`."""
+    """Passes each finding to `tell` at once. A check may take `seconds`."""
 
     def __init__(self, seconds: float, tell: Callable[[Finding], None]) -> None:
         self.seconds = seconds
         self._tell = tell
 
     def add(self, finding: Finding) -> bool:
-        """Report a finding and tell whether the check passed."""
+        """Report a finding and return whether the check passed."""
         self._tell(finding)
         return finding.state == "ok"
 
     def check(self, system: System, name: str, do: Callable[[], Finding], seconds: float = 0) -> bool:
-        """Run a check and tell whether it passed; one that waits on purpose gets `seconds` more."""
+        """Run a check and return whether it passed; `seconds` extend the limit of a check that waits on purpose."""
         limit = self.seconds + seconds
         try:
             return self.add(_limited(do, limit))
@@ -38,7 +38,7 @@ class Report:
     def connect(
         self, system: System, name: str, do: Callable[[], tuple[_Connected | None, Finding]]
     ) -> _Connected | None:
-        """Run a check that also returns what later checks use; return that, or None when the check did not pass."""
+        """Run a check that also connects; return the client for later checks, or None if the check did not pass."""
         made: list[_Connected | None] = [None]
 
         def keep() -> Finding:
@@ -48,7 +48,7 @@ class Report:
         return made[0] if self.check(system, name, keep) else None
 
     def each(self, system: System, checks: Iterator[Finding]) -> None:
-        """Run the checks of an iterator. The first one that takes too long ends it."""
+        """Run the checks of an iterator. A check that exceeds its time ends the iteration."""
         last = "the start"
         try:
             while finding := _limited(lambda: next(checks, None), self.seconds):
@@ -63,9 +63,9 @@ def _unanswered(system: System, name: str, seconds: float) -> Finding:
 
 
 def _limited(do: Callable[[], _Result], seconds: float) -> _Result:
-    """Return the result of a call in a thread. After `seconds` the thread is left to its own time-outs.
+    """Return the result of a call in a thread; after `seconds` abandon the thread, which ends by its own time-outs.
 
-    Raises queue.Empty when it took longer, or the error of the call.
+    Raises queue.Empty after the time limit, or the error of the call.
     """
     results: queue.Queue[tuple[_Result | None, BaseException | None]] = queue.Queue()
     context = contextvars.copy_context()

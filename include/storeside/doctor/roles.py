@@ -1,6 +1,6 @@
-"""Checks what each ClickHouse user must not be able to do, so that a fault in one part gives no rights of another.
+"""Checks that each ClickHouse user lacks the rights of the others, so that a fault in one part stays in it.
 
-``CHECK GRANT`` answers without an effect on any table.
+The checks use ``CHECK GRANT``, which changes no table.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 _here = System("ClickHouse")
-# Tables that decide what counts as loaded, which messages are done and what the pages show.
+# Tables that record which objects are loaded and which messages are done, and that the pages show.
 TABLES = (
     *("storeside.loads", "storeside.objects", "storeside.events", "storeside.queue_depths", "storeside.migrations"),
     "speech.manifest",
 )
-# A database that does not exist: rights in it are rights in any user's database.
+# A database that does not exist: a right in it is a right in any database of a user.
 _USERS = "storeside_doctor_users"
 _WRITES = ("INSERT", "ALTER UPDATE", "ALTER DELETE", "DROP TABLE", "TRUNCATE")
-# What the user of a role must not be allowed to do, as (right, where).
+# Rights that the user of a role must not have, as (right, database or table).
 FORBIDDEN: Mapping[str, Sequence[tuple[str, str]]] = {
     "loads": [(right, table) for table in TABLES for right in ("SELECT", *_WRITES)],
     "ledger": [(right, f"{_USERS}.*") for right in ("SELECT", "CREATE TABLE", *_WRITES)],
@@ -42,15 +42,15 @@ _REMEDIES = {
 
 
 def examine(clients: Mapping[str, Client]) -> Iterator[Finding]:
-    """Yield what each user must not be able to do; `clients` are those of the roles loads, ledger and pages.
+    """Check the limits of each user; `clients` are those of the roles loads, ledger and pages.
 
-    Roles without a client are missing: the user of loads has them.
+    The user of loads does the work of every role that has no client.
     """
     missing = [extra for role, extra in (("ledger", roles.LEDGER), ("pages", roles.PAGES)) if role not in clients]
     if missing:
         yield _here.skipped(
             "separate users",
-            f"the user of loads also does the work of others: name their connections in its extras"
+            f"the user of loads also does the work of other roles: set the connections of those users in its extras"
             f" {' and '.join(missing)}, see docs/configuration.md",
         )
     for role, client in clients.items():
@@ -70,7 +70,7 @@ def _restricted(role: str, client: Client) -> Finding:
     except ClickHouseError as e:
         return _here.failed(check, plain(e), "use ClickHouse 26.9 or newer")
     if not allowed:
-        return _here.ok(check, f"{user} may do nothing that is not its work")
+        return _here.ok(check, f"{user} has no rights beyond its role")
     remedy = _REMEDIES[role].format(user=user)
     if role == "pages":
         remedy += "; give it a profile with readonly = 2"
@@ -78,7 +78,7 @@ def _restricted(role: str, client: Client) -> Finding:
 
 
 def _grouped(allowed: Sequence[tuple[str, str]]) -> list[str]:
-    """Return rights as text, those of several tables together."""
+    """Return rights as text, grouped by the tables that share them."""
     rights: dict[str, list[str]] = {}
     for right, where in allowed:
         rights.setdefault(where, []).append(right)

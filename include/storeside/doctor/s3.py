@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
-# Maximum number of waiting messages before a probe's event; each check counts as a receive of those messages.
+# Maximum number of messages that may wait before the probe's event: the check costs each of them one receive.
 MOST_WAITING = 20
 
 EVENT = "event of the probe"
 
 _s3, _sqs = System("S3"), System("SQS")
 _KEYS = "correct login (access key) and password (secret key) of the AWS connection"
-# What the answer's code asks for. A code that is not here and not a denial is the server's own fault.
+# Remedies by error code. Any other code that is not a denial is a fault of the server.
 _BY_CODE = {
     "AuthorizationHeaderMalformed": "correct region_name in the extras of the AWS connection",
     "PermanentRedirect": "correct region_name and endpoint_url in the extras of the AWS connection",
@@ -47,7 +47,7 @@ _BY_CODE = {
 
 @dataclass
 class Probe:
-    """An object of the doctor in a bucket, which exists while the checks run."""
+    """A test object in a bucket, which exists only while the checks run."""
 
     bucket: str
     key: str
@@ -55,7 +55,7 @@ class Probe:
 
 
 def connect(make: Callable[[], Any], bucket: str) -> tuple[Any, Finding]:
-    """List the bucket; return the client, or None, and the finding."""
+    """List the bucket; return the client (None after a failure) and the finding."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -68,7 +68,7 @@ def connect(make: Callable[[], Any], bucket: str) -> tuple[Any, Finding]:
 
 @contextmanager
 def probe(client: S3Client, bucket: str, report: Report) -> Iterator[Probe | None]:
-    """Put an object, read it back, and delete it at the end; yield None when it cannot be put."""
+    """Put an object, read it back, and delete it at the end; yield None if the object cannot be put."""
     name = uuid.uuid4().hex
     made = Probe(bucket, f"{PROBES}{name}", name.encode())
     if not _tried("put", bucket, report, partial(client.put_object, Bucket=bucket, Key=made.key, Body=made.content)):
@@ -82,7 +82,7 @@ def probe(client: S3Client, bucket: str, report: Report) -> Iterator[Probe | Non
 
 
 def _tried(check: str, bucket: str, report: Report, do: Callable[[], Any]) -> bool:
-    """Run an action with the probe and tell whether it worked."""
+    """Try an action on the probe and return whether it worked."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     def run() -> Finding:
@@ -97,17 +97,17 @@ def _tried(check: str, bucket: str, report: Report, do: Callable[[], Any]) -> bo
 
 def _remedy(error: Exception, action: str, bucket: str) -> str:
     if getattr(error, "response", {}).get("Error", {}).get("Code") in ("NoSuchBucket", "404"):
-        return "create the bucket, or name another one"
+        return "create the bucket, or choose another one"
     on = f"arn:aws:s3:::{bucket}" + ("" if action == "s3:ListBucket" else "/*")
     return _by_kind(error, f"allow {action} on {on} to the AWS connection's keys or role")
 
 
 def _by_kind(error: Exception, allow: str) -> str:
-    """Return the remedy for an error of S3 or SQS; `allow` is the one for a denial."""
+    """Return the remedy for an error of S3 or SQS; `allow` is the remedy for a denial."""
     answer = getattr(error, "response", None)
     if answer is None:
         if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
-            return "give the AWS connection login and password, or this machine a role"
+            return "set login and password of the AWS connection, or give this machine a role"
         ways = "correct endpoint_url and region_name in the extras of the AWS connection"
         return reach(error, f"{ways}, and let this machine reach them", tls="the schema of endpoint_url, and verify")
     code = str(answer.get("Error", {}).get("Code", ""))
@@ -121,7 +121,7 @@ def _by_kind(error: Exception, allow: str) -> str:
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue that answers, and the number of messages that wait in it."""
+    """A queue that answers, and the number of its waiting messages."""
 
     client: SQSClient
     url: str
@@ -129,7 +129,7 @@ class Queue:
 
 
 def queue(make: Callable[[], Any], name: str, report: Report) -> Queue | None:
-    """Check a queue's depth and its policy for messages that always fail; None when the queue does not answer."""
+    """Check a queue's depth and its redrive policy; return None if the queue does not answer."""
     answer = report.connect(_sqs, "attributes", lambda: _attributes(make, name))
     if answer is None:
         return None
@@ -138,13 +138,13 @@ def queue(make: Callable[[], Any], name: str, report: Report) -> Queue | None:
         report.add(_sqs.ok("redrive policy", f"to {target} after {redrive.get('maxReceiveCount')} receives"))
         report.check(_sqs, "dead letters", lambda: _dead_letters(found.client, target))
     else:
-        remedy = "set a RedrivePolicy to a dead-letter queue: a message that cannot be read comes back for ever"
-        report.add(_sqs.failed("redrive policy", f"{name} has none", remedy))
+        remedy = "set a RedrivePolicy to a dead-letter queue, or SQS delivers an unreadable message again and again"
+        report.add(_sqs.failed("redrive policy", f"{name} has no redrive policy", remedy))
     return found
 
 
 def _attributes(make: Callable[[], Any], name: str) -> tuple[tuple[Queue, dict[str, Any]] | None, Finding]:
-    """Return the queue and its redrive policy, or None, and the finding."""
+    """Return the queue and its redrive policy (None after a failure), and the finding."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -159,7 +159,7 @@ def _attributes(make: Callable[[], Any], name: str) -> tuple[tuple[Queue, dict[s
 
 
 def _dead_letters(client: SQSClient, name: str) -> Finding:
-    """Check the dead-letter queue: tasks record its depth with that of the queue, and send messages to it."""
+    """Check the dead-letter queue: tasks read its depth and send messages to it."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -173,17 +173,17 @@ def _dead_letters(client: SQSClient, name: str) -> Finding:
 def _queue_remedy(error: Exception, name: str) -> str:
     code = str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
     if "NonExistentQueue" in code or "QueueDoesNotExist" in code:
-        return f"create the queue {name}, or name another one"
+        return f"create the queue {name}, or choose another one"
     actions = "sqs:GetQueueUrl, sqs:GetQueueAttributes, sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage"
     return _by_kind(
-        error, f"allow {actions} and sqs:ChangeMessageVisibility on it to the AWS connection's keys or role"
+        error, f"allow {actions} and sqs:ChangeMessageVisibility on {name} to the AWS connection's keys or role"
     )
 
 
 def receive(found: Queue, sent: Probe, seconds: float, recorded: Callable[[Probe], bool]) -> Finding:
-    """Wait for the event of the probe and delete its message; other messages are released at once.
+    """Wait for the event of the probe and delete its message; release other messages at once.
 
-    A watcher of the queue, or a run that empties it, may be faster: `recorded` tells whether one recorded the event.
+    Another consumer of the queue may receive the event first: `recorded` tells whether the ledger has it.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -194,20 +194,20 @@ def receive(found: Queue, sent: Probe, seconds: float, recorded: Callable[[Probe
                 QueueUrl=found.url, MaxNumberOfMessages=10, VisibilityTimeout=30, WaitTimeSeconds=1
             )
             if _take(found, sent, answer.get("Messages", [])):
-                return _sqs.ok(EVENT, "it arrived, and its message is deleted")
+                return _sqs.ok(EVENT, "the event arrived, and its message is deleted")
             if recorded(sent):
-                return _sqs.ok(EVENT, "it arrived, and a consumer of the queue has taken it")
+                return _sqs.ok(EVENT, "the event arrived, and another consumer of the queue received it")
     except (BotoCoreError, ClientError) as e:
         return _sqs.failed(EVENT, e, _queue_remedy(e, found.url.rpartition("/")[2]))
     return _sqs.failed(
         EVENT,
         f"none within {seconds:g} s",
-        f"send the s3:ObjectCreated:* events of {sent.bucket} to the queue, and let s3.amazonaws.com send to it",
+        f"send the s3:ObjectCreated:* events of {sent.bucket} to the queue, and allow s3.amazonaws.com to send to it",
     )
 
 
 def _take(found: Queue, sent: Probe, messages: list[Any]) -> bool:
-    """Delete the probe's message and release the others; tell whether it was among them."""
+    """Delete the probe's message and release the others; return whether the probe's message was received."""
     taken = False
     for message in messages:
         handle = {"QueueUrl": found.url, "ReceiptHandle": message["ReceiptHandle"]}
@@ -228,5 +228,5 @@ def _is_of(body: str, sent: Probe) -> bool:
 
 
 def not_received(found: Queue) -> Finding:
-    """Return why nothing was put: the probe's event would wait behind other events."""
-    return _sqs.skipped(EVENT, f"{found.waiting} messages wait, so nothing was put to send another")
+    """Return the finding for a crowded queue, in which the probe's event would wait behind other events."""
+    return _sqs.skipped(EVENT, f"{found.waiting} messages wait, so no object was put to send another event")

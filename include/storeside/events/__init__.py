@@ -1,1 +1,1 @@
-"""S3 event notifications on SQS."""
+"""Loads the objects of S3 event notifications that arrive in SQS queues."""

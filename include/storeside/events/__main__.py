@@ -1,7 +1,7 @@
 """``python -m storeside.events --queue NAME s3://bucket/prefix table``: drain S3 events into a table without Airflow.
 
-The environment names ClickHouse, S3 and SQS as for ``python -m storeside.transfer``; AWS_ENDPOINT_URL applies to S3
-and SQS.
+The environment variables of ``python -m storeside.transfer`` configure ClickHouse, S3 and SQS; AWS_ENDPOINT_URL
+applies to S3 and SQS.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from storeside.transfer.printing import report_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Drain a queue once; return 1 if messages became dead letters and 2 if the load could not run."""
+    """Drain a queue once; return 1 if messages became dead letters and 2 if the load cannot finish."""
     parser = transfer_arguments("storeside.events", __doc__ or "")
-    parser.add_argument("--queue", required=True, help="name or URL; it needs a dead-letter queue")
+    parser.add_argument("--queue", required=True, help="name or URL of the queue, which needs a dead-letter queue")
     parser.add_argument(
         "--messages", type=int, default=100_000, help="maximum number of messages; default: %(default)s"
     )
     parser.add_argument("--bytes", type=int, default=0, help="approximate maximum bytes of new objects; 0: no limit")
     parser.add_argument(
-        "--seconds", type=float, default=600.0, help="seconds to receive messages; default: %(default)s"
+        "--seconds", type=float, default=600.0, help="seconds for which to receive messages; default: %(default)s"
     )
-    parser.add_argument("--idle-seconds", type=float, default=0.0, help="seconds to wait for messages")
+    parser.add_argument("--idle-seconds", type=float, default=0.0, help="seconds to wait when the queue is empty")
     parser.add_argument(
-        "--batch-messages", type=int, default=2500, help="messages held at once; default: %(default)s"
+        "--batch-messages", type=int, default=2500, help="maximum messages per batch; default: %(default)s"
     )
     parser.add_argument(
         "--lease-seconds",
         type=int,
         default=120,
-        help="seconds until messages of a killed run return; default: %(default)s",
+        help="seconds until messages of a killed run are visible again; default: %(default)s",
     )
     given = parser.parse_args(arguments)
     return exit_code(lambda: _drain(given))

@@ -1,4 +1,4 @@
-"""Batches of leased messages that one process passes to another: a watcher to a run, a task to the next task."""
+"""Batches of leased messages that one process passes to another: from a watcher to a run, or between tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Batches:
         self.queue = queue
 
     def open(self, messages: Sequence[Message], run_id: str = "") -> str:
-        """Record leased messages and return the name of their batch; with `run_id` that run has taken it."""
+        """Record leased messages as a batch and return its name. With `run_id`, the batch is taken by that run."""
         batch = uuid.uuid4().hex
         rows = [[batch, m.id, m.handle, m.body, m.sent, m.receives, m.group] for m in messages]
         if rows:
@@ -41,9 +41,9 @@ class Batches:
         return batch
 
     def take(self, batch: str, run_id: str) -> list[Message]:
-        """Take an open batch for this run and return its messages; none if it is no longer open.
+        """Record an open batch as taken by this run and return its messages; none if the batch is not open.
 
-        A batch that an earlier run of the same DAG has taken and not settled counts as open: that run has failed.
+        A batch that an earlier run of the same DAG took and did not settle counts as open, because that run failed.
         """
         state, owner = self.state(batch)
         if state not in ("open", "taken") or (state == "taken" and not _same_dag(owner, run_id)):
@@ -53,7 +53,7 @@ class Batches:
         return messages
 
     def state(self, batch: str) -> tuple[str, str]:
-        """Return a batch's state and the run that has taken it; empty texts for an unknown batch."""
+        """Return a batch's state and the run that took it; empty texts for an unknown batch."""
         rows = self.client.query(
             "SELECT toString(state), run_id FROM storeside.event_batches FINAL"
             " WHERE queue = {queue:String} AND batch = {batch:String}",
@@ -75,7 +75,7 @@ class Batches:
         self._close(batch, "settled", run_id)
 
     def give_up(self, batch: str) -> None:
-        """Record that no run has taken a batch, and that its messages are visible in the queue again."""
+        """Record that no run took a batch, and that its messages are visible in the queue again."""
         self._close(batch, "given_up", "")
 
     def unsettled(self) -> list[tuple[str, str, float]]:
@@ -88,7 +88,7 @@ class Batches:
         return [(batch, state, max(seconds, 0.0)) for batch, state, seconds in rows]
 
     def of_run(self, run_id: str) -> list[str]:
-        """Return the batches that a run has taken and not settled."""
+        """Return the batches that a run took and did not settle."""
         rows = self.client.query(
             "SELECT batch FROM storeside.event_batches FINAL"
             " WHERE queue = {queue:String} AND state = 'taken' AND run_id = {run_id:String}",
@@ -97,7 +97,7 @@ class Batches:
         return [row[0] for row in rows]
 
     def left_to(self, run_id: str) -> list[str]:
-        """Return the batches that a run, or another one of its DAG, has taken and not settled."""
+        """Return the batches that a run, or another run of its DAG, took and did not settle."""
         rows = self.client.query(
             "SELECT batch, run_id FROM storeside.event_batches FINAL"
             " WHERE queue = {queue:String} AND state = 'taken'",
@@ -106,7 +106,7 @@ class Batches:
         return [batch for batch, owner in rows if _same_dag(owner, run_id)]
 
     def given_up_unseen(self) -> bool:
-        """Tell whether the last batch was given up, and no run has processed an event of the queue since."""
+        """Return whether the last batch was given up, and no run has processed an event of the queue since."""
         row = first_row(
             self.client.query(
                 "SELECT maxIf(recorded_at, state = 'given_up') AS given_up, given_up > toDateTime64(0, 6)"
@@ -120,7 +120,7 @@ class Batches:
 
     def _close(self, batch: str, state: str, run_id: str) -> None:
         self._record(batch, state, 0, run_id)
-        # `open` makes the names of batches, so they are safe in a statement.
+        # `UUID` rejects any text that could change the statement.
         self.client.command(f"ALTER TABLE storeside.event_leases DROP PARTITION '{uuid.UUID(batch).hex}'")
 
     def _record(self, batch: str, state: str, messages: int, run_id: str) -> None:
@@ -133,6 +133,6 @@ class Batches:
 
 
 def _same_dag(one: str, other: str) -> bool:
-    """Tell whether two runs, ``<dag_id>/<run_id>``, are equal or belong to the same DAG."""
+    """Return whether two runs, ``<dag_id>/<run_id>``, are equal or belong to the same DAG."""
     dag, slash, _ = one.partition("/")
     return one == other or (bool(slash) and other.startswith(dag + slash))

@@ -1,4 +1,4 @@
-"""The current state of events' objects: events may be duplicated, late and out of order; the bucket is not."""
+"""Finds the current state of the objects in events, because events may be duplicated, late and out of order."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PARALLEL = 8
-# From this number of keys on, the objects below their common prefix are listed first. A page of a thousand objects
-# costs S3 about as much as 40 requests for one object, so a listing in vain of this many objects for each key adds a
-# third at most.
+# For _MANY keys or more, the load first lists the objects below their common prefix, up to _PER_KEY objects per key.
+# A page of a thousand objects costs about as much as 40 requests for single objects, so a listing that finds none of
+# the keys adds a third at most.
 _MANY, _PER_KEY = 20, 8
 
 # The object, the reason why it cannot be examined, or None if it does not exist.
@@ -35,9 +35,9 @@ Found = Listed | LoadObjectError | None
 
 @dataclass(frozen=True)
 class Around:
-    """What a listing shows of some keys: their objects, and how many objects are below the keys' common prefix.
+    """The listed objects of some keys, and the number of all objects below the keys' common prefix.
 
-    `count` is 0 if the listing is not complete.
+    `count` is 0 if the listing is incomplete.
     """
 
     objects: Mapping[str, Listed] = field(default_factory=dict)
@@ -48,9 +48,9 @@ NOT_LISTED = Around()
 
 
 def listed_around(source: Source, keys: Sequence[str], s3: S3Client) -> Around:
-    """List the objects below the common prefix of these keys, if it is likely to be cheaper than asking for each.
+    """List the objects below the common prefix of these keys, if that is probably faster than a request for each.
 
-    The listing ends when it has too many other objects, or when S3 refuses it.
+    The listing stops when it has too many other objects, or when S3 refuses it.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -60,12 +60,12 @@ def listed_around(source: Source, keys: Sequence[str], s3: S3Client) -> Around:
     try:
         for page in list_objects(s3, source.bucket, common_prefix(keys)):
             count += len(page)
-            # An object that is listed without its version is requested.
+            # `look_at` requests an object that is listed without an ETag.
             found.update({o.key: o for o in page if o.key in wanted and o.etag})
             if count > _PER_KEY * len(keys):
                 return Around(found)
     except (BotoCoreError, ClientError) as e:
-        log.info("s3://%s is not listed, so each object is requested: %s", source.bucket, e)
+        log.info("s3://%s cannot be listed, so each object is requested: %s", source.bucket, e)
         return Around(found)
     return Around(found, count)
 
@@ -73,11 +73,11 @@ def listed_around(source: Source, keys: Sequence[str], s3: S3Client) -> Around:
 def look_at(
     source: Source, keys: Sequence[str], client: Client, s3: S3Client, around: Around = NOT_LISTED, *, pull: bool
 ) -> dict[str, Found]:
-    """Return the current object for each of these keys; `around` has those that were listed just now.
+    """Return the current object for each of these keys; `around` has objects from a new listing.
 
-    With `pull` ClickHouse asks S3, except for keys that it takes for patterns. Only S3's own answer counts as proof
-    that an object is missing, because the event of a missing object is deleted. Raises TransferInputError when the
-    bucket does not exist, TransferTransientError when S3 does not answer.
+    With `pull`, ClickHouse requests the objects, except for keys that it would read as patterns. Only a 404 of S3 to
+    the worker proves that an object does not exist, because the event of such an object is deleted. Raises
+    TransferInputError when the bucket does not exist, and TransferTransientError when S3 does not answer.
     """
     found: dict[str, Found] = {key: around.objects[key] for key in keys if key in around.objects}
     pulled = [key for key in keys if pull and key not in found and not wild(key)]
@@ -92,7 +92,7 @@ def look_at(
 
 
 def _require_bucket(s3: S3Client, bucket: str) -> None:
-    """Raise if the bucket does not exist: S3 then also answers 404 for objects, which does not prove them missing."""
+    """Raise if the bucket does not exist: S3 then answers 404 for its objects, which proves nothing about them."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -102,7 +102,7 @@ def _require_bucket(s3: S3Client, bucket: str) -> None:
 
 
 def _by_clickhouse(source: Source, keys: Sequence[str], client: Client) -> dict[str, Listed] | None:
-    """Return the existing objects; None if one of them cannot be examined."""
+    """Return the objects that exist, according to ClickHouse; None if it cannot examine one of them."""
     from clickhouse_connect.driver.exceptions import DatabaseError
 
     try:

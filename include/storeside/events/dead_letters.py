@@ -1,4 +1,4 @@
-"""Dead letters of a queue: list them with their reasons, and send them back for another try."""
+"""Lists the dead letters of a queue with their reasons, and sends them back for another try."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from storeside.events.queue import Message, Queue
 from storeside.events.settle import ORIGIN, QUEUE, REASON
 
 _MOVED = (
-    "SQS itself moved it here, as it was received more often than its queue allows: the process that had it was ended"
-    " each time, or a server did not answer. When that is over, send it back"
+    "SQS moved the message here because it was received more often than its queue allows: each time, the process that"
+    " had it was killed, or a server did not answer. Correct the cause, then send the message back"
 )
 _LOOK_SECONDS = 30
 _REDRIVE_SECONDS = 300
@@ -21,9 +21,9 @@ _REDRIVE_SECONDS = 300
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A message that could not be processed: `message_id` is its id in the queue of origin.
+    """A message that could not be processed; `message_id` is its id in the original queue.
 
-    SQS keeps the id of a message that it moves itself.
+    SQS keeps the id of a message that SQS moves. `sent_at` is in seconds since the epoch.
     """
 
     message_id: str
@@ -34,10 +34,10 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters of a queue; those of other queues that share its dead-letter queue are not touched.
+    """The dead letters of one queue, without those of other queues that share its dead-letter queue.
 
-    A dead letter names its queue in an attribute that SQS or `settle` sets. One without it, such as a message that
-    was sent to the dead-letter queue directly, may belong to any of the queues: it is included only with `unclaimed`.
+    SQS or `settle` sets an attribute with the queue of a dead letter. A message without this attribute, such as one
+    that was sent to the dead-letter queue directly, may belong to any queue: `unclaimed` includes these messages.
     """
 
     def __init__(self, queue: Queue, *, unclaimed: bool = True) -> None:
@@ -48,7 +48,7 @@ class DeadLetters:
     def listed(self, limit: int = 1000) -> list[DeadLetter]:
         """Return dead letters with their reasons, oldest first; they stay in the dead-letter queue.
 
-        Meanwhile, for at most half a minute, other consumers do not see them.
+        For at most 30 s, the messages are invisible to other consumers.
         """
         received, others = self._receive(limit, _LOOK_SECONDS)
         self.dead.extend([*others, *(m for messages in received.values() for m in messages)], 0)
@@ -58,7 +58,7 @@ class DeadLetters:
     def redrive(self, message_ids: Collection[str] | None = None, limit: int = 100_000) -> int:
         """Send these dead letters, or all, back to their queue and return their number.
 
-        Each is deleted after it was sent: if the process dies in between, the message is in both queues.
+        Each message is sent first and then deleted: if the process dies between, the message is in both queues.
         """
         count = 0
         received, others = self._receive(limit, _REDRIVE_SECONDS)
@@ -66,7 +66,7 @@ class DeadLetters:
             if message_ids is not None and name not in message_ids:
                 others += messages
                 continue
-            # Another name than the first time: a FIFO queue drops messages that repeat one of the last five minutes.
+            # A new deduplication id, because a FIFO queue drops a message that repeats one of the last five minutes.
             self.queue.send(
                 messages[0].body, {}, group=messages[0].group, deduplication=f"{name}-{messages[0].id}"[-128:]
             )
@@ -76,12 +76,12 @@ class DeadLetters:
         return count
 
     def _receive(self, limit: int, lease_seconds: int) -> tuple[dict[str, list[Message]], list[Message]]:
-        """Return dead letters by the original message id, each with all its copies, and those of other queues."""
+        """Return dead letters by original message id, each with its copies, and the messages of other queues."""
         letters: dict[str, list[Message]] = {}
         others: list[Message] = []
         seen: set[str] = set()
         deadline = time.monotonic() + lease_seconds / 2
-        # SQS gives only an approximate number of messages; an empty response to a long poll is the end.
+        # SQS reports only an approximate number of messages; an empty response to a long poll means the end.
         while len(seen) < limit and time.monotonic() < deadline:
             messages = self.dead.receive(lease_seconds, 1)
             if not messages:
@@ -107,7 +107,7 @@ class DeadLetters:
 def _ours(message: Message, name: str) -> str:
     """Return one of the attributes that `settle` sets on a dead letter.
 
-    On a message that SQS itself moved, the attributes are outdated: it was a dead letter before and was sent back.
+    On a message that SQS moved, the attributes are outdated: they are from an earlier time as a dead letter.
     """
     return "" if message.source else message.attributes.get(name, "")
 

@@ -1,4 +1,4 @@
-"""Messages with their events, the outcome of each event, and the resulting verdict for the message."""
+"""Messages with their events, the outcome of each event, and the verdict for the message."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from storeside.events.errors import NotificationError
 from storeside.events.notifications import S3Event, parse
 from storeside.events.queue import Message, backoff
 
-# loaded: rows of the object, in this version or a later one, are in the table. skipped: there is nothing to do.
-# failed: for good, because of the object. undone: it was tried, and a retry may help. untried: it was not reached.
+# loaded: the table has the rows of the object, in this version or a later one. skipped: the event needs no work.
+# failed: for good, because of the object. undone: the load failed, and a retry may help. untried: no load began.
 State = Literal["loaded", "skipped", "failed", "undone", "untried"]
 Verdict = Literal["delete", "bury", "release"]
 
@@ -33,13 +33,13 @@ class Outcome:
 
 UNTRIED = Outcome("untried")
 LOADED = Outcome("loaded")
-_OWN = Outcome("skipped", "Storeside itself wrote the object, to try or measure the bucket")
+_OWN = Outcome("skipped", "Storeside wrote the object to test or measure the bucket")
 FOLDER = Outcome("skipped", "it is a folder marker")
 
 
 @dataclass
 class Delivery:
-    """A message, its events with their outcomes, and how often it was released because they failed."""
+    """A message, its events with their outcomes, and the number of its releases after failures."""
 
     message: Message
     events: list[S3Event] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Delivery:
 
     @classmethod
     def read(cls, message: Message) -> Delivery:
-        """Parse a message; one that is not an S3 event notification has an `error` instead of events."""
+        """Parse a message. A message that is no S3 event notification gets an `error` instead of events."""
         try:
             events = parse(message.body)
         except NotificationError as e:
@@ -63,14 +63,14 @@ class Delivery:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the objects that were created."""
+        """The bytes of the created objects."""
         return sum(event.size or 0 for event in self.events if event.created)
 
     def verdict(self, most_failures: int, most_receives: int) -> Verdict:
-        """Return what to do with the message; it is deleted only when all its objects are done.
+        """Return whether to delete, bury or release the message; it is deleted only when all its objects are done.
 
-        When a message would be received more than `most_receives` times, SQS moves it to the dead-letter queue
-        without a reason. So at the last of these receives it is buried: sent there with a reason.
+        To bury a message is to send it to the dead-letter queue with a reason. SQS would move a message there without
+        a reason when it is received more than `most_receives` times, so it is buried at the last of these receives.
         """
         failed = bool(self.error) or self._any("failed", "undone")
         last = self.message.receives >= most_receives
@@ -81,7 +81,7 @@ class Delivery:
 
     @property
     def reason(self) -> str:
-        """Why the message is not simply deleted: the first of its reasons."""
+        """Why the message is not deleted: the reason of its first event without success."""
         if self.error:
             return self.error
         for state in ("failed", "undone", "untried"):
@@ -94,18 +94,18 @@ class Delivery:
     def unexplained(self) -> str:
         """Why the message is a dead letter although its objects have no outcome."""
         return (
-            f"no run processed it, and after {self.message.receives} receives SQS would have moved the message here:"
-            " start a run that wants this object, and send the message back"
+            f"no run processed it in {self.message.receives} receives, after which SQS moves a message here: start a"
+            " run that loads this object, and send the message back"
         )
 
     @property
     def is_failure(self) -> bool:
-        """Whether its release counts as a failure."""
+        """Whether the release of the message counts as a failure."""
         return self._any("undone")
 
     @property
     def delay_seconds(self) -> int:
-        """How long it stays invisible after its release: longer after each failure, or each receive."""
+        """The seconds for which the message stays invisible after its release: more after each failure or receive."""
         return min(15 << min(self.failures, 6), 900) if self.is_failure else backoff(self.message)
 
     def _any(self, *states: State) -> bool:
@@ -136,11 +136,11 @@ def sort_out(deliveries: Iterable[Delivery], bucket: str, regex: str) -> list[st
 
 def _needless(event: S3Event, bucket: str, matching: re.Pattern[str]) -> str | None:
     if event.removed:
-        return "it tells of a removal: rows that were loaded stay"
+        return "the event reports a removal: loaded rows stay"
     if not event.created:
-        return "it tells of no new content"
+        return "the event reports no new content"
     if event.bucket != bucket:
-        return f"it is of another bucket than {bucket}"
+        return f"the object is in another bucket than {bucket}"
     if matching.match(event.key) is None:
         return "the key does not match"
     return None
@@ -155,5 +155,5 @@ def conclude(deliveries: Iterable[Delivery], outcomes: dict[str, Outcome]) -> No
 
 
 def oldest(messages: Sequence[Message], now: float) -> float:
-    """Return the age of the oldest message in seconds; 0 if clocks differ so much that it would be negative."""
+    """Return the age of the oldest message in seconds; 0 if a difference of clocks makes it negative."""
     return max([now - message.sent for message in messages if message.sent] + [0.0])

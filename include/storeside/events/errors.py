@@ -1,7 +1,7 @@
-"""What can go wrong with a queue of S3 events and its messages.
+"""Errors of a queue of S3 events and its messages.
 
 EventError
-├── EventInputError       limits, queue or permissions: no retry helps
+├── EventInputError       limits, queue or permissions are wrong: no retry helps
 │   ├── NoQueueError      there is no queue of this name
 │   └── NotificationError a message is no S3 event notification
 └── EventTransientError   another try may succeed
@@ -14,7 +14,7 @@ from storeside.errors import BadInput, StoresideError, Transient
 
 
 class EventError(StoresideError):
-    """Events cannot be received or processed; the message names the queue, the reason and the remedy."""
+    """Events cannot be received or processed; the message states the queue, the reason and the remedy."""
 
 
 class EventInputError(EventError, BadInput):
@@ -26,7 +26,7 @@ class NoQueueError(EventInputError):
 
 
 class NotificationError(EventInputError):
-    """The message is not an S3 event notification; the text says what is wrong, where, and what was expected."""
+    """The message is no S3 event notification; the text states the field, its value and the expected value."""
 
 
 class EventTransientError(EventError, Transient):
@@ -34,6 +34,6 @@ class EventTransientError(EventError, Transient):
 
 
 class TriedOutError(EventTransientError):
-    """Several tries failed already, and the next try should be later."""
+    """Several tries failed, so the next try should not be soon."""
 
     is_soon = False

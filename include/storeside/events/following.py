@@ -1,4 +1,4 @@
-"""Runs that follow a queue without a pause, in ``storeside.queue_followers``: watchers leave the queue to them."""
+"""Records runs that follow a queue without a pause, so that watchers of the queue lease no messages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BEAT_SECONDS = 20.0
-# Seconds for which a run counts as following after its last heartbeat, if it was killed.
+# Seconds after its last heartbeat for which a killed run still counts as following.
 _COUNTS_SECONDS = 60
 
 
 class Following:
-    """Records, from a thread, that a run takes a queue's messages, for as long as the context lasts.
+    """Records from a thread, in ``storeside.queue_followers``, that a run follows a queue while the context lasts.
 
-    If it cannot record that, watchers receive some of the messages, which only costs time.
+    Without this record, watchers lease some of the messages, which only costs time.
     """
 
     def __init__(self, client: Client, queue: str, run_id: str) -> None:
@@ -56,11 +56,11 @@ class Following:
                 settings={"async_insert": 0},
             )
         except (DatabaseError, OperationalError) as e:
-            log.info("watchers of %s are not told whether this run follows it: %s", self.queue, e)
+            log.info("%s: cannot record whether this run follows the queue: %s", self.queue, e)
 
 
 def is_followed(client: Client, queue: str) -> bool:
-    """Tell whether a run currently follows a queue."""
+    """Return whether a run currently follows a queue."""
     row = first_row(
         client.query(
             "SELECT count() FROM storeside.queue_followers FINAL WHERE queue = {queue:String} AND follows"

@@ -1,4 +1,4 @@
-"""Receives the messages of a queue: several requests at the same time, in batches, within the limits of a run."""
+"""Receives messages of a queue in batches, with concurrent requests, within the limits of a run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one run takes in total and per batch.
+    """How many messages one run receives, in total and per batch.
 
-    The run stops receiving after `seconds`, after `messages`, or after messages with `bytes` of new objects; SQS
-    returns up to ten messages at a time, and the run processes all that it received. `bytes` 0 is no limit.
-    `idle_seconds` is how long it waits for messages when the queue is empty; a run that waits follows the queue, and
-    watchers leave the messages to it. A batch is leased and loaded together.
+    The run stops receiving after `seconds`, after `messages`, or after messages with `bytes` of new objects; 0 means
+    no limit of bytes. SQS returns up to ten messages per response, and the run processes all received messages. When
+    the queue is empty, the run waits `idle_seconds` for messages. A run that waits follows the queue, so watchers
+    lease no messages. The messages of a batch are leased, for `lease_seconds`, and loaded together. A message becomes
+    a dead letter after `most_failures` failures.
     """
 
     messages: int = 100_000
@@ -48,7 +49,7 @@ class Limits:
 
 
 class Intake:
-    """The messages that one run receives until `end` (monotonic seconds), until `stop` is set, or within limits."""
+    """Receives the messages of one run until `end` (monotonic seconds), a limit, or until `stop` is set."""
 
     def __init__(self, queue: Queue, lease: Lease, limits: Limits, stop: threading.Event, end: float) -> None:
         self.queue = queue
@@ -62,7 +63,7 @@ class Intake:
     def batches(self) -> Generator[list[Delivery]]:
         """Yield batches until the queue has been empty for `idle_seconds` or a limit is reached.
 
-        While the caller processes a batch, the next one is received; if it then needs no more, that one is released.
+        A thread receives the next batch while the caller processes one. If the caller stops, that batch is released.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="receive") as thread:
             deliveries = self._receive(self.limits.idle_seconds)
@@ -75,7 +76,7 @@ class Intake:
         self.lease.release_all()
 
     def close(self) -> None:
-        """Receive no more messages, from any thread; a request that waits for messages ends within seconds."""
+        """Stop receiving, from any thread; a request that waits for messages ends within seconds."""
         self.end = 0.0
 
     def _receive(self, idle_seconds: float) -> list[Delivery]:
@@ -100,9 +101,9 @@ class Intake:
 
         deadline = min(time.monotonic() + idle_seconds, self.end)
         while wants_more():
-            # An empty response to a long poll means that the queue is empty; one to a short poll does not.
+            # An empty response means that the queue is empty after a long poll, but not after a short poll.
             wait = round(min(max(deadline - time.monotonic(), 1), LONG_POLL))
-            # Responses that are already on their way could exceed the run's limit of bytes.
+            # Concurrent requests could exceed the run's limit of bytes.
             at_once = 1 if limits.bytes else AT_ONCE
             receive(self.queue, limits.lease_seconds, most, take, wants_more, wait, at_once)
             if received or time.monotonic() >= min(deadline, self.end):
@@ -119,16 +120,16 @@ def receive(
     wait_seconds: int = 1,
     at_once: int = AT_ONCE,
 ) -> None:
-    """Receive messages and pass each response to `take`, which is never called by two threads at the same time.
+    """Receive messages and pass each response to `take`, which only one thread at a time calls.
 
-    The first request waits `wait_seconds` at most. If it returns messages, `at_once` threads send further requests
-    until a response is empty, `wants_more` returns False, or `most` messages were received (nine more at most, as a
-    response has up to ten). Raises EventError, after all threads have ended.
+    The first request waits up to `wait_seconds`. If it returns messages, `at_once` threads send further requests
+    until a response is empty, `wants_more` returns False, or `most` messages were received (up to nine more, because
+    a response has up to ten). Raises EventError after all threads have ended.
     """
     first = queue.receive(lease_seconds, wait_seconds)
     take(first)
     lock = threading.Lock()
-    asked = len(first)  # messages received, plus ten for each response on its way
+    asked = len(first)  # messages received, plus ten for each open request
     ended = not first
 
     def follow() -> None:

@@ -1,4 +1,4 @@
-"""Messages that a process leases while it works on their objects."""
+"""Leases messages while a process works on their objects."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """Extends the visibility timeout of messages, from a thread, until they are let go.
+    """Extends the visibility timeout of messages from a thread until `let_go`.
 
-    When it ends, or its process dies, messages that it still holds become visible again after `seconds`. Messages
-    that it could not extend, because another consumer has them by now, are in `lost`. That only duplicates work: a
-    loaded object version is not loaded again.
+    When the lease ends, or its process dies, messages that it still holds become visible again after `seconds`.
+    `lost` has the ids of messages whose timeout could not be extended because another consumer received them. A lost
+    message only duplicates work: a loaded object version is not loaded again.
     """
 
     def __init__(self, queue: Queue, seconds: int = 120) -> None:
@@ -45,18 +45,18 @@ class Lease:
         self._end.set()
 
     def hold(self, messages: Iterable[Message]) -> None:
-        """Extend these from now on; for a message that was received twice, the newer handle counts."""
+        """Extend the timeout of these messages as well. If a message was received twice, the newer handle counts."""
         with self._lock:
             self._held.update({message.id: message for message in messages})
 
     def let_go(self, messages: Iterable[Message]) -> None:
-        """Stop extending these."""
+        """Stop extending the timeout of these messages."""
         with self._lock:
             for message in messages:
                 self._held.pop(message.id, None)
 
     def release_all(self, delay: Callable[[Message], int] = lambda message: 0) -> None:
-        """Make all held messages visible after `delay` seconds, or at once; if that fails, their timeout does it."""
+        """Make all held messages visible after `delay` seconds, or after their timeout if SQS fails."""
         with self._lock:
             held, self._held = sorted(self._held.values(), key=delay), {}
         for seconds, some in groupby(held, key=delay):
@@ -65,17 +65,17 @@ class Lease:
                 self.queue.extend(messages, seconds)
             except EventError as e:
                 log.warning(
-                    "%d messages come again when their lease of %d s ends: %s", len(messages), self.seconds, e
+                    "%d messages stay invisible until their lease of %d s ends: %s", len(messages), self.seconds, e
                 )
 
     def _beat(self) -> None:
         while not self._end.wait(self.seconds / 3):
-            # Under the lock, so that no message is extended after its release.
+            # The lock prevents the extension of a message after its release.
             with self._lock:
                 try:
                     lost = self.queue.extend(list(self._held.values()), self.seconds)
                 except EventError as e:
-                    log.warning("the lease of %d messages is not extended, trying again: %s", len(self._held), e)
+                    log.warning("cannot extend the lease of %d messages, retrying: %s", len(self._held), e)
                     continue
                 for gone in lost:
                     del self._held[gone]
@@ -87,11 +87,11 @@ def take_or_receive(
 ) -> int:
     """Take batches for a run, or receive a new batch; return the number of messages that the run has.
 
-    `client` is a clickhouse-connect client. A run that calls this again keeps its messages, and also gets those that
-    an earlier run of its DAG could not settle.
+    `client` is a clickhouse-connect client. A run that calls this again keeps its messages, and also gets the
+    messages that an earlier run of its DAG could not settle.
     """
     EventLedger(client, queue.url, run_id).create()
-    _ = queue.redrive_policy  # messages that cannot be processed need a dead-letter queue
+    _ = queue.redrive_policy  # raises if the queue has no dead-letter queue
     known = Batches(client, queue.url)
     count = sum(len(known.take(batch, run_id)) for batch in dict.fromkeys([*batches, *known.left_to(run_id)]))
     if count:

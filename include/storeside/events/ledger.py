@@ -1,4 +1,4 @@
-"""The outcomes of S3 events, in ``storeside.events``, and the depth of their queues."""
+"""Records the outcomes of S3 events in ``storeside.events``, and the depth of their queues."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ class EventLedger:
         self.client = client
         self.queue = queue
         self.run_id = run_id
-        self._given_back: dict[str, float] = {}  # when they were sent, by message id
+        self._released: dict[str, float] = {}  # sending times of released messages, by message id
 
     def create(self) -> None:
         """Create the tables, or bring them up to date. Raises DatabaseError."""
         migrate(self.client)
 
     def so_far(self, destination: str, bucket: str) -> dict[str, int]:
-        """Return what earlier tries of this run, whose reports are lost, have done, by field of `Drained`."""
+        """Return the numbers of earlier tries of this run, whose reports are lost, by field of `Drained`."""
         parameters = {"queue": self.queue, "run_id": self.run_id, "destination": destination, "bucket": bucket}
         found = self.client.query(sql.query("events_so_far"), parameters=parameters)
         return dict(zip(found.column_names, first_row(found), strict=True))
 
     def known(self, messages: Sequence[Message]) -> dict[str, tuple[bool, int]]:
-        """Return for each message that was received before whether it is final and how often it failed."""
+        """Return for each message that was received before whether all its events are done, and its failures."""
         again = [message.id for message in messages if message.receives > 1]
         if not again:
             return {}
@@ -70,13 +70,13 @@ class EventLedger:
         return {message: (bool(done), int(failures)) for message, done, failures in rows}
 
     def record(self, deliveries: Iterable[Delivery], state: str = "") -> None:
-        """Record the outcomes of events; `state` replaces every state except loaded and skipped."""
+        """Record the outcomes of events; `state` replaces all states except loaded and skipped."""
         deliveries = list(deliveries)
         for message in (delivery.message for delivery in deliveries):
             if state == "released" and message.sent:
-                self._given_back[message.id] = message.sent
+                self._released[message.id] = message.sent
             else:
-                self._given_back.pop(message.id, None)
+                self._released.pop(message.id, None)
         rows = [row for delivery in deliveries for row in self._rows(delivery, state)]
         if rows:
             self.client.insert(
@@ -107,22 +107,22 @@ class EventLedger:
     def record_depth(self, queue: Queue, messages: Sequence[Message] = ()) -> None:
         """Record the depth of the queue and of its dead-letter queue, and the age of the oldest message.
 
-        SQS does not report that age: it is the age of the oldest among `messages`, which the caller has, and those
-        that were released through this ledger. If none is known, the last recorded age continues to grow: the age of
-        a queue that is not empty only falls when its messages are known to be younger.
+        SQS does not report that age. The ledger records the age of the oldest of the caller's `messages` and of the
+        messages that were released through this ledger. Without any, the last recorded age grows: the age of a queue
+        that is not empty falls only when the ages of its messages are known.
         """
         depth, now = queue.depth(), time.time()
         try:
             dead = queue.dead_letters.depth().visible
-        except EventInputError as e:  # it has no dead-letter queue; its own messages still count
-            log.warning("no dead letters are counted: %s", e)
+        except EventInputError as e:  # without a dead-letter queue, the depth of the queue is still recorded
+            log.warning("cannot count dead letters: %s", e)
             dead = 0
         age = 0.0
         if not depth.is_empty:
-            known = messages or self._given_back
-            # A copy, made in one step, as another thread may settle messages.
-            given_back = now - min(list(self._given_back.values()), default=now)
-            age = max(oldest(messages, now), given_back) if known else self._last_age()
+            known = messages or self._released
+            # `list` copies the values in one step, because another thread may settle messages.
+            released = now - min(list(self._released.values()), default=now)
+            age = max(oldest(messages, now), released) if known else self._last_age()
         self.client.insert(
             "storeside.queue_depths",
             [[self.queue, depth.visible, depth.in_flight, depth.delayed, dead, age]],
@@ -131,7 +131,7 @@ class EventLedger:
         )
 
     def _last_age(self) -> float:
-        """Return the age recorded last plus the time since then; 0 if there was none."""
+        """Return the last recorded age plus the seconds since then; 0 if the queue was empty or never recorded."""
         row = first_row(
             self.client.query(
                 "SELECT argMax((oldest_seconds, recorded_at), recorded_at) AS last,"

@@ -1,4 +1,4 @@
-"""Drains a queue of S3 events into a ClickHouse table: receives, examines, loads, and only then deletes."""
+"""Drains a queue of S3 events into a ClickHouse table: receives messages, loads their objects, then deletes them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _DELAYS = (2.0, 5.0, 10.0, 30.0)
 
 @dataclass
 class Drained:
-    """What a run did: messages, their events by outcome, and rows; `oldest_seconds` is the largest lag.
+    """Numbers of a run: messages, events by outcome, and rows; `oldest_seconds` is the longest age of a message.
 
-    Events that earlier tries of the run loaded or skipped are included; all other numbers are of this try only. A
+    Events that earlier tries of the run loaded or skipped are included; the other numbers count this try only. A
     message whose deletion was interrupted counts twice.
     """
 
@@ -67,7 +67,7 @@ class Drained:
     seconds: float = 0.0
 
     def add(self, messages: int, deliveries: Sequence[Delivery], settled: Settled, lag: float) -> None:
-        """Add a batch."""
+        """Add the numbers of a batch."""
         states = [outcome.state for delivery in deliveries for outcome in delivery.outcomes]
         self.messages += messages
         self.events += len(states)
@@ -81,7 +81,7 @@ class Drained:
 
 @dataclass(frozen=True)
 class _Processed:
-    """Messages whose objects are loaded; those in `done_before` were settled by an earlier run but not deleted."""
+    """Messages after the load of their objects; an earlier run settled `done_before` but did not delete them."""
 
     messages: Sequence[Message]
     deliveries: Sequence[Delivery]
@@ -92,7 +92,7 @@ class EventLoad:
     """One run that drains a queue into the table of a request.
 
     `client` is a clickhouse-connect client without a session, `s3` a boto3 client; `run_id` names the run in the
-    ledgers. The request's own listing is not used: the events name the objects, the bucket has their current state.
+    ledgers. The run does not list the request's source: the events name the objects, and the bucket has their state.
     """
 
     def __init__(
@@ -106,7 +106,9 @@ class EventLoad:
         ledger: Client | None = None,
     ) -> None:
         if request.all_or_nothing:
-            raise EventInputError("all_or_nothing: the events of a queue have no end, so there is no 'all'")
+            raise EventInputError(
+                "all_or_nothing: a queue of events has no end, so there is no 'all': leave the option out"
+            )
         self.queue = queue
         self.request = replace(request, retry_failed=True, overlap_seconds=None)
         self.client = client
@@ -122,10 +124,10 @@ class EventLoad:
         self._newest: list[Message] = []
 
     def run(self, batches: Sequence[str] = ()) -> Drained:
-        """Process batches that were leased for this run or left by an earlier one, then the queue's messages.
+        """Process batches that were leased for this run or left by an earlier run, then messages of the queue.
 
-        When it is stopped, or raises, its messages become visible again at once. Raises errors of transfers and
-        events: BadInput when no retry helps, Transient when a server stays unavailable.
+        When the run is stopped, or raises an error, its messages become visible again at once. Raises TransferError
+        and EventError: BadInput when no retry helps, Transient when a server stays unavailable.
         """
         from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
@@ -159,7 +161,7 @@ class EventLoad:
             except BaseException:
                 lease.release_all()
                 raise
-        # Messages left in the queue were sent after those taken, or at about the same time.
+        # Messages in the queue are about as old as the newest received message, or younger.
         self.ledger.record_depth(self.queue, self._newest)
         self.drained.seconds = time.monotonic() - started
         return self.drained
@@ -170,12 +172,12 @@ class EventLoad:
         return self._new_transfer().pulls
 
     def cancel(self) -> None:
-        """Stop, from any thread: receive no more messages, and kill running queries."""
+        """Stop from any thread: receive no more messages, and kill running queries."""
         self.stop.set()
         (self._transfer or self._new_transfer()).cancel()
 
     def leave(self) -> None:
-        """Stop, from any thread, and let ClickHouse's queries run: this process is about to end."""
+        """Stop from any thread and let ClickHouse's queries run, because this process is about to end."""
         self.stop.set()
         if self._transfer is not None:
             self._transfer.leave()
@@ -184,13 +186,13 @@ class EventLoad:
         dead_letters, receives = self.queue.redrive_policy
         if receives < 10:
             log.warning(
-                "SQS itself moves messages of %s to %s after %d receives, be it for crashes or restarts: let it be 10"
-                " or more, what fails %d times is moved there anyway",
+                "SQS moves messages of %s to %s after %d receives, also if workers only restarted: set"
+                " maxReceiveCount to 10 or more; a load moves a message there after %d failures anyway",
                 self.queue.name, dead_letters, receives, self.limits.most_failures,
             )  # fmt: skip
 
     def _process_all(self, intake: Intake) -> None:
-        """Process batch after batch; while one is loaded, the previous one is settled with the queue."""
+        """Process all batches; a thread settles the messages of the previous batch while a batch is loaded."""
         settled: Future[None] | None = None
         with closing(intake.batches()) as batches, ThreadPoolExecutor(1, thread_name_prefix="settle") as thread:
             for deliveries in batches:
@@ -224,19 +226,19 @@ class EventLoad:
         return _Processed(messages, deliveries, done_before)
 
     def _settle(self, processed: _Processed) -> None:
-        """Record outcomes, and delete, release or bury the messages."""
+        """Record outcomes; delete or release the messages, or send them to the dead-letter queue."""
         messages, done_before = processed.messages, processed.done_before
         settled = settle(self.queue, self.ledger, processed.deliveries, self.limits.most_failures)
         settled.deleted += len(done_before) - len(self.queue.delete(done_before))
         lag = oldest(messages, time.time())
         self.drained.add(len(messages), processed.deliveries, settled, lag)
         log.info(
-            "%d messages: %d deleted, %d given back, %d to the dead letters; the oldest had waited %.1f s",
+            "%d messages: %d deleted, %d released, %d sent to the dead-letter queue; the oldest waited %.1f s",
             len(messages), settled.deleted, settled.released, settled.dead, lag,
         )  # fmt: skip
 
     def _load_patiently(self, keys: Sequence[str]) -> dict[str, Outcome]:
-        """Load, and retry while the messages are leased, because each further receive counts against them."""
+        """Load, and retry while the messages are leased: SQS counts each receive towards the dead-letter queue."""
         from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
         delays = iter(_DELAYS)
@@ -249,11 +251,11 @@ class EventLoad:
                     raise
                 if (delay := next(delays, None)) is None:
                     raise TriedOutError(str(error)) from e
-            log.warning("going on in %g s: %s", delay, error)
+            log.warning("retrying in %g s: %s", delay, error)
             self.stop.wait(delay)
 
     def _load(self, keys: Sequence[str]) -> dict[str, Outcome]:
-        """Load the current objects of these keys; return the outcome of each."""
+        """Load the current objects of these keys; return the outcome of each key."""
         if not keys:
             return {}
         self._transfer = transfer = self._new_transfer()
@@ -278,11 +280,11 @@ class EventLoad:
         return Transfer(self.request, self.client, self.s3, run_id, owner=self.run_id, ledger=self._tables)
 
     def _after_loading(self, o: Listed, state: str, kind: FailureKind, reason: str) -> Outcome:
-        """Return the outcome of an object; a failure counts for it only if its version is still the planned one."""
-        if state in ("loaded", "replaced"):  # this version, or a later one
+        """Return the outcome of an object. A failure is final only if the object still has the planned version."""
+        if state in ("loaded", "replaced"):  # in this version, or a later one
             return LOADED
         if state != "failed":
-            return Outcome("undone", "it was not loaded, and the ledger does not say why")
+            return Outcome("undone", "it was not loaded, and the ledger has no reason")
         now = look_at(self.request.source, [o.key], self.client, self.s3, pull=False)[o.key]
         if now is None:
             return Outcome("skipped", "it was deleted before it could be loaded")

@@ -26,7 +26,7 @@ from storeside.events.errors import NotificationError
 
 Effect = Literal["created", "removed", "ignored"]
 
-# By the first part of the event's name ("Supported event types for SQS, SNS, and Lambda", S3 user guide).
+# Effects by the first part of the event's name ("Supported event types for SQS, SNS, and Lambda", S3 user guide).
 _EFFECTS: dict[str, Effect] = {
     "ObjectCreated": "created",
     "ObjectRemoved": "removed",
@@ -44,7 +44,7 @@ _EFFECTS: dict[str, Effect] = {
     "ObjectAccessed": "ignored",
     "ObjectTransition": "ignored",
 }
-# MinIO uses these names, too: the content stays unchanged, or there was none.
+# Names of MinIO for events that leave the content unchanged, or concern no content.
 _UNCHANGED = {
     "ObjectCreated:DeleteTagging",
     "ObjectCreated:PutLegalHold",
@@ -52,7 +52,7 @@ _UNCHANGED = {
     "ObjectCreated:PutTagging",
     "ObjectRemoved:NoOP",
 }
-# EventBridge's detail-type as the event of S3 ("Amazon EventBridge mapping and troubleshooting", S3 user guide).
+# S3's event name for EventBridge's detail-type ("Amazon EventBridge mapping and troubleshooting", S3 user guide).
 _DETAIL_TYPES = {
     "Object Created": "ObjectCreated",
     "Object Deleted": "ObjectRemoved",
@@ -84,8 +84,8 @@ _BIGGEST = 2**63 - 1
 class S3Event:
     """One object of a notification.
 
-    `name` is S3's event name without ``s3:``, such as ``ObjectCreated:Put``, also if EventBridge sent the event.
-    `size` is None, and `version_id`, `sequencer`, `etag` and `region` are empty, if the server does not state them.
+    `name` is S3's event name without ``s3:``, such as ``ObjectCreated:Put``, even if EventBridge sent the event.
+    `size` (bytes) is None, and `version_id`, `sequencer`, `etag` and `region` are empty, if the server omits them.
     """
 
     name: str
@@ -102,10 +102,10 @@ class S3Event:
     def effect(self) -> Effect:
         """The event's effect on the object's content.
 
-        - created: new content is there. Every ``ObjectCreated``, known or future: to examine an object once too often
-          does no harm.
-        - removed: the content is gone, by a request (``ObjectRemoved``), by a lifecycle rule
-          (``LifecycleExpiration``) or by an accident of S3 (``ReducedRedundancyLostObject``).
+        - created: the object has new content. This covers every ``ObjectCreated`` event, even unknown ones, because
+          an unnecessary request for an object does no harm.
+        - removed: a request (``ObjectRemoved``), a lifecycle rule (``LifecycleExpiration``) or a loss in S3
+          (``ReducedRedundancyLostObject``) removed the content.
         - ignored: the content is unchanged. Tags, ACLs, annotations and retention are no content; a transition,
           tiering or restore moves or copies it within S3; replication concerns a copy in another bucket.
         """
@@ -113,42 +113,42 @@ class S3Event:
 
     @property
     def created(self) -> bool:
-        """Whether the event says that an object was created or replaced."""
+        """Whether an object was created or replaced."""
         return self.effect == "created"
 
     @property
     def is_own(self) -> bool:
-        """Whether Storeside itself wrote the object, to test or measure the bucket."""
+        """Whether Storeside wrote the object to test or measure the bucket."""
         return self.key.startswith((PROBES, SCRATCH, THROUGHPUT))
 
     @property
     def removed(self) -> bool:
-        """Whether the event says that an object, or one version of it, was removed."""
+        """Whether an object, or one version of it, was removed."""
         return self.effect == "removed"
 
     @property
     def removes_version(self) -> bool:
-        """Whether one version was deleted for good, so another version may now be the object's content.
+        """Whether one version was permanently deleted, so that another version may be the object's content.
 
-        A delete marker also has a version, and hides all others.
+        A delete marker also has a version id, but it hides all versions.
         """
         return self.removed and self.version_id != "" and self.name.endswith((":Delete", ":DeleteObjects"))
 
     @property
     def sequence(self) -> str:
-        """The sequencer in a form that compares as text, among events of one key; empty if there is none.
+        """The sequencer as text that sorts in the order of the events of one key; empty if there is none.
 
-        AWS: sequencers are hexadecimal, "right pad the shorter value with zeros, and then do a lexicographical
-        comparison". Removing the zeros at the end gives the same order, for any number of zeros.
+        Sequencers are hexadecimal. AWS says: "right pad the shorter value with zeros, and then do a lexicographical
+        comparison". Removing trailing zeros gives the same order.
         """
         digits = self.sequencer.lower()
         return digits.rstrip("0") if _HEXADECIMAL.fullmatch(digits) else ""
 
 
 def parse(body: str) -> list[S3Event]:
-    """Read one SQS message body. ``s3:TestEvent`` gives an empty list; see S3Event.effect for events to skip.
+    """Parse the body of one SQS message. ``s3:TestEvent`` gives an empty list; see S3Event.effect for events to skip.
 
-    Raises only NotificationError, for anything except an S3 event notification.
+    Raises only NotificationError, for a body that is no S3 event notification.
     """
     message = _Object.read(body, "message")
     if message.has("Type", "Notification"):
@@ -161,11 +161,11 @@ def parse(body: str) -> list[S3Event]:
 
 
 def newest(events: Iterable[S3Event]) -> list[S3Event]:
-    """Keep for each bucket and key the last event that changed its content, in the order of their first events.
+    """Return for each bucket and key the last event that changed its content, in the order of their first events.
 
-    The last event is found by sequencer, then by time; by time alone if an event of the key has no sequencer. Events
-    that created or hid content with a version that was later deleted for good do not count. If no other event is
-    left, the deletion is kept: its `version_id` names the version that is gone.
+    Events are ordered by sequencer and time, or by time alone if an event of the key has no sequencer. Events that
+    created or hid a version do not count if that version was permanently deleted later. If no other event is left,
+    the deletion is returned, with the deleted version in `version_id`.
     """
     objects: dict[tuple[str, str], list[S3Event]] = {}
     for event in events:
@@ -179,13 +179,13 @@ def _last(events: list[S3Event]) -> S3Event:
     ordered = sorted(events, key=lambda event: (event.sequence if sequenced else "", event.time))
     versions: dict[str, S3Event] = {}
     for event in ordered:
-        versions.pop(event.version_id, None)  # the last one goes to the end
+        versions.pop(event.version_id, None)  # moves the version to the end
         versions[event.version_id] = event
     return ([event for event in versions.values() if not event.removes_version] or ordered)[-1]
 
 
 def _from_s3(record: _Object) -> S3Event:
-    """Read one of ``Records``; AWS recommends comparing only the major version and ignoring new fields."""
+    """Parse one of ``Records``. AWS recommends comparing only the major version and ignoring new fields."""
     version = record.optional("eventVersion")
     if version and version.partition(".")[0] != "2":
         raise record.wrong("eventVersion", "2.x")
@@ -200,7 +200,7 @@ def _from_s3(record: _Object) -> S3Event:
         time=record.time("eventTime"),
         size=item.number("size"),
         version_id=item.optional("versionId"),
-        # versitygw's counts from 1 at each start (s3event/kafka.go)
+        # versitygw's sequencer starts at 1 with each process (s3event/kafka.go)
         sequencer="" if versitygw else item.optional("sequencer"),
         region=record.optional("awsRegion"),
     )
@@ -233,7 +233,7 @@ def _from_eventbridge(message: _Object) -> S3Event:
 
 
 class _Object:
-    """A JSON object whose errors name its position in the message."""
+    """A JSON object of a message; its errors state the path of the field."""
 
     def __init__(self, value: Any, place: str) -> None:
         if not isinstance(value, dict):
@@ -284,7 +284,7 @@ class _Object:
         return "" if self._fields.get(name) in (None, "") else self.text(name)
 
     def encoded(self, name: str) -> str:
-        """Decode a key; refuse one that is not UTF-8, which would become the name of another object."""
+        """Decode a key. Raises NotificationError for invalid UTF-8, which would become another object's key."""
         try:
             key = unquote_plus(self.text(name, longest=3 * _LONGEST), errors="strict")
         except UnicodeDecodeError:
@@ -309,7 +309,7 @@ class _Object:
         return value
 
     def time(self, name: str) -> datetime:
-        """Read a time in ISO 8601; a time without a zone, such as moto's, counts as UTC, like all of S3's."""
+        """Parse a time in ISO 8601. A time without a zone, such as moto's, counts as UTC, like all times of S3."""
         try:
             time = datetime.fromisoformat(self.text(name))
             return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
@@ -320,7 +320,7 @@ class _Object:
 
 
 def _shown(value: Any) -> str:
-    """Describe a value in a few words: the message may contain data that must not go into a log."""
+    """Describe a value briefly, because a message may contain data that must not appear in a log."""
     if isinstance(value, str):
         return f"{value!a}" if len(value) <= 40 else f"{value[:20]!a}... ({len(value)} characters)"
     if isinstance(value, bool | None):

@@ -1,4 +1,4 @@
-"""An SQS queue of S3 event notifications, standard or FIFO, from its consumer's side."""
+"""The consumer's client of an SQS queue, standard or FIFO."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Limits of SQS (developer guide, "Amazon SQS message quotas"): entries of a batch, seconds of a long poll.
+# Limits of SQS (developer guide, "Amazon SQS message quotas"): entries per request, seconds of a long poll.
 ENTRIES = 10
 LONG_POLL = 20
-# Requests at the same time, of each kind: receipts, deletions and extensions together fit boto3's ten connections.
+# Concurrent requests of each kind: receipts, deletions and extensions together fit into boto3's ten connections.
 AT_ONCE = 3
 
 _ABSENT = frozenset({"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"})
@@ -42,9 +42,9 @@ _SYSTEM: Any = ("SentTimestamp", "ApproximateReceiveCount", "MessageGroupId", "D
 
 @dataclass(frozen=True)
 class Message:
-    """A received message: its `handle` is valid for this receipt; `sent` is in seconds since the epoch.
+    """A received message. Its `handle` is valid for this receipt; `sent` is in seconds since the epoch.
 
-    `source` is the name of the queue from which SQS itself moved the message to this one, otherwise empty.
+    `source` is the name of the queue from which SQS moved the message to this queue, or empty.
     """
 
     id: str
@@ -58,10 +58,10 @@ class Message:
 
 
 def backoff(message: Message) -> int:
-    """Return the seconds for which a message with unreached objects must stay invisible: longer each time.
+    """Return the seconds for which a message whose objects were not reached stays invisible: more after each receive.
 
-    SQS counts how often it is received, and moves it to the dead-letter queue after a number of receives, whatever
-    the reason.
+    SQS counts the receives of a message, whatever their reason, and moves it to the dead-letter queue after a number
+    of them.
     """
     return min(15 << min(message.receives - 1, 6), 900)
 
@@ -76,14 +76,14 @@ class Depth:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no messages at all."""
+        """Whether the queue has no messages in any state."""
         return not (self.visible or self.in_flight or self.delayed)
 
 
 class Queue:
-    """A queue by its URL.
+    """A queue with this URL.
 
-    Its methods raise EventInputError when a request is refused, EventTransientError when a retry may help.
+    Methods raise EventInputError when SQS refuses a request, and EventTransientError when a retry may help.
     """
 
     def __init__(self, sqs: SQSClient, url: str) -> None:
@@ -92,7 +92,7 @@ class Queue:
 
     @classmethod
     def find(cls, sqs: SQSClient, name: str) -> Queue:
-        """Return the queue of this name or URL. Raises EventInputError where there is none."""
+        """Return the queue with this name or URL. Raises NoQueueError if it does not exist."""
         if "://" in name:
             queue = cls(sqs, name)
             queue.depth()
@@ -102,7 +102,7 @@ class Queue:
 
     @property
     def name(self) -> str:
-        """The last part of the URL."""
+        """The queue's name, which is the last part of the URL."""
         return self.url.rpartition("/")[2]
 
     @property
@@ -111,7 +111,7 @@ class Queue:
         return self.url.endswith(".fifo")
 
     def depth(self) -> Depth:
-        """Return the numbers of messages."""
+        """Return the approximate numbers of messages."""
         with sqs_errors(self.name):
             answer = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=_DEPTH)
         found: Mapping[str, str] = answer["Attributes"]  # type: ignore[assignment]
@@ -119,27 +119,27 @@ class Queue:
 
     @cached_property
     def redrive_policy(self) -> tuple[str, int]:
-        """The name of its dead-letter queue, and the number of receives after which SQS itself moves a message there.
+        """Name of the dead-letter queue, and number of receives after which SQS moves a message there.
 
-        Raises EventInputError where there is none.
+        Raises EventInputError if the queue has no dead-letter queue.
         """
         with sqs_errors(self.name):
             found = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["RedrivePolicy"])
         policy = json.loads(found.get("Attributes", {}).get("RedrivePolicy") or "{}")
         if not policy.get("deadLetterTargetArn"):
             raise EventInputError(
-                f"queue {self.name} has no dead-letter queue, so what cannot be processed has no place to go:"
+                f"queue {self.name} has no dead-letter queue for messages that cannot be processed:"
                 " give it a RedrivePolicy"
             )
         return policy["deadLetterTargetArn"].rpartition(":")[2], int(policy["maxReceiveCount"])
 
     @cached_property
     def dead_letters(self) -> Queue:
-        """Its dead-letter queue."""
+        """The dead-letter queue of this queue. Raises EventInputError if it has none."""
         return Queue.find(self.sqs, self.redrive_policy[0])
 
     def receive(self, lease_seconds: int, wait_seconds: int = 0) -> list[Message]:
-        """Receive up to ten messages, invisible to others for `lease_seconds`; wait `wait_seconds` at most."""
+        """Lease up to ten messages for `lease_seconds`; wait up to `wait_seconds` if the queue is empty."""
         with sqs_errors(self.name):
             answer = self.sqs.receive_message(
                 QueueUrl=self.url,
@@ -147,7 +147,7 @@ class Queue:
                 VisibilityTimeout=lease_seconds,
                 WaitTimeSeconds=wait_seconds,
                 MessageSystemAttributeNames=_SYSTEM,
-                MessageAttributeNames=["All"],  # ElasticMQ returns none for a prefix such as "storeside.*"
+                MessageAttributeNames=["All"],  # ElasticMQ returns no attribute for a prefix such as "storeside.*"
             )
         return [_message(found) for found in answer.get("Messages", [])]
 
@@ -166,7 +166,7 @@ class Queue:
         )
 
     def send(self, body: str, attributes: Mapping[str, str], *, group: str = "", deduplication: str = "") -> None:
-        """Send one message with text attributes. A FIFO queue accepts one per `deduplication`."""
+        """Send one message with text attributes. A FIFO queue drops a message with a repeated `deduplication`."""
         fifo = {"MessageGroupId": group or "storeside", "MessageDeduplicationId": deduplication}
         given = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items() if value}
         with sqs_errors(self.name):
@@ -178,7 +178,7 @@ class Queue:
             )
 
     def _batches(self, messages: Sequence[Message], send: Callable[[Any], Any], **values: Any) -> set[str]:
-        """Send entries, ten per request; resend entries that failed because of the service."""
+        """Send entries, ten per request, and resend those that SQS failed to process; return ids of lost messages."""
         lost: set[str] = set()
         waiting = list(messages)
 
@@ -194,16 +194,16 @@ class Queue:
                 waiting = []
                 for message, entry in failed:
                     if entry.get("SenderFault", True) or entry.get("Code") in _LOST:
-                        log.info("message %s of %s is no longer held: %s", message.id, self.name, entry.get("Code"))
+                        log.info(
+                            "the lease of message %s of %s is lost: %s", message.id, self.name, entry.get("Code")
+                        )
                         lost.add(message.id)
                     else:
                         waiting.append(message)
                 if not waiting:
                     return lost
                 time.sleep(0.2 * 2**attempt)
-        raise EventTransientError(
-            f"queue {self.name}: {len(waiting)} messages were not taken in {_ATTEMPTS} attempts"
-        )
+        raise EventTransientError(f"queue {self.name}: SQS failed {_ATTEMPTS} times for {len(waiting)} messages")
 
 
 def _tens(messages: Sequence[Message]) -> list[Sequence[Message]]:
@@ -230,7 +230,7 @@ def _message(found: Mapping[str, Any]) -> Message:
 
 @contextmanager
 def sqs_errors(queue: str) -> Iterator[None]:
-    """Turn boto3's exceptions into errors that name the queue and a remedy."""
+    """Turn boto3's exceptions into errors that state the queue, the reason and a remedy."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
@@ -239,7 +239,7 @@ def sqs_errors(queue: str) -> Iterator[None]:
         raise _named(queue, e.response.get("Error", {}).get("Code", ""), str(e)) from e
     except NoCredentialsError as e:
         raise EventInputError(
-            f"queue {queue}: no credentials: give the connection a login and password, or a role"
+            f"queue {queue}: no credentials: set login and password, or a role, in the connection"
         ) from e
     except BotoCoreError as e:
         raise EventTransientError(f"queue {queue}: {e}") from e
@@ -250,7 +250,7 @@ def _named(queue: str, code: str, text: str) -> EventError:
         return NoQueueError(f"there is no queue {queue}: create it, or correct its name or region")
     if code in _REFUSED:
         return EventInputError(
-            f"queue {queue} refuses it ({code}): allow sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage,"
+            f"queue {queue} denies access ({code}): allow sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage,"
             " sqs:ChangeMessageVisibility, sqs:GetQueueUrl and sqs:GetQueueAttributes on it and on its dead-letter"
             " queue, and check the keys"
         )

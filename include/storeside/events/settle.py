@@ -1,4 +1,4 @@
-"""Ends a lease: deletes messages, releases them, or moves them to the dead-letter queue with a reason."""
+"""Deletes leased messages, releases them, or sends them to the dead-letter queue with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storeside.transfer.errors import shown
 log = logging.getLogger(__name__)
 
 MOST_FAILURES = 3
-# Attributes of a dead letter.
+# The attributes that `settle` sets on a dead letter.
 REASON, ORIGIN, QUEUE = "storeside.reason", "storeside.message_id", "storeside.queue"
 _LONGEST_REASON = 1000
 
@@ -37,12 +37,12 @@ class Settled:
 def settle(
     queue: Queue, ledger: EventLedger, deliveries: Sequence[Delivery], most_failures: int = MOST_FAILURES
 ) -> Settled:
-    """Record the outcomes of the events, then delete, bury or release each message.
+    """Record the outcomes of the events, then delete, bury or release each message; see `Delivery.verdict`.
 
-    A message that another consumer has by now is not counted: it is received again, and the ledger shows that its
-    events are done. If the process dies in between, the next receipt repeats these steps. Only if it dies between
-    sending a dead letter and recording that can the dead letter be sent twice; `DeadLetters` treats both copies as
-    one.
+    A message that another consumer received meanwhile does not count as deleted: when it is received again, the
+    ledger shows that its events are done. If the process dies between two steps, the next receipt repeats them. A
+    dead letter can be sent twice only if the process dies between sending and recording it; `DeadLetters` treats both
+    copies as one.
     """
     most_receives = queue.redrive_policy[1]
     groups: dict[Verdict, list[Delivery]] = {"delete": [], "bury": [], "release": []}
@@ -65,7 +65,7 @@ def settle(
 
 def _bury(queue: Queue, delivery: Delivery) -> None:
     message, reason = delivery.message, delivery.reason
-    log.warning("message %s goes to the dead letters: %s", message.id, reason)
+    log.warning("sending message %s to the dead-letter queue: %s", message.id, reason)
     queue.dead_letters.send(
         message.body,
         {REASON: _plain(reason), ORIGIN: message.id, QUEUE: queue.name},
@@ -75,6 +75,6 @@ def _bury(queue: Queue, delivery: Delivery) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return text that SQS accepts as an attribute's value: without control characters, and not too long."""
+    """Return the text as SQS accepts it in an attribute: without control characters, and not too long."""
     plain = shown(text)
     return plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} …"

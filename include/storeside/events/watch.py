@@ -30,16 +30,18 @@ _GAP_SECONDS = 1
 
 @dataclass(frozen=True)
 class Window:
-    """When a batch is complete, and how long each step waits.
+    """When a batch is complete, and how long a watcher waits before each step.
 
     A batch is complete when no message has arrived for a second, when it has `messages`, or `seconds` after its first
-    message. The watcher fires its event again every `repeat_seconds` until a run takes the batch. If no run does
-    within `untaken_seconds`, for example because the DAG is paused, the watcher releases the messages. From then on
-    it fires an event without a batch every `ring_seconds`, which costs the messages no receives, until a run has
-    processed some. The messages of a run's batch are leased for `taken_seconds`. After `failed_seconds`, and then
-    each time after twice as long, their event is fired again: the next run, which waits for that run, gets them if
-    that run failed and could not settle. While a task follows the queue the watcher leases no batches, and it
-    releases a batch that no run has taken within `followed_seconds`. It records depth and age of the queue every
+    message. The watcher repeats the batch's event every `repeat_seconds` until a run takes the batch. If no run takes
+    it within `untaken_seconds`, for example because the DAG is paused, the watcher releases the messages. It then
+    fires an event without a batch every `ring_seconds`, which costs the messages no receives, until a run has
+    processed some.
+
+    The watcher leases the messages of a run's batch for `taken_seconds`. It repeats their event after
+    `failed_seconds`, and then each time after twice as long. If the run failed and could not settle, the next run,
+    which waits for that run, gets the messages. While a task follows the queue, the watcher leases no batches, and
+    releases a batch that no run takes within `followed_seconds`. It records depth and age of the queue every
     `depth_seconds`.
     """
 
@@ -55,7 +57,7 @@ class Window:
 
 
 class Watch:
-    """Leases one batch of a queue at a time and reports it; the next one after the run has settled it."""
+    """Leases and reports one batch of a queue at a time; the next batch after a run has settled it."""
 
     def __init__(self, queue: Queue, client: Client, lease: Lease, window: Window | None = None) -> None:
         self.queue = queue
@@ -69,12 +71,12 @@ class Watch:
         self.ledger.create()
 
     def step(self) -> dict[str, Any] | None:
-        """Do what is due, which takes a few seconds at most; return the event to fire, or None."""
-        told = self._step()
-        if told is None and time.monotonic() >= self._depth_due:  # an event does not wait for this
+        """Do the next step, in a few seconds at most; return the payload of the event to fire, or None."""
+        event = self._step()
+        if event is None and time.monotonic() >= self._depth_due:  # after an event, the next step records it
             self._depth_due = time.monotonic() + self.window.depth_seconds
             self._record_depth([message for messages in self._held.values() for message in messages])
-        return told
+        return event
 
     def _step(self) -> dict[str, Any] | None:
         every = {"open": self.window.repeat_seconds, "taken": self.window.failed_seconds}
@@ -82,10 +84,10 @@ class Watch:
         for batch in self._held.keys() - {batch for batch, _ in unsettled}:
             self.lease.let_go(self._held.pop(batch))
         for batch, state in unsettled:
-            if batch not in self._held:  # of another task, or of a watcher that died
+            if batch not in self._held:  # leased by another task, or by a watcher that died
                 self._hold(batch, self.batches.messages(batch))
             if self._is_due(f"{state} {batch}", every[state], growth=2.0 if state == "taken" else 1.0):
-                return self._told(batch)
+                return self._payload(batch)
         if unsettled or self._is_followed():
             return None
         if self.batches.given_up_unseen():
@@ -94,21 +96,21 @@ class Watch:
         return self._next()
 
     def _unsettled(self) -> list[tuple[str, str]]:
-        """Return the batches whose messages must be leased, and their states; give up those that no run takes."""
+        """Return the batches to keep leased, with their states; release those that no run takes."""
         most = {"open": self.window.untaken_seconds, "taken": self.window.taken_seconds}
         held = []
         for batch, state, seconds in self.batches.unsettled():
             if state == "open" and seconds > self.window.followed_seconds and self._is_followed():
-                if self._give_back(batch, "a task follows the queue"):
+                if self._release(batch, "a task follows the queue"):
                     self.batches.settled(batch, "")
             elif seconds <= most[state]:
                 held.append((batch, state))
-            elif state == "open" and self._give_back(batch, "is the DAG paused, or has it a long run?"):
+            elif state == "open" and self._release(batch, "the DAG may be paused, or have a long run"):
                 self.batches.give_up(batch)
         return held
 
     def _is_due(self, what: str, interval: float, growth: float = 1.0) -> bool:
-        """Tell whether an interval, which grows each time, has passed since this was last done or first queried."""
+        """Return whether an interval (s) has passed since `what` was last due, or first checked; then lengthen it."""
         now = time.monotonic()
         at, interval = self._due.setdefault(what, (now + interval, interval))
         if now < at:
@@ -123,23 +125,23 @@ class Watch:
     def _is_followed(self) -> bool:
         return is_followed(self.batches.client, self.queue.url)
 
-    def _give_back(self, batch: str, why: str) -> bool:
+    def _release(self, batch: str, why: str) -> bool:
         """Release the messages of a batch, unless a run has taken it meanwhile."""
         if self.batches.state(batch)[0] != "open":
             return False
-        log.info("no run has taken batch %s, its messages are given back: %s", batch, why)
+        log.info("no run has taken batch %s, releasing its messages: %s", batch, why)
         messages = self._held.pop(batch, None) or self.batches.messages(batch)
-        self._record_depth(messages)  # the age continues from theirs until a run has them
+        self._record_depth(messages)  # so that the age of the queue grows from their age
         self.lease.let_go(messages)
         self.queue.extend(messages, 0)
         return True
 
     def _record_depth(self, messages: Sequence[Message]) -> None:
-        """Record depth and age: between runs, and while the DAG is paused, no other process does."""
+        """Record depth and age, which no other process does between runs or while the DAG is paused."""
         try:
             self.ledger.record_depth(self.queue, messages)
         except EventError as e:
-            log.warning("the depth of %s is not noted: %s", self.queue.name, e)
+            log.warning("cannot record the depth of %s: %s", self.queue.name, e)
 
     def _ring(self) -> dict[str, Any] | None:
         self._due.setdefault("", (time.monotonic(), self.window.ring_seconds))  # the DAG may be unpaused again
@@ -158,17 +160,17 @@ class Watch:
             messages |= more
         batch = self.batches.open(list(messages.values()))
         self._hold(batch, list(messages.values()))
-        return self._told(batch)
+        return self._payload(batch)
 
     def _receive(self, wait_seconds: int) -> dict[str, Message]:
-        """Receive messages by id; messages that need no work, such as S3's test event, start no run."""
+        """Receive messages by id, and settle those that need no work, such as S3's test event, without a run."""
         received = [Delivery.read(m) for m in self.queue.receive(self.lease.seconds, wait_seconds)]
         if idle := [delivery for delivery in received if delivery.needs_nothing]:
             settle(self.queue, self.ledger, idle)
         return {d.message.id: d.message for d in received if not d.needs_nothing}
 
-    def _told(self, batch: str) -> dict[str, Any]:
-        """Return the payload of a batch's asset event: its size is bounded, however many messages the batch has."""
+    def _payload(self, batch: str) -> dict[str, Any]:
+        """Return the payload of a batch's asset event, whose size is bounded for any number of messages."""
         self._is_due(f"open {batch}", self.window.repeat_seconds)
         messages = self._held[batch]
         deliveries = [Delivery.read(message) for message in messages]

@@ -1,1 +1,1 @@
-"""Exports of HSDS datasets to Parquet and imports into HSDS, in slabs of bounded size."""
+"""Exports HSDS datasets to Parquet and imports data into HSDS, in slabs of bounded size."""

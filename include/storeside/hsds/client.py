@@ -1,7 +1,7 @@
 """A client of HSDS's REST API that keeps its connections open.
 
-h5pyd reads a response in pieces of 4 KiB and copies it twice; this client reads it into a reusable buffer. Types and
-the format of variable-length values come from h5json, which h5pyd and HSDS use as well.
+h5pyd reads a response in pieces of 4 KiB and copies it twice; this client reads it into a reusable buffer. h5json,
+which h5pyd and HSDS also use, defines the types and the format of variable-length values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 180
 _READ_BYTES = 1 << 18
-# Seconds to wait after failed requests; a killed node that is restarted answers again within that time.
+# Seconds to wait after each failed request. A killed node that is restarted answers again within their sum.
 _WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _BUSY = frozenset({429, 500, 502, 503, 504})
 _T = TypeVar("_T")
@@ -40,7 +40,7 @@ class OversizeError(HsdsError, BadInput):
 
 @dataclass(frozen=True)
 class Server:
-    """The address of HSDS, the user, and the bucket of its domains if it is not the server's default."""
+    """The address of HSDS, the user, and the bucket of the domains if it is not HSDS's default."""
 
     endpoint: str
     username: str = ""
@@ -49,12 +49,12 @@ class Server:
 
     def __post_init__(self) -> None:
         if not self.endpoint.startswith(("http://", "https://", "http+unix://")):
-            raise HsdsInputError(f"HSDS endpoint {self.endpoint!r}: begins with http://, https:// or http+unix://")
+            raise HsdsInputError(f"HSDS endpoint {self.endpoint!r}: use http://, https:// or http+unix://")
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The description of a dataset by HSDS."""
+    """HSDS's description of a dataset; `most_bytes` is the maximum size of a request."""
 
     domain: str
     path: str
@@ -80,7 +80,7 @@ class Dataset:
 
     @cached_property
     def item_bytes(self) -> int | None:
-        """The bytes of an element; None if elements differ in size."""
+        """The size of an element in bytes; None if elements differ in size."""
         from h5json.hdf5dtype import getItemSize
 
         size = getItemSize(self.type)
@@ -88,7 +88,7 @@ class Dataset:
 
 
 class Client:
-    """The HSDS requests that this project needs; threads may share it."""
+    """Sends the HSDS requests that exports and imports need; threads may share a client."""
 
     def __init__(self, server: Server, timeout: float = TIMEOUT_SECONDS) -> None:
         self.server = server
@@ -96,19 +96,19 @@ class Client:
         self._threads = threading.local()
 
     def dataset(self, domain: str, path: str) -> Dataset:
-        """Return a dataset's description.
+        """Return the description of a dataset.
 
         Raises:
-            HsdsInputError: the domain or dataset does not exist, is empty, or may not be read.
+            HsdsInputError: the domain or dataset does not exist, has no values, or may not be read.
             HsdsTransientError: HSDS does not answer.
         """
         about = self.json("/", f"domain {domain!r}", domain=domain)
         if about.get("class") == "folder":
-            raise HsdsInputError(f"domain {domain!r}: is a folder: name a domain in it")
+            raise HsdsInputError(f"domain {domain!r}: is a folder: choose a domain in it")
         found = self.json("/datasets/", f"dataset {path!r} of {domain!r}", domain=domain, h5path=path)
         shape = found["shape"]
         if shape["class"] == "H5S_NULL":
-            raise HsdsInputError(f"dataset {path!r} of {domain!r}: has no dataspace, and so no values")
+            raise HsdsInputError(f"dataset {path!r} of {domain!r}: has a null dataspace and therefore no values")
         layout = found.get("creationProperties", {}).get("layout", {}) | found.get("layout", {})
         dims = tuple(shape.get("dims", ()))
         chunks = tuple(layout.get("dims", ())) if "CHUNKED" in layout.get("class", "") else ()
@@ -116,7 +116,7 @@ class Client:
         return Dataset(domain, path, found["id"], found["type"], dims, chunks or tuple(max(n, 1) for n in dims), most)
 
     def json(self, path: str, what: str, **params: str) -> dict[str, Any]:
-        """Return the answer to a GET; `what` names the object in errors."""
+        """Return the JSON answer to a GET; `what` is the object's name in errors."""
 
         def get() -> dict[str, Any]:
             with self._request("GET", path, what, params) as response:
@@ -126,23 +126,23 @@ class Client:
         return self._patiently(get)
 
     def read_into(self, dataset: Dataset, slab: Slab, buffer: memoryview) -> None:
-        """Read a slab of fixed-size elements; `buffer` has exactly the slab's length."""
+        """Read a slab of fixed-size elements into `buffer`, which must have exactly the slab's size."""
 
         def read() -> None:
             with self._read(dataset, slab) as response:
                 done = _fill(response, buffer)
                 if done != len(buffer):
-                    raise HsdsTransientError(f"{dataset}: HSDS broke off after {done} of {len(buffer)} bytes")
+                    raise HsdsTransientError(f"{dataset}: HSDS stopped after {done} of {len(buffer)} bytes")
                 if response.raw.read(1):
                     raise HsdsInputError(
-                        f"{dataset}, {slab.select}: more than its {len(buffer)} bytes came: see the logs of HSDS at"
-                        f" {self.server.endpoint}, and of the proxy before it"
+                        f"{dataset}, {slab.select}: the answer has more than the slab's {len(buffer)} bytes: see the"
+                        f" logs of HSDS at {self.server.endpoint}, and of a proxy in front of it"
                     )
 
         self._patiently(read)
 
     def read(self, dataset: Dataset, slab: Slab, most: int) -> bytes:
-        """Read a slab of variable-size elements. Raises OversizeError when it has more than `most` bytes."""
+        """Read a slab of variable-size elements. Raises OversizeError if it has more than `most` bytes."""
 
         def read() -> bytes:
             content = bytearray()
@@ -156,7 +156,7 @@ class Client:
         return self._patiently(read)
 
     def write(self, dataset: Dataset, slab: Slab, content: bytes | memoryview) -> None:
-        """Write a slab. On return the server has it, but not necessarily its storage; see `flush`."""
+        """Write a slab. HSDS then has the data, but has not necessarily stored them; see `flush`."""
         params = {"domain": dataset.domain, **({"select": slab.select} if slab.select else {})}
 
         def put() -> None:
@@ -167,7 +167,7 @@ class Client:
         self._patiently(put)
 
     def flush(self, domain: str) -> None:
-        """Wait until all data written to a domain are in its storage."""
+        """Wait until HSDS has stored all data that were written to a domain."""
 
         def put() -> None:
             with self._request("PUT", "/", f"domain {domain!r}", {"domain": domain, "flush": "1"}):
@@ -176,7 +176,7 @@ class Client:
         self._patiently(put)
 
     def attribute(self, dataset: Dataset, name: str) -> str | None:
-        """Return the text of a dataset's attribute; None when it does not exist."""
+        """Return the text of a dataset's attribute; None if it does not exist."""
         path = f"/datasets/{dataset.id}/attributes/{name}"
         try:
             return str(self.json(path, f"attribute {name!r} of {dataset}", domain=dataset.domain)["value"])
@@ -205,7 +205,7 @@ class Client:
         self._patiently(put)
 
     def create(self, domain: str, path: str, body: Mapping[str, Any]) -> None:
-        """Create a dataset from `body`, HSDS's JSON, together with missing domains and groups."""
+        """Create a dataset from HSDS's JSON `body`, and create the domain and groups that are missing."""
         what = f"dataset {path!r} of {domain!r}"
         headers = {"Content-Type": "application/json"}
 
@@ -218,11 +218,11 @@ class Client:
             with self._request("POST", "/datasets", what, {"domain": domain, "implicit": "1"}, content, headers):
                 pass
 
-        def unless_there(make: Callable[[], None]) -> None:
+        def unless_exists(make: Callable[[], None]) -> None:
             try:
                 self._patiently(make)
             except HsdsInputError as e:
-                if e.status != HTTPStatus.CONFLICT:  # an earlier try's answer was lost, or another client was faster
+                if e.status != HTTPStatus.CONFLICT:  # an earlier answer was lost, or another client created it
                     raise
 
         try:
@@ -230,20 +230,20 @@ class Client:
         except HsdsInputError as e:
             if e.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
                 raise
-            unless_there(make_domain)
-        unless_there(make_dataset)
+            unless_exists(make_domain)
+        unless_exists(make_dataset)
 
     def _read(self, dataset: Dataset, slab: Slab) -> requests.Response:
         params = {"domain": dataset.domain, **({"select": slab.select} if slab.select else {})}
-        # The response is read uncompressed; by default requests would ask for gzip.
+        # The client reads uncompressed responses; by default requests would accept gzip.
         headers = {"Accept": "application/octet-stream", "Accept-Encoding": "identity"}
         response = self._request("GET", f"/datasets/{dataset.id}/value", str(dataset), params, headers=headers)
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding.lower() != "identity":
             with response:
                 raise HsdsInputError(
-                    f"{dataset}: came compressed ({encoding}), which was not asked for: turn off the compression of"
-                    f" HSDS at {self.server.endpoint}, or of the proxy before it"
+                    f"{dataset}: the answer is compressed ({encoding}), against the request: turn off the"
+                    f" compression of HSDS at {self.server.endpoint}, or of a proxy in front of it"
                 )
         return response
 
@@ -291,7 +291,7 @@ class Client:
         return self._threads.session
 
     def _patiently(self, action: Callable[[], _T]) -> _T:
-        """Retry an action after transient errors."""
+        """Run an action; retry it after transient errors."""
         import requests
         import urllib3
 
@@ -304,24 +304,24 @@ class Client:
             except HsdsTransientError as e:
                 if wait is None:
                     raise
-                log.warning("%s; again in %g s", e, wait)
+                log.warning("%s; retrying in %g s", e, wait)
                 time.sleep(wait)
         raise AssertionError
 
     def _lost(self, error: Exception, what: str) -> HsdsTransientError:
         return HsdsTransientError(
             f"{what}: the connection to HSDS at {self.server.endpoint} failed ({type(error).__name__}):"
-            " see whether its nodes run"
+            " check that its nodes run"
         )
 
     def _refusal(self, status: int, reason: str, what: str) -> HsdsInputError | HsdsTransientError:
-        """Convert an error answer of HSDS to our error."""
+        """Return the error for a refusal by HSDS."""
         said = {
-            401: f"HSDS does not know the user {self.server.username!r} with this password: correct the connection",
-            403: f"the user {self.server.username!r} may not do this: have its owner allow it, with 'hsacl'",
-            404: "HSDS has none of this name: correct domain and path, or wait until it is written",
-            410: "it was deleted: write it again, or leave it out",
-            413: "the request is larger than HSDS takes: choose smaller slabs, or raise its max_request_size",
+            401: f"HSDS refuses user {self.server.username!r} with this password: correct the connection",
+            403: f"user {self.server.username!r} lacks the permission: ask the owner to grant it with 'hsacl'",
+            404: "HSDS has no object of this name: correct domain and path, or wait until it is written",
+            410: "it was deleted: write it again, or omit it",
+            413: "the request is larger than HSDS accepts: choose smaller slabs, or raise its max_request_size",
         }
         if status in said:
             return HsdsInputError(f"{what}: {said[status]} ({status})", status)

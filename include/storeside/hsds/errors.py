@@ -12,11 +12,11 @@ from storeside.errors import BadInput, Cancelled, StoresideError, Transient
 
 
 class HsdsError(StoresideError):
-    """An export or import cannot continue; the message names object, reason and remedy."""
+    """An export or import cannot continue; the message states object, reason and remedy."""
 
 
 class HsdsInputError(HsdsError, BadInput):
-    """The request is wrong, not allowed, or contradicts existing data; `status` is HSDS's status if it answered."""
+    """The request is invalid, denied, or contradicts existing data; `status` is HSDS's HTTP status, or 0."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -24,8 +24,8 @@ class HsdsInputError(HsdsError, BadInput):
 
 
 class HsdsTransientError(HsdsError, Transient):
-    """A server was unreachable or busy, or broke the connection."""
+    """A server was unreachable or busy, or closed the connection early."""
 
 
 class HsdsCancelled(HsdsError, Cancelled):
-    """The event `stop` was set. Written data stay, and the same run, started again, continues after them."""
+    """The event `stop` was set. Written data stay; the same run continues after them when it is started again."""

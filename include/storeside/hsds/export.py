@@ -1,4 +1,4 @@
-"""Exports HSDS datasets to Parquet on S3: one object per slab, written once even if the export is restarted."""
+"""Exports HSDS datasets to Parquet on S3: one object per slab, written only once even if the export is restarted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 SLAB_BYTES = 8 << 20
 LEAST_SLAB_BYTES, MOST_SLAB_BYTES = 1 << 10, 32 << 20
 REPORT_SECONDS = 5.0
-# Multiple of `slab_bytes`: a slab is cut in two if its elements of variable length take more.
+# As a multiple of `slab_bytes`: a slab is split if its variable-length elements need more.
 _OVERSIZE = 4
 _PARTS = "part-"
 _MARK, _SLAB, _RUN = "storeside-export", "storeside-slab", "storeside-run"
@@ -44,11 +44,11 @@ _REFUSED = frozenset({301, 400, 401, 403, 404, 405})
 
 @dataclass(frozen=True)
 class Export:
-    """The source, the destination and the form of an export.
+    """The source, the destination and the format of an export.
 
-    `selection` is a text such as ``0:1000, :``, empty for all; `layout` is one of `storeside.hsds.mapping.LAYOUTS`.
-    The parts are the objects ``part-….parquet`` below `prefix`, which must hold nothing else. `workers` slabs of at
-    most `slab_bytes` each are processed concurrently.
+    `selection` is a text such as ``0:1000, :``; empty selects everything. `layout` is one of
+    `storeside.hsds.mapping.LAYOUTS`. The parts are the objects ``part-….parquet`` below `prefix`, which must be used
+    by this export only. `workers` slabs of at most `slab_bytes` each are processed at the same time.
     """
 
     domain: str
@@ -64,8 +64,8 @@ class Export:
     def __post_init__(self) -> None:
         if not LEAST_SLAB_BYTES <= self.slab_bytes <= MOST_SLAB_BYTES:
             raise HsdsInputError(
-                f"slab_bytes {self.slab_bytes}: choose from {LEAST_SLAB_BYTES} to {MOST_SLAB_BYTES}, as servers and"
-                " workers hold several slabs at once"
+                f"slab_bytes {self.slab_bytes}: choose from {LEAST_SLAB_BYTES} to {MOST_SLAB_BYTES}, because servers"
+                " and workers hold several slabs in memory"
             )
         if self.layout not in LAYOUTS:
             raise HsdsInputError(f"layout {self.layout!r}: choose one of {', '.join(LAYOUTS)}")
@@ -74,17 +74,17 @@ class Export:
         if self.compression not in ("zstd", "lz4", "snappy", "gzip", "none"):
             raise HsdsInputError(f"compression {self.compression!r}: choose zstd, lz4, snappy, gzip or none")
         if not self.bucket or not self.prefix.strip("/"):
-            raise HsdsInputError("an export needs a bucket and a prefix of its own")
+            raise HsdsInputError("an export needs a bucket and a prefix that no other export uses")
 
     @property
     def keys(self) -> str:
-        """The common beginning of the keys of all parts."""
+        """The common prefix of the keys of all parts."""
         return f"{self.prefix.strip('/')}/{_PARTS}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an export: parts and elements that exist now, parts that existed before, and bytes moved."""
+    """The result of an export: parts and elements, parts that existed before, bytes read and written, and seconds."""
 
     parts: int
     present: int
@@ -95,7 +95,7 @@ class Report:
 
 
 class Exporter:
-    """One run of an export. `run_id` identifies it: the same run, started again, keeps the parts that it wrote."""
+    """One run of an export. If the run with this `run_id` is restarted, it keeps the parts that it wrote."""
 
     def __init__(self, client: Client, s3: S3Client, export: Export, run_id: str) -> None:
         self.client = client
@@ -111,8 +111,8 @@ class Exporter:
         """Export the missing parts.
 
         Raises:
-            HsdsInputError: the request cannot be carried out, or the prefix has parts of another export.
-            HsdsTransientError: HSDS or S3 could not be reached.
+            HsdsInputError: the request cannot be carried out, or the prefix contains parts of another export.
+            HsdsTransientError: HSDS or S3 is unreachable or busy.
             HsdsCancelled: the export was stopped.
         """
         begin = time.monotonic()
@@ -127,7 +127,7 @@ class Exporter:
         present = self._present(mark)
         total = len(slabs) if all(selection) else 0
         log.info(
-            "%s %s %s, chunks %s: %d slabs of at most %.1f MB, %d parts are there",
+            "%s %s %s, chunks %s: %d slabs of at most %.1f MB, %d parts exist",
             dataset, dataset.dtype, list(dataset.shape), list(dataset.chunks), total,
             math.prod(slabs.block) * columns.element_bytes / 1e6, len(present),
         )  # fmt: skip
@@ -136,7 +136,7 @@ class Exporter:
         return Report(**self._done, seconds=time.monotonic() - begin)
 
     def _export(self, job: _Job) -> set[str]:
-        """Export all slabs in threads; return the keys of all parts."""
+        """Export all slabs in threads and return the keys of all parts."""
         source = iter(job.slabs) if job.total else iter(())
         kept: set[str] = set()
 
@@ -161,7 +161,7 @@ class Exporter:
                 self.stop.set()
                 raise
         if self.stop.is_set():
-            raise HsdsCancelled("the export was stopped: start it again to go on")
+            raise HsdsCancelled("the export was stopped: start it again to continue")
         return kept
 
     def _next(self, source: Iterator[Slab]) -> Slab | None:
@@ -169,7 +169,7 @@ class Exporter:
             return None if self.stop.is_set() else next(source, None)
 
     def _one(self, job: _Job, slab: Slab, buffer: bytearray) -> tuple[Slab, Slab] | None:
-        """Export a slab unless its part exists; return its halves if these must be exported instead."""
+        """Export a slab unless its part exists; return its halves if they must be exported instead."""
         key = self._key(job.slabs, slab)
         found = job.present.get(key, {})
         if found.get(_RUN) == self._run:
@@ -177,7 +177,7 @@ class Exporter:
                 self._count(job, slab, present=1)
                 return None
             if job.dataset.item_bytes is None and (halves := slab.halves()):
-                return halves  # it was cut in two before; the first half begins where the slab begins
+                return halves  # an earlier try split the slab; the key belongs to its first half
         try:
             elements, size = self._read(job.dataset, slab, buffer)
         except OversizeError:
@@ -198,7 +198,7 @@ class Exporter:
         return None
 
     def _read(self, dataset: Dataset, slab: Slab, buffer: bytearray) -> tuple[np.ndarray[Any, Any], int]:
-        """Return a slab's elements and their bytes; fixed-size elements are in `buffer`."""
+        """Return a slab's elements and their number of bytes; `buffer` contains fixed-size elements."""
         if dataset.item_bytes is None:
             from h5json.array_util import bytesToArray
 
@@ -215,7 +215,7 @@ class Exporter:
         return array.reshape((*slab.shape, *kind.shape)), size
 
     def _parquet(self, columns: Columns, table: pa.Table) -> io.BytesIO:
-        """Return a table as Parquet. The same elements give the same bytes, and therefore the same ETag."""
+        """Return a table as Parquet. Equal elements yield equal bytes, and therefore the same ETag."""
         indexes = [name for name in table.column_names[: columns.rank if columns.layout == "long" else 1]]
         sink = io.BytesIO()
         pq.write_table(
@@ -233,7 +233,7 @@ class Exporter:
     # existing parts
 
     def _mark(self, dataset: Dataset, slabs: Plan) -> str:
-        """Return a mark that all parts of this export share, whatever the length of the first dimension."""
+        """Return the mark of all parts of this export, which does not depend on the length of the first dimension."""
         told = [
             self.client.server.endpoint, self.client.server.bucket, dataset.domain, dataset.path, dataset.type,
             self.export.selection, self.export.layout, self.export.compression,
@@ -261,31 +261,31 @@ class Exporter:
         for key, metadata in found.items():
             if metadata.get(_MARK) != mark:
                 raise HsdsInputError(
-                    f"s3://{self.export.bucket}/{key}: is not of this export, but of another dataset, selection, type"
-                    " or layout: choose another prefix, or delete what is below this one"
+                    f"s3://{self.export.bucket}/{key}: is not of this export, because its dataset, selection, type or"
+                    " layout differ: choose another prefix, or delete the objects below this one"
                 )
         return found
 
     def _key(self, slabs: Plan, slab: Slab) -> str:
-        """Return the key of a slab's part: the slab's start in all dimensions that distinguish slabs."""
+        """Return the key of a slab's part, which has the slab's start in each dimension that distinguishes slabs."""
         starts = [dimension.start for dimension in slab.dimensions]
         split = slabs.split
         rest = [n for n in range(len(starts)) if n not in split]
-        if all(starts[n] == slabs.selection[n].start for n in rest):  # otherwise a piece of a slab that was too large
+        if all(starts[n] == slabs.selection[n].start for n in rest):  # otherwise it is a piece of a split slab
             starts = [starts[n] for n in split]
         return f"{self.export.keys}{'-'.join(f'{start:012d}' for start in starts) or '0'}.parquet"
 
     def _delete(self, keys: list[str]) -> None:
-        """Delete parts of this export for which the dataset has no data any more."""
+        """Delete parts of this export for which the dataset has no data."""
         for key in keys:
-            log.info("s3://%s/%s: the dataset has nothing for it any more, deleted", self.export.bucket, key)
+            log.info("s3://%s/%s: deleted, because the dataset has no data for it", self.export.bucket, key)
             self._s3(partial(self.s3.delete_object, Bucket=self.export.bucket, Key=key))
 
     def _s3(self, call: Callable[[], Any]) -> Any:
         return s3_call(call, f"s3://{self.export.bucket}/{self.export.prefix}")
 
     def _count(self, job: _Job, slab: Slab, present: int = 0, bytes_read: int = 0, bytes_written: int = 0) -> None:
-        """Add a part to the report, and log progress at intervals."""
+        """Add a part to the report, and log the progress every few seconds."""
         added = {"parts": 1, "present": present, "elements": slab.count}
         added |= {"bytes_read": bytes_read, "bytes_written": bytes_written}
         with self._lock:
@@ -301,7 +301,7 @@ class Exporter:
 
 @dataclass(frozen=True)
 class _Job:
-    """The state that the threads of an export share."""
+    """The data that the threads of an export share."""
 
     dataset: Dataset
     columns: Columns
@@ -312,7 +312,7 @@ class _Job:
 
 
 def s3_call(call: Callable[[], Any], what: str) -> Any:
-    """Call S3. Raises HsdsInputError when S3 refuses, and HsdsTransientError when it is unreachable or busy."""
+    """Call S3. Raises HsdsInputError if S3 refuses, and HsdsTransientError if S3 is unreachable or busy."""
     from botocore import exceptions as boto
 
     try:
@@ -321,7 +321,7 @@ def s3_call(call: Callable[[], Any], what: str) -> Any:
         status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = e.response.get("Error", {}).get("Code", "")
         if status in _REFUSED and not passes(e):
-            raise HsdsInputError(f"{what}: S3 refuses it ({code}): see that the bucket is there and allowed") from e
+            raise HsdsInputError(f"{what}: S3 refuses it ({code}): check the bucket's name and permissions") from e
         raise HsdsTransientError(f"{what}: S3 failed ({code})") from e
     except passing_errors() as e:
         raise HsdsTransientError(f"{what}: S3 cannot be reached: {e}") from e

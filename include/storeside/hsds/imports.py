@@ -1,4 +1,4 @@
-"""Imports a local HDF5 file, or Parquet, into an HSDS dataset: slab by slab, continuing after a killed run."""
+"""Imports a local HDF5 file, or Parquet, into an HSDS dataset, slab by slab; continues after a killed run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Attribute of the dataset that records which import has written how many slabs.
+# The attribute of the dataset in which an import records the number of slabs that it has written.
 PROGRESS = "storeside_import"
 CHECKPOINT_SECONDS = 5.0
 _TOGETHER = 16
@@ -38,11 +38,12 @@ _HDF5 = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".hdf")
 
 @dataclass(frozen=True)
 class Import:
-    """The source, the destination and the form of an import.
+    """The source, the destination and the format of an import.
 
-    `source` is a local HDF5 file, a local Parquet file or folder of such files, or ``s3://bucket/prefix`` of Parquet.
-    `source_path` is the dataset in the HDF5 file, by default that of `path`; `layout` is for Parquet, one of
-    `storeside.hsds.sources.LAYOUTS`. `gzip` is the level of compression in HSDS, 0 for none.
+    `source` is a local HDF5 file, a local Parquet file, a folder of Parquet files, or ``s3://bucket/prefix`` of
+    Parquet objects. `source_path` is the dataset in the HDF5 file; empty means the same as `path`. `layout` applies
+    to Parquet and is one of `storeside.hsds.sources.LAYOUTS`. `gzip` is the compression level in HSDS; 0 means no
+    compression.
     """
 
     source: str
@@ -58,14 +59,14 @@ class Import:
         if not LEAST_SLAB_BYTES <= self.slab_bytes <= MOST_SLAB_BYTES:
             raise HsdsInputError(f"slab_bytes {self.slab_bytes}: choose from {LEAST_SLAB_BYTES} to {MOST_SLAB_BYTES}")
         if not 0 <= self.gzip <= 9:
-            raise HsdsInputError(f"gzip {self.gzip}: choose a level from 1 to 9, or 0 for none")
+            raise HsdsInputError(f"gzip {self.gzip}: choose a level from 1 to 9, or 0 for no compression")
         if not 1 <= self.workers <= 32:
             raise HsdsInputError(f"workers {self.workers}: choose from 1 to 32")
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an import: slabs that exist now, slabs that existed before, elements, and bytes written."""
+    """The result of an import: slabs, slabs that existed before, elements, bytes written, and seconds."""
 
     slabs: int
     present: int
@@ -75,7 +76,7 @@ class Report:
 
 
 class Importer:
-    """One run of an import. `run_id` identifies it: the same run of the same source, started again, continues."""
+    """One run of an import. If the run with this `run_id` is restarted with the same source, it continues."""
 
     def __init__(self, client: Client, s3: S3Client | None, request: Import, run_id: str) -> None:
         self.client = client
@@ -85,11 +86,11 @@ class Importer:
         self._run_id = run_id
 
     def run(self) -> Report:
-        """Create the dataset if it is missing, and write the remaining slabs.
+        """Create the dataset if it does not exist, and write the remaining slabs.
 
         Raises:
-            HsdsInputError: the source cannot be read or does not fit the dataset, or HSDS refuses.
-            HsdsTransientError: HSDS or S3 could not be reached.
+            HsdsInputError: the source cannot be read or does not match the dataset, or HSDS refuses.
+            HsdsTransientError: HSDS or S3 is unreachable or busy.
             HsdsCancelled: the import was stopped.
         """
         begin = time.monotonic()
@@ -114,11 +115,11 @@ class Importer:
     ) -> int:
         written, noted = 0, time.monotonic()
         with ThreadPoolExecutor(self.request.workers, "hsds") as pool:
-            # Threads work on a few slabs at a time, in order, so that a single number describes the progress.
+            # Threads work on a few slabs at a time, in order, so that one number describes the progress.
             while together := list(islice(slabs, _TOGETHER)):
                 written += sum(pool.map(lambda slab: self._one(dataset, source, slab), together))
                 if self.stop.is_set():
-                    break  # some of these slabs were left out
+                    break  # some of these slabs were skipped
                 done += len(together)
                 if time.monotonic() - noted > CHECKPOINT_SECONDS:
                     self._note(dataset, mark, done)
@@ -127,11 +128,11 @@ class Importer:
         if written:
             self._note(dataset, mark, done)
         if self.stop.is_set():
-            raise HsdsCancelled(f"{dataset}: the import was stopped: start it again to go on")
+            raise HsdsCancelled(f"{dataset}: the import was stopped: start it again to continue")
         return written
 
     def _one(self, dataset: Dataset, source: Hdf5Source | ParquetSource, slab: Slab) -> int:
-        """Write a slab, in pieces if it exceeds HSDS's request size; return its bytes."""
+        """Write a slab, in pieces if it exceeds HSDS's request size; return the number of bytes."""
         if self.stop.is_set():
             return 0
         values = source.read(slab)
@@ -149,7 +150,7 @@ class Importer:
             halves = slab.halves()
             if halves is None:
                 raise HsdsInputError(
-                    f"{dataset}: the element at {slab.select} is larger than HSDS takes at once,"
+                    f"{dataset}: the element at {slab.select} is larger than HSDS's maximum request,"
                     f" {dataset.most_bytes} bytes: raise its max_request_size"
                 )
             return sum(self._one(dataset, source, half) for half in halves)
@@ -158,7 +159,7 @@ class Importer:
         return len(body)
 
     def _note(self, dataset: Dataset, mark: str, done: int) -> None:
-        """Record the number of written slabs after all of them are in HSDS's storage."""
+        """Record the number of written slabs after HSDS has stored all of them."""
         self.client.flush(dataset.domain)
         self.client.put_attribute(dataset, PROGRESS, json.dumps({mark: done}))
 
@@ -176,7 +177,7 @@ class Importer:
         if source.startswith("s3://"):
             bucket, _, prefix = source.removeprefix("s3://").partition("/")
             if self.s3 is None or not bucket:
-                raise HsdsInputError(f"source {source!r}: write s3://bucket/prefix, and give a connection to S3")
+                raise HsdsInputError(f"source {source!r}: write s3://bucket/prefix, and set a connection to S3")
             yield s3_parquet(self.s3, bucket, prefix, self.request.layout)
         elif source.lower().endswith(_HDF5):
             import h5py
@@ -191,7 +192,7 @@ class Importer:
             yield local_parquet(Path(source), self.request.layout)
 
     def _dataset(self, source: Hdf5Source | ParquetSource) -> Dataset:
-        """Return the destination dataset; create it if it is missing."""
+        """Return the destination dataset; create it if it does not exist."""
         from h5json.hdf5dtype import createDataType, getTypeItem
 
         request = self.request
@@ -211,8 +212,8 @@ class Importer:
             found = self.client.dataset(request.domain, request.path)
         if found.shape != source.shape or found.dtype != dtype:
             raise HsdsInputError(
-                f"{what}: is there with {found.dtype} {found.shape}, the source has {dtype} {source.shape}:"
-                " choose another path, or delete it"
+                f"{what}: exists with {found.dtype} {found.shape}, but the source has {dtype} {source.shape}:"
+                " choose another path, or delete the dataset"
             )
         return found
 
@@ -225,7 +226,7 @@ class Importer:
 
 
 def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which HDF5 stores elements: it stores complex numbers as pairs."""
+    """Return the type in which HDF5 stores elements; complex numbers become pairs."""
     if dtype.kind != "c":
         return dtype
     part = dtype.str.replace("c", "f").replace(str(dtype.itemsize), str(dtype.itemsize // 2))

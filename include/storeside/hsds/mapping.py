@@ -1,4 +1,4 @@
-"""Converts elements of a dataset to columns of a table, for each type and layout."""
+"""Converts the elements of a dataset to columns of a table, for each type and layout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = {
 
 
 class Leaf(NamedTuple):
-    """A column of the elements: its name, its path of fields, and its NumPy type."""
+    """A column of the table: its name, the path of fields to it in an element, and its NumPy type."""
 
     name: str
     fields: tuple[str, ...]
@@ -39,9 +39,10 @@ class Leaf(NamedTuple):
 class Mapping:
     """The mapping of a dataset to a table.
 
-    `long` has a row per element, with its indexes ``i0``, ``i1``, …; `wide` has a row per first index, with a column
-    per second index, ``c0``, ``c1``, …; `array` has a row per first index, with arrays. The fields of a compound type
-    become columns; fields of a nested type are named ``outer_inner``.
+    `long` has a row per element, with its indexes ``i0``, ``i1``, …. `wide` has a row per index of the first
+    dimension and a column per index of the second, ``c0``, ``c1``, …. `array` has a row per index of the first
+    dimension, with arrays. The fields of a compound type become columns; fields of a nested type are named
+    ``outer_inner``.
     """
 
     dtype: np.dtype[Any]
@@ -53,7 +54,7 @@ class Mapping:
         if self.layout == "array" and self.rank < 2:
             raise HsdsInputError(f"layout 'array': needs two dimensions, the dataset has {self.rank}: choose 'long'")
         if self.layout == "wide" and (self.rank != 2 or len(self.leaves) > 1):
-            raise HsdsInputError("layout 'wide': needs two dimensions and one value each: choose 'long' or 'array'")
+            raise HsdsInputError("layout 'wide': needs two dimensions and single values: choose 'long' or 'array'")
         if self.layout == "wide" and len(self.columns) > MOST_WIDE:
             raise HsdsInputError(
                 f"layout 'wide': would make {len(self.columns)} columns, more than {MOST_WIDE}: choose 'array'"
@@ -61,11 +62,11 @@ class Mapping:
         names = self.schema.names
         double = sorted({name for name in names if names.count(name) > 1})
         if double:
-            raise HsdsInputError(f"columns {', '.join(double)}: are there twice: rename the fields of the dataset")
+            raise HsdsInputError(f"columns {', '.join(double)}: exist twice: rename the fields of the dataset")
 
     @cached_property
     def leaves(self) -> list[Leaf]:
-        """The columns that one element yields."""
+        """The columns into which one element is split."""
         return _leaves(self.dtype)
 
     @property
@@ -75,14 +76,14 @@ class Mapping:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element in the larger of NumPy's and Arrow's forms; estimated for variable lengths."""
+        """Bytes of an element in NumPy or Arrow, whichever needs more; estimated for variable lengths."""
         indexes = 8 * self.rank if self.layout == "long" else 0
         content = VARIABLE_BYTES if self.dtype.hasobject else self.dtype.itemsize
         return indexes + max(content, sum(_arrow_bytes(leaf.dtype) for leaf in self.leaves))
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of the table; no column is nullable, because HDF5 has no NULL."""
+        """The columns of the table. No column is nullable, because HDF5 has no NULL."""
         indexes = [(f"i{n}", _INDEX) for n in range(self.rank if self.layout == "long" else 1)]
         kinds = [(leaf.name, arrow_type(leaf.dtype, leaf.name)) for leaf in self.leaves]
         if self.layout == "wide":
@@ -93,7 +94,7 @@ class Mapping:
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (*indexes, *kinds)])
 
     def table(self, slab: Slab, elements: np.ndarray[Any, Any]) -> pa.Table:
-        """Return a slab's elements, in the slab's shape, as a table.
+        """Return the elements of a slab, which have the slab's shape, as a table.
 
         Raises:
             HsdsInputError: a string is not UTF-8.
@@ -109,7 +110,7 @@ class Mapping:
         return pa.Table.from_arrays([*self._indexes(slab), *values], schema=self.schema)
 
     def _indexes(self, slab: Slab) -> list[pa.Array]:
-        """Return the index columns of the elements."""
+        """Return the index columns of a slab's elements."""
         found = []
         for n, dimension in enumerate(slab.dimensions if self.layout == "long" else slab.dimensions[:1]):
             numbers = np.arange(dimension.start, dimension.stop, dimension.step, dtype=np.uint64)
@@ -137,12 +138,12 @@ def arrow_type(dtype: np.dtype[Any], name: str) -> pa.DataType:
         return pa.binary()
     found = _NUMBERS.get(dtype.newbyteorder("=").name)
     if found is None:
-        raise HsdsInputError(f"column {name!r}: there is no column type for elements of {dtype}: leave it out")
+        raise HsdsInputError(f"column {name!r}: there is no column type for elements of {dtype}: omit the field")
     return found
 
 
 def leaf_column(leaf: Leaf, elements: np.ndarray[Any, Any]) -> pa.Array:
-    """Return one column of one-dimensional elements."""
+    """Return one column of a one-dimensional array of elements."""
     values = elements
     for field in leaf.fields:
         values = values[field]
@@ -156,7 +157,7 @@ def _column(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str) -> pa
     if _variable(dtype) is not None:
         return _from_objects(values, dtype, kind, name)
     if dtype.kind == "S":
-        # NumPy drops zero bytes at the end, which matches HDF5's padding
+        # NumPy drops trailing zero bytes, as HDF5's padding requires.
         return _text(pa.array(values.astype(object), pa.binary()), name)
     if dtype.kind == "V":
         return pa.array([bytes(v) for v in values], pa.binary())
@@ -164,7 +165,7 @@ def _column(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str) -> pa
 
 
 def _numbers(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
-    """Return numbers as a column that shares their memory; `pa.array` would load pandas, which takes 60 MB."""
+    """Return numbers as a column that shares their memory. `pa.array` would load pandas, which takes 60 MB."""
     content = np.packbits(values, bitorder="little") if values.dtype == bool else values
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(content)])
 
@@ -193,7 +194,7 @@ def _text(column: pa.Array, name: str) -> pa.Array:
 
 
 def _nested(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
-    """Fold a column of all elements into lists, one level for each dimension after the first."""
+    """Fold a column of all elements into lists, with one level for each dimension after the first."""
     for n in range(len(shape) - 1, 0, -1):
         offsets = np.arange(0, math.prod(shape[:n]) * shape[n] + 1, shape[n], dtype=np.int32)
         kind = pa.list_(pa.field("item", column.type, nullable=False))

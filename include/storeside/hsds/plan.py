@@ -1,4 +1,4 @@
-"""Slabs: the pieces of a selection that are read and written, aligned with chunks and bounded in size."""
+"""Slabs: the parts of a selection that are read and written in one step, aligned with chunks and bounded in size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storeside.hsds.errors import HsdsInputError
 
 @dataclass(frozen=True)
 class Slab:
-    """A piece of a dataset: a range of indexes per dimension. Without dimensions it is the value of a scalar."""
+    """A part of a dataset, as a range of indexes per dimension; without dimensions, the value of a scalar."""
 
     dimensions: tuple[range, ...]
 
@@ -24,17 +24,17 @@ class Slab:
 
     @property
     def count(self) -> int:
-        """The number of elements."""
+        """The number of elements in the slab."""
         return math.prod(self.shape)
 
     @property
     def select(self) -> str:
-        """The slab in the form of HSDS's `select` parameter; empty for a scalar."""
+        """The slab as HSDS's `select` parameter; empty for a scalar."""
         texts = [f"{d.start}:{d.stop}" + (f":{d.step}" if d.step > 1 else "") for d in self.dimensions]
         return f"[{','.join(texts)}]" if texts else ""
 
     def halves(self) -> tuple[Slab, Slab] | None:
-        """Return the slab in two pieces, cut across its first dimension of two or more indexes; None without one."""
+        """Split the slab across its first dimension with two or more indexes; None if there is no such dimension."""
         for n, indexes in enumerate(self.dimensions):
             if len(indexes) > 1:
                 middle = len(indexes) // 2
@@ -50,8 +50,8 @@ class Slab:
 class Plan:
     """The slabs of a selection.
 
-    `block` is the extent of a slab along each dimension. It does not depend on the length of the first dimension, so
-    when a dataset grows, the slabs before its old end stay the same.
+    `block` is the extent of a slab in each dimension. It does not depend on the length of the first dimension: when a
+    dataset grows, the slabs before its old end stay the same.
     """
 
     selection: tuple[range, ...]
@@ -69,7 +69,7 @@ class Plan:
 
     @cached_property
     def split(self) -> tuple[int, ...]:
-        """The dimensions that distinguish slabs: the first, and all others that are cut."""
+        """The dimensions that distinguish slabs: the first one, and all others that are split."""
         return tuple(n for n, pieces in enumerate(self._pieces) if n == 0 or len(pieces) > 1)
 
     @cached_property
@@ -80,9 +80,9 @@ class Plan:
 def plan(
     selection: tuple[range, ...], chunks: Sequence[int], element_bytes: int, most_bytes: int, whole_rows: bool = False
 ) -> Plan:
-    """Plan slabs of at most `most_bytes`, made of whole chunks if these fit.
+    """Plan slabs of at most `most_bytes`, which consist of whole chunks if they fit.
 
-    With `whole_rows` only the first dimension is cut.
+    With `whole_rows` only the first dimension is split.
 
     Raises:
         HsdsInputError: a row, or an element, is larger than `most_bytes`.
@@ -105,7 +105,7 @@ def plan(
             + (" or the layout 'long'" if what == "row" else "")
         )
     for n in reversed(range(1, len(block))):
-        # A block smaller than a chunk was cut to fit, unless the selection ends there.
+        # A block smaller than a chunk was reduced to fit, unless the selection ends there.
         if block[n] < min(chunks[n], rest[n - 1]):
             break
         whole = [*block[:n], -(-rest[n - 1] // block[n]) * block[n], *block[n + 1 :]]
@@ -120,7 +120,7 @@ def plan(
 
 
 def _cut(indexes: range, block: int, chunk: int) -> list[range]:
-    """Cut indexes at the ends of blocks; blocks smaller than a chunk start again with each chunk."""
+    """Split indexes at the ends of blocks; blocks smaller than a chunk start again with each chunk."""
     found, at = [], indexes.start
     while at < indexes.stop:
         base = at - at % block if block >= chunk else at - at % chunk + (at % chunk) // block * block
@@ -132,5 +132,5 @@ def _cut(indexes: range, block: int, chunk: int) -> list[range]:
 
 
 def _closed(indexes: range) -> range:
-    """Return the range with its stop right after its last index, so that equal ranges have equal texts."""
+    """Return the range with its stop directly after its last index, so that equal ranges have equal texts."""
     return range(indexes.start, indexes[-1] + 1, indexes.step)

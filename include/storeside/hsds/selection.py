@@ -12,13 +12,13 @@ _INDEX = re.compile(r"\s*-?\d+\s*")
 
 
 def parse(text: str, shape: Sequence[int]) -> tuple[range, ...]:
-    """Return the selected indexes of each dimension; unnamed dimensions are selected as a whole.
+    """Return the selected indexes of each dimension; trailing dimensions without a selection are selected completely.
 
     As in Python, negative numbers count from the end. Unlike in Python, a single index keeps its dimension, and
     indexes outside the shape are an error.
 
     Raises:
-        HsdsInputError: the text is not a selection, selects nothing, or exceeds `shape`.
+        HsdsInputError: the text is not a selection, selects no element, or exceeds `shape`.
     """
     plain = text.strip().removeprefix("[").removesuffix("]").strip()
     parts = plain.split(",") if plain not in ("", "...") else []
@@ -40,7 +40,7 @@ def _dimension(part: str, length: int, dimension: int, text: str) -> range:
     else:
         raise HsdsInputError(f"{where}: {part.strip()!r} is neither an index nor start:stop:step")
     if step < 1:
-        raise HsdsInputError(f"{where}: the step has to be 1 or more")
+        raise HsdsInputError(f"{where}: the step must be 1 or more")
     if not 0 <= start <= length or not 0 <= stop <= length:
         raise HsdsInputError(f"{where}: {part.strip()!r} is out of range, the dataset has {length}")
     if start >= stop and part.strip() != ":":

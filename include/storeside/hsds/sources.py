@@ -48,7 +48,7 @@ class Hdf5Source:
         self.identity = f"{Path(file.filename).resolve()}|{path}|{status.st_size}|{status.st_mtime_ns}"
 
     def read(self, slab: Slab) -> np.ndarray[Any, Any]:
-        """Return a slab's elements. Raises HsdsInputError when the file is damaged."""
+        """Return the elements of a slab. Raises HsdsInputError if the file is damaged."""
         selection = tuple(slice(d.start, d.stop, d.step) for d in slab.dimensions)
         try:
             return np.asarray(self._dataset[selection], self.dtype.base)
@@ -57,17 +57,17 @@ class Hdf5Source:
 
 
 class ParquetSource:
-    """Parquet files, one after the other, as one dataset; the column ``i0`` that exports add is left out.
+    """Parquet files in sequence as one dataset, without the column ``i0`` that exports add.
 
-    `table` makes an element with one field per column, `wide` a row from columns of one type; `array` reads the
-    single column with lists of equal length. One row group is in memory at a time.
+    The layout `table` reads each row as an element with one field per column. `wide` reads each row from columns of
+    one type. `array` reads a single column with lists of equal length. One row group is in memory at a time.
     """
 
     def __init__(self, files: Sequence[tuple[str, Callable[[], Any]]], layout: str, identity: str) -> None:
         if layout not in LAYOUTS:
             raise HsdsInputError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
         if not files:
-            raise HsdsInputError("there are no Parquet files to import: see path and prefix")
+            raise HsdsInputError("there are no Parquet files to import: correct the path or prefix")
         self.layout, self.identity = layout, f"{identity}|{layout}"
         self._files = files
         self._groups: list[tuple[int, int, int]] = []  # first row, file, row group
@@ -82,7 +82,7 @@ class ParquetSource:
         self.chunks = chunks_of(self.shape, self.dtype)
 
     def read(self, slab: Slab) -> np.ndarray[Any, Any]:
-        """Return the elements of a slab of whole rows. Raises HsdsInputError for NULL and for other list lengths."""
+        """Return the elements of a slab of whole rows. Raises HsdsInputError for NULL and for unequal lists."""
         rows = slab.dimensions[0]
         with self._lock:
             table = pa.concat_tables(list(self._rows(rows.start, rows.stop)))
@@ -103,7 +103,7 @@ class ParquetSource:
         for number, (name, _) in enumerate(self._files):
             with self._opened(number) as file:
                 if schema is not None and not schema.equals(file.schema_arrow):
-                    raise HsdsInputError(f"{name}: its columns are not those of {self._files[0][0]}: import it apart")
+                    raise HsdsInputError(f"{name}: its columns differ from {self._files[0][0]}: import it separately")
                 schema = schema or file.schema_arrow
                 for group in range(file.num_row_groups):
                     self._groups.append((rows, number, group))
@@ -117,14 +117,14 @@ class ParquetSource:
             with opening() as raw:
                 yield pq.ParquetFile(raw)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
-            raise HsdsInputError(f"{name}: is no Parquet that can be read: {e}") from e
+            raise HsdsInputError(f"{name}: is not a Parquet file that can be read: {e}") from e
         except transfer.TransferTransientError as e:
             raise HsdsTransientError(str(e)) from e
         except (transfer.TransferError, OSError) as e:
             raise HsdsInputError(f"{name}: {e}") from e
 
     def _rows(self, start: int, stop: int) -> Iterator[pa.Table]:
-        """Yield the rows of a range, row group by row group."""
+        """Yield the rows of a range, row group after row group."""
         for n, (first, number, group) in enumerate(self._groups):
             end = self._groups[n + 1][0] if n + 1 < len(self._groups) else self.shape[0]
             if first >= stop or end <= start:
@@ -137,7 +137,7 @@ class ParquetSource:
             yield self._held[1].slice(low - first, high - low)
 
     def _element(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Return the type of the elements, and the dimensions after the rows."""
+        """Return the type of the elements, and the dimensions after that of the rows."""
         self._check_columns()
         if self.layout == "table":
             if len(self._columns) == 1:
@@ -165,12 +165,12 @@ class ParquetSource:
             return
         for name in self._columns:
             if pa.types.is_nested(self._schema.field(name).type):
-                alone = "" if len(self._columns) == 1 else ", with files that have this column alone"
+                alone = "" if len(self._columns) == 1 else ", with files that have only this column"
                 raise HsdsInputError(f"layout {self.layout!r}: column {name!r} has lists: choose 'array'{alone}")
         if self.layout == "wide":
             if any(kind.kind not in "iufb" for kind in self._kinds):
                 raise HsdsInputError("layout 'wide': needs columns of numbers only: choose 'table'")
-            # A common type would round: for int64 and float32 it is float64, which cannot express 2^53 + 1.
+            # A common type would round: for int64 and float32 it is float64, which cannot represent 2^53 + 1.
             first = self._schema.field(self._columns[0])
             for field in map(self._schema.field, self._columns):
                 if field.type != first.type:
@@ -185,14 +185,14 @@ class ParquetSource:
         for length in self.shape[1:]:
             if column.null_count or pc.any(pc.not_equal(pc.list_value_length(column), length)).as_py():
                 raise HsdsInputError(
-                    f"column {name!r}: has NULL, or lists that do not have {length} values as the first"
+                    f"column {name!r}: has NULL, or lists without {length} values, as in the first row"
                 )
             column = column.flatten()
         return self._plain(column, name, self.dtype).reshape(shape)
 
     def _plain(self, column: Any, name: str, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
         if column.null_count:
-            raise HsdsInputError(f"column {name!r}: has NULL, which HDF5 has not: fill it in, or leave the rows out")
+            raise HsdsInputError(f"column {name!r}: has NULL, which HDF5 lacks: fill it in, or omit the rows")
         found = np.asarray(column.to_pylist(), object) if kind.kind == "O" else column.to_numpy(**_zero(column))
         return found.astype(kind, copy=False)
 
@@ -215,7 +215,7 @@ def element_type(field: pa.Field) -> np.dtype[Any]:
 
 
 def chunks_of(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Return chunks of about 2 MB, of whole rows if these fit; HSDS recommends 1 to 4 MB."""
+    """Return chunks of about 2 MB, with whole rows if they fit; HSDS recommends 1 to 4 MB."""
     chunk, size = [max(n, 1) for n in shape], max(dtype.itemsize, 1)
     for n in range(len(chunk)):
         rest = size * int(np.prod(chunk[n + 1 :], dtype=np.int64))
@@ -224,17 +224,17 @@ def chunks_of(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
 
 
 def local_parquet(path: Path, layout: str) -> ParquetSource:
-    """Return a source of one Parquet file, or of all in a folder by name. Raises HsdsInputError without any."""
+    """Return one Parquet file, or all in a folder, sorted by name. Raises HsdsInputError if there is none."""
     files = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
     missing = [file for file in files if not file.is_file()]
     if missing:
-        raise HsdsInputError(f"{missing[0]}: there is no such file on this worker")
+        raise HsdsInputError(f"{missing[0]}: this file does not exist on the worker")
     told = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     return ParquetSource([(str(file), partial(file.open, "rb")) for file in files], layout, digest(told))
 
 
 def s3_parquet(s3: S3Client, bucket: str, prefix: str, layout: str) -> ParquetSource:
-    """Return a source of the objects below a prefix by key. Raises HsdsInputError without objects or access."""
+    """Return the Parquet objects below a prefix, sorted by key. Raises HsdsInputError without objects or access."""
 
     def found() -> list[Any]:
         return [o for page in list_objects(s3, bucket, prefix) for o in page if o.key.endswith(".parquet")]
@@ -249,5 +249,5 @@ def s3_parquet(s3: S3Client, bucket: str, prefix: str, layout: str) -> ParquetSo
 
 
 def digest(value: Any) -> str:
-    """Return a short text that identifies a value."""
+    """Return a short hash that identifies a value."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""The ledger: the outcome of each object version, in ClickHouse."""
+"""Records the outcome of each object version in ClickHouse."""

@@ -1,4 +1,4 @@
-"""The ledger of copies through the worker: which pending objects it copied, and which were there before."""
+"""The ledger of copies through the worker: pending objects that it copied, or that already existed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DONE = (
 
 
 class CopyLedger(Ledger):
-    """Adds records of pending objects that were copied or were there before."""
+    """A ledger that also records pending objects that were copied or already existed at the destination."""
 
     def begin(self, scope: Scope) -> None:
-        """Delete the list of copies of an earlier try of the same run; the ledger has them as done."""
+        """Delete the list of copies of an earlier try of the same run, which the ledger records as done."""
         for side in _COPIED:
             self._drop(scope, side)
 
@@ -42,7 +42,8 @@ class CopyLedger(Ledger):
     def record_copies(self, scope: Scope, rows: Iterable[tuple[Pending, str]]) -> None:
         """Record objects as done with their versions at the destination, after answers with the right checksums.
 
-        A killed run need not copy them again. `settle_copies` revokes those that the destination does not list.
+        After a kill, the next try does not copy them again. `settle_copies` records a copy as failed if the
+        destination does not list it.
         """
         copied = list(rows)
         self.insert_listing(
@@ -56,14 +57,14 @@ class CopyLedger(Ledger):
             self.client.insert("storeside.objects", done, column_names=_DONE, settings={"async_insert": 0})
 
     def settle_copies(self, scope: Scope) -> None:
-        """Record as done the copies that the destination lists as written.
+        """Record each copy as done if the destination lists it as written, otherwise as failed.
 
-        Copies that it does not list, and objects with a reason, are recorded as failed.
+        Objects without a copy are recorded as failed if they have a reason.
         """
         self.client.command(sql.query("settle_copies"), parameters=scope.parameters)
 
     def taken_back(self, scope: Scope) -> int:
-        """Return the number of objects that were recorded as done but that `settle_copies` found missing."""
+        """Return the number of objects that `record_copies` recorded as done, and `settle_copies` as failed."""
         return self._count(
             "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'copied' AND object IN"
             " (SELECT object FROM storeside.objects FINAL WHERE source = {source:String}"

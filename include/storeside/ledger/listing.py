@@ -1,4 +1,4 @@
-"""The rows of a listing: one object of a bucket each, as the ledger compares them."""
+"""The rows of a listing, one per object, in the form that the ledger compares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row: TypeAlias = tuple[str, str, int, str, str]
 
 
 def source_row(found: StoredObject, destination: str, refusal: str | None = None) -> Row:
-    """Return the row of a source object; with the `refusal` of its name it has a reason and no destination."""
+    """Return the row of a source object. A `refusal` of its name becomes the reason, and it has no destination."""
     return found.name, "" if refusal else destination, found.size, found.version, refusal or ""
 
 

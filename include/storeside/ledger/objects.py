@@ -1,4 +1,4 @@
-"""The ledger of copies and transforms, kept in ClickHouse.
+"""The ledger of copies and transforms.
 
 It records the outcome of each object version. It also joins the listings of a job's two buckets inside ClickHouse, so
 neither the memory nor the time of a worker grows with the number of objects.
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient
 
 _LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
-# `planned` marks a complete plan. It is deleted first, because without it no plan is resumed.
+# `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
 _PLANNED = ("planned", "pending", "known_bad", "refused", "accepted", "reason", "final")
 _BATCH = 20_000
 _SYNCHRONOUS = {"async_insert": 0}
 
 
 class LedgerTransientError(StoresideError, Transient):
-    """Data that was written to ClickHouse did not arrive there exactly once."""
+    """ClickHouse did not store all sent rows exactly once."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """One object that a job still has to process."""
+    """One object that a job still has to process; `size` is in bytes."""
 
     object: str
     destination_object: str
@@ -75,7 +75,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Plan:
-    """Objects listed, pending, left alone because they failed in this version before, and refused for their names."""
+    """Numbers of objects: listed, pending, skipped because this version failed before, refused for their names."""
 
     listed: int
     pending: int
@@ -106,15 +106,13 @@ class Ledger:
     def record_listing(self, scope: Scope, side: str, rows: Iterable[Row]) -> int:
         """Replace one side of a job's listing with `rows`.
 
-        Streams in batches; returns the number of rows. Raises LedgerTransientError when the rows did not arrive
-        exactly once: the client repeats an INSERT whose answer was lost.
+        Streams in batches; returns the number of rows. Raises LedgerTransientError when ClickHouse did not store the
+        rows exactly once, because the client repeats an INSERT whose answer was lost.
         """
         self._drop(scope, side)
         sent = self.insert_listing((scope.job, side, *row) for row in rows)
         if (arrived := self._sides(scope).get(side, 0)) != sent:
-            raise LedgerTransientError(
-                f"of a listing of {sent} objects {arrived} arrived in ClickHouse: it has to be listed again"
-            )
+            raise LedgerTransientError(f"ClickHouse stored {arrived} of {sent} listed objects: list again")
         return sent
 
     def insert_listing(self, rows: Iterable[tuple[Any, ...]]) -> int:
@@ -134,12 +132,12 @@ class Ledger:
         trusts_failures: bool = True,
         record: bool = True,
     ) -> Plan:
-        """Compute the plan from the recorded listings and keep it as the job's ``pending`` side.
+        """Compute the plan from the recorded listings, and store it as the job's ``pending`` side.
 
-        `keeps_result` tells whether an object that is done must still have its result at the destination.
-        `trusts_failures` tells whether earlier failures were caused by the objects and not by their server. Objects
-        whose names AIStore cannot hold, or whose results would have the same name, are recorded as failures, unless
-        `record` is off.
+        With `keeps_result`, an object is done only if its result still exists at the destination. With
+        `trusts_failures`, earlier failures were caused by the objects, not by their server, and are not retried.
+        Unless `record` is off, objects with names that AIStore cannot store, and objects whose results would have the
+        same name, are recorded as failed.
         """
         for side in _PLANNED:
             self._drop(scope, side)
@@ -158,17 +156,17 @@ class Ledger:
         return self._plan(self._sides(scope))
 
     def distrust(self, scope: Scope) -> None:
-        """Copy to the job's ``before`` side the results of its ``after`` side that were not made with their objects.
+        """Copy results that do not belong to the current objects from the job's ``after`` to its ``before`` side.
 
-        For jobs whose results may arrive together with their objects in the same run.
+        For jobs whose results may be stored together with their objects in the same run.
         """
         self._drop(scope, "before")
         self.client.command(sql.query("distrust"), parameters=scope.parameters)
 
     def planned(self, scope: Scope) -> Plan | None:
-        """Return the plan that is recorded for the job; None when there is no plan or only a part of one.
+        """Return the recorded plan of the job; None when there is no complete plan.
 
-        ClickHouse writes a plan block by block, so a query that is killed leaves the blocks that it has written.
+        ClickHouse writes a plan block by block, so a killed query leaves a part of a plan.
         """
         counts = self._sides(scope)
         return self._plan(counts) if "planned" in counts else None
@@ -206,9 +204,9 @@ class Ledger:
         return [Pending(*row) for row in rows]
 
     def unchanged(self, scope: Scope, after: str, limit: int) -> list[Pending]:
-        """Return up to `limit` pending objects, with names greater than `after`, whose results have not changed.
+        """Return up to `limit` pending objects with names greater than `after` whose results the job left unchanged.
 
-        For copies, only those as large as their source are returned. For transforms, objects that failed for good are
+        Copies are returned only if they are as large as their source. Objects that a transform failed for good are
         left out.
         """
         rows = self.client.query(
@@ -224,10 +222,10 @@ class Ledger:
         return [Pending(*row) for row in rows]
 
     def changed(self, scope: Scope, limit: int) -> list[str]:
-        """Return up to `limit` objects with a fresh result that have changed or disappeared since the plan.
+        """Return up to `limit` objects with a fresh result that were changed or deleted since the plan.
 
-        The current versions are those of the job's ``now`` side. An object whose content is that of its result was
-        replaced by an earlier try and is left out.
+        The job's ``now`` side has the current versions. An object with the content of its result was replaced by an
+        earlier try and is left out.
         """
         rows = self.client.query(
             "SELECT r.object FROM"
@@ -241,25 +239,25 @@ class Ledger:
         return [name for (name,) in rows]
 
     def accept(self, scope: Scope, copies: Iterable[Pending]) -> None:
-        """Accept the destination's objects as copies of these objects, even if they were there before the job."""
+        """Accept the destination's objects as copies of these objects, even if they existed before the job."""
         self.insert_listing((scope.job, "accepted", p.object, p.destination_object, 0, "", "") for p in copies)
 
     def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str, bool]]) -> None:
-        """Keep the reasons of failed objects as (object, reason, whether for good) until `settle`."""
+        """Store the reasons of failed objects until `settle`, as (object, reason, whether it failed for good)."""
         self.insert_listing(
             (scope.job, "final" if final else "reason", name, "", 0, "", why) for name, why, final in reasons
         )
 
     def has_reasons(self, scope: Scope) -> bool:
-        """Tell whether any failure is known so far."""
+        """Return whether the job has a failed object so far."""
         query = "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side IN ('reason', 'final')"
         return self._count(query, scope) > 0
 
     def settle(self, scope: Scope, *, record_done: bool, no_reason: str, remote: bool = False) -> None:
         """Record every pending object as done or as failed for good.
 
-        With `record_done` off only failures are recorded. `no_reason` is recorded where no reason is known. If it is
-        empty, objects without a reason were not tried and are left alone. In a `remote` source only objects that the
+        Without `record_done`, only failures are recorded. `no_reason` is the reason of failed objects without one; if
+        it is empty, these objects were not tried and are not recorded. In a `remote` source, only objects that the
         transformer refused have failed for good.
         """
         self.client.command(
@@ -272,7 +270,7 @@ class Ledger:
         self.client.command(sql.query("settle_in_place"), parameters=scope.parameters)
 
     def settle_invalid(self, scope: Scope, invalid: str) -> None:
-        """Record the objects of the staging table `invalid` as failed, with the expectations that they missed."""
+        """Record the objects in the staging table `invalid` as failed, with the expectations they do not meet."""
         self.client.command(sql.query("settle_invalid"), parameters={**scope.parameters, "invalid": invalid})
 
     def totals(self, scope: Scope) -> Totals:
@@ -312,11 +310,23 @@ class Ledger:
         return [name for (name,) in rows]
 
     def record_run(self, run: Mapping[str, Any]) -> None:
-        """Record one finished task of a run in ``storeside.runs``; keys are the table's columns."""
+        """Record one task of a run in ``storeside.runs``; keys are the table's columns.
+
+        When the task has ended, its failures are kept in ``storeside.failures`` as well: a later run replaces its
+        outcomes in the ledgers.
+        """
         self.client.insert("storeside.runs", [list(run.values())], column_names=list(run), settings=_SYNCHRONOUS)
+        if run.get("state") != "running" and run.get("destination"):
+            self._keep_failures(run)
+
+    def _keep_failures(self, run: Mapping[str, Any]) -> None:
+        asked = {name: run[name] for name in ("run_id", "source", "destination")}
+        kept = "SELECT count() FROM storeside.failures WHERE run_id = {run_id:String}"
+        if run.get("failed") or int(first_row(self.client.query(kept, parameters=asked))[0]):
+            self.client.command(sql.query("keep_failures"), parameters=asked)
 
     def forget_listings(self, scope: Scope) -> None:
-        """Delete the job's listings; the outcomes stay. The plan goes first, because without it no job is resumed."""
+        """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""
         for side in (*_PLANNED, "source", "before", "after", "now"):
             self._drop(scope, side)
 

@@ -1,1 +1,1 @@
-"""Storage measurements: backends, multipart settings, the throughput of a cluster."""
+"""Measurements of storage: backends, multipart settings, and the throughput of a cluster."""

@@ -1,7 +1,8 @@
-"""The published comparison of OCI's native API with its S3 API, for any set of backends.
+"""Repeats the published comparison of OCI's native API with its S3 API, for any set of backends.
 
-It follows "Comparing OCI's Native Object Storage and S3 API Backends" in AIStore's blog: a cold GET of 10 MB in one
-request; a PUT of 64 MB in one piece, in a few parts of 10 MB, and in many parts of 1 MB or of the API's minimum.
+The method is that of "Comparing OCI's Native Object Storage and S3 API Backends" in AIStore's blog: a cold GET of 10
+MB in one request, and PUTs of 64 MB in one piece, in a few parts of 10 MB, and in many parts of 1 MB or of the API's
+minimum.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ OPERATIONS = ("get cold", "put single", "put few parts", "put many parts")
 GET_BYTES = 10_000_000
 PUT_BYTES = 64_000_000
 FEW, MANY = 10_000_000, 1_000_000
-# Concurrent parts; the article does not state the number for its clients.
+# Concurrent parts. The article does not state the number that its clients used.
 CONCURRENCY = 16
 
 
 @dataclass(frozen=True)
 class Result:
-    """The durations of one operation of one backend, per round."""
+    """The seconds that one operation took on one backend, per round."""
 
     backend: str
     endpoint: str
@@ -49,19 +50,19 @@ class Result:
 
     @property
     def median(self) -> float:
-        """The median of the rounds."""
+        """The median of the rounds in seconds."""
         return statistics.median(self.seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary of plain values."""
+        """Return the result as a dictionary of JSON values."""
         return {**asdict(self), "median": self.median}
 
 
 class Benchmark:
-    """Measures backends in turns, `rounds` times each. Raises CopyInputError without backends or rounds.
+    """Measures all backends alternately, `rounds` times each. Raises CopyInputError without backends or rounds.
 
-    Objects are deleted afterwards, even when `stop` ends it. Objects of a killed try are deleted when a benchmark of
-    the same `scope` reaches the same round.
+    Objects are deleted afterwards, even if `stop` ends the benchmark. A benchmark with the same `scope` deletes the
+    objects of a killed one when it reaches the same round.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Benchmark:
         stop: threading.Event | None = None,
     ) -> None:
         if not stores or rounds < 1 or put_bytes < 1:
-            raise CopyInputError("benchmark: needs a backend, a round and a byte at least")
+            raise CopyInputError("benchmark: needs at least one backend, one round and one byte")
         self.stores = stores
         self.rounds = rounds
         self.get_bytes = get_bytes
@@ -84,14 +85,14 @@ class Benchmark:
         self.stop = stop
 
     def settings(self, store: Store, operation: str) -> Settings:
-        """Return the settings of an operation at a backend."""
+        """Return the multipart settings of an operation on a backend."""
         if operation in ("get cold", "put single"):
             return Settings(WHOLE, max(FEW, store.limits.least_part), 1)
         part = max(FEW if operation == "put few parts" else MANY, store.limits.least_part)
         return Settings(2 * part, part, CONCURRENCY)
 
     def run(self) -> list[Result]:
-        """Measure everything. Raises errors of the endpoints, and CopyCancelled."""
+        """Measure all operations. Raises errors of the endpoints, and CopyCancelled."""
         for store in self.stores:
             store.check()
         seconds: dict[tuple[Store, str], list[float]] = defaultdict(list)
@@ -105,7 +106,7 @@ class Benchmark:
 
     def _measure(self, store: Store, operation: str, number: int) -> float:
         samples, settings = Samples(store.limits), self.settings(store, operation)
-        # a new name for each round, read only once, so that no cache of the backend holds the object
+        # Each round uses a new name and reads it only once, so that no cache of the backend has the object.
         with scratch(store, self.scope and f"{self.scope}/{number}") as key:
             if operation != "get cold":
                 return put(store, samples, key, self.put_bytes, settings, self.stop)
@@ -121,7 +122,7 @@ class Benchmark:
 
 
 def record(client: Client, run_id: str, results: Sequence[Result]) -> None:
-    """Store every round in ``storeside.backend_benchmark``."""
+    """Insert every round into ``storeside.backend_benchmark``."""
     migrate(client)
     columns = (
         "run_id", "backend", "endpoint", "operation", "object_size", "part_size", "concurrency", "round", "seconds",
@@ -145,13 +146,13 @@ def table(results: Sequence[Result]) -> str:
 
 
 def require_charts() -> None:
-    """Raise CopyInputError when no chart can be drawn."""
+    """Raise CopyInputError if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise CopyInputError("a chart needs matplotlib: pip install matplotlib, or leave `chart` empty")
 
 
 def draw(path: str, results: Sequence[Result]) -> None:
-    """Draw the medians as bars, grouped by operation. Raises CopyInputError without matplotlib."""
+    """Draw the medians as a bar chart, grouped by operation. Raises CopyInputError without matplotlib."""
     require_charts()
     import matplotlib as mpl
 

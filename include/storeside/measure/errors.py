@@ -2,7 +2,7 @@
 
 MeasureError
 ├── MeasureInputError       load, loader or bucket do not allow a measurement; no retry helps
-├── MeasureTransientError   the cluster or its load generator failed: the same measurement may succeed later
+├── MeasureTransientError   the cluster or its load generator failed; the same measurement may succeed later
 └── MeasureCancelled        the measurement was cancelled
 """
 
@@ -12,15 +12,15 @@ from storeside.errors import BadInput, Cancelled, StoresideError, Transient
 
 
 class MeasureError(StoresideError):
-    """The measurement failed; the message names reason and remedy."""
+    """The measurement failed; the message states the reason and the remedy."""
 
 
 class MeasureInputError(MeasureError, BadInput):
-    """The load cannot be run as requested."""
+    """The requested load cannot be run."""
 
 
 class MeasureTransientError(MeasureError, Transient):
-    """The cluster does not answer, or requests failed, which makes the measurement void."""
+    """The cluster does not answer, or requests failed, so the measurement is invalid."""
 
 
 class MeasureCancelled(MeasureError, Cancelled):

@@ -1,4 +1,4 @@
-"""Measures the fastest settings for an endpoint, by object size and direction, and stores them."""
+"""Measures the fastest multipart settings of an endpoint, by object size and direction, and stores them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ DIRECTIONS: tuple[Direction, ...] = ("put", "get")
 SIZES = (1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 PART_SIZES = (1 * MIB, 2 * MIB, 5 * MIB, 8 * MIB, 16 * MIB, 32 * MIB)
 CONCURRENCIES = (16, 8, 4, 2)
-# Parts must be faster by this factor to justify their requests; fewer threads may be slower by this factor.
+# Parts must be faster by the first factor to justify their requests. Fewer threads may be slower by the second one.
 WORTH = 1.1
 NEAR = 1.05
-# Objects of the tuner and of the benchmark are below the prefix SCRATCH, see `scratch`.
-# Multipart threshold for measurements in one piece: larger than any object.
+# The tuner and the benchmark write their objects below the prefix SCRATCH, see `scratch`.
+# A multipart threshold above any object size, for measurements in one piece.
 WHOLE = 1 << 62
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One size in one direction: the best settings, their duration, and the duration in one piece."""
+    """The best settings for one size and direction, their seconds, and the seconds in one piece."""
 
     direction: Direction
     object_size: int
@@ -53,7 +53,7 @@ class Measurement:
     single_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the measurement as a dictionary of plain values."""
+        """Return the measurement as a dictionary of JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -68,9 +68,9 @@ class Measurement:
 class Tuner:
     """Tries part sizes, then numbers of threads, for each object size; ends within `seconds` and `most_bytes`.
 
-    A size for which the remaining time or bytes do not suffice is left out; at least the first size is measured.
-    Objects are deleted afterwards, even when `stop` ends it. Objects of a killed try are deleted when a tuner of the
-    same `scope` begins.
+    Skips a size if the remaining time or bytes do not suffice, but measures at least the first. Objects are deleted
+    afterwards, even if `stop` ends the tuner. A tuner with the same `scope` deletes the objects of a killed one when
+    it starts.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Tuner:
         stop: threading.Event | None = None,
     ) -> None:
         if seconds <= 0 or most_bytes < 2 * min(sizes):
-            raise CopyInputError(f"tuner: {seconds} s and {most_bytes} bytes are too little to measure anything")
+            raise CopyInputError(f"tuner: {seconds} s and {most_bytes} bytes are not enough for one measurement")
         self.store = store
         self.sizes = sorted(sizes)
         self.part_sizes = part_sizes
@@ -102,7 +102,7 @@ class Tuner:
         found: list[Measurement] = []
         for size in self.sizes:
             if found and not self._affords(2 * size, found[-1].seconds * size / found[-1].object_size):
-                log.info("tuner: nothing left for objects of %d bytes", size)
+                log.info("tuner: time or bytes do not suffice for objects of %d bytes", size)
                 break
             with scratch(self.store, self.scope) as key:
                 found.append(self._best(direction, key, size))
@@ -168,10 +168,10 @@ def get(
 
 @contextmanager
 def scratch(store: Store, scope: str = "") -> Iterator[str]:
-    """Yield the name of an object to measure with, and delete the object at the end.
+    """Yield the name of an object for measurements, and delete the object at the end.
 
-    A `scope` always gives the same name. The object and the uploads that a killed try left under it are removed
-    first. Without a scope the name is new.
+    A `scope` always yields the same name; the object and the uploads of a killed try are removed first. Without a
+    scope the name is new.
     """
     key = f"{SCRATCH}{hashlib.sha256(scope.encode()).hexdigest()[:16] if scope else uuid.uuid4().hex}"
     if scope:
@@ -187,15 +187,15 @@ def _remove(store: Store, key: str) -> None:
         store.delete(key)
         for upload in store.uploads(key):
             store.abort(key, upload.id)
-    except CopyError as e:  # it does not affect other objects
-        log.warning("%s/%s: what a killed try may have left cannot be removed: %s", store.name, key, e)
+    except CopyError as e:  # leftovers do not affect other objects
+        log.warning("%s/%s: leftovers of a killed try cannot be removed: %s", store.name, key, e)
 
 
 def recommend(found: Sequence[Measurement]) -> Profile:
-    """Return settings by size, from the measured size that is nearest by ratio; smaller objects go in one piece.
+    """Return settings by size, from the measured size that is nearest by ratio; smaller objects use one piece.
 
-    Objects larger than the largest measured size never go in one piece: there is no evidence that this is faster, and
-    such an object is held in memory.
+    Objects larger than the largest measured size never use one piece: no measurement shows that this is faster, and
+    the worker holds such an object in memory.
     """
     found = sorted(found, key=lambda m: m.object_size)
     usual = Settings()
@@ -211,17 +211,17 @@ def recommend(found: Sequence[Measurement]) -> Profile:
 
 
 class Recommendations:
-    """The table ``storeside.multipart_settings``, through a clickhouse-connect client."""
+    """Reads and writes the table ``storeside.multipart_settings``."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
 
     def create(self) -> None:
-        """Create the tables, or bring them up to date. Raises DatabaseError."""
+        """Create or migrate the tables. Raises DatabaseError."""
         migrate(self.client)
 
     def record(self, endpoint: str, found: Sequence[Measurement]) -> None:
-        """Store the results of a sweep; they replace those of earlier sweeps."""
+        """Store the results of a sweep, which replace those of earlier sweeps."""
         now = datetime.now(UTC)
         rows = [
             [endpoint, m.direction, m.object_size, m.multipart, m.settings.part_size, m.settings.concurrency,
@@ -235,7 +235,7 @@ class Recommendations:
         self.client.insert("storeside.multipart_settings", rows, column_names=columns, settings={"async_insert": 0})
 
     def find(self, endpoint: str, direction: Direction) -> Profile | None:
-        """Return the recommendation of an endpoint's last sweep; None when there was none."""
+        """Return the recommendation of an endpoint's last sweep; None if there was none."""
         rows = self.client.query(
             "SELECT object_size, multipart, part_size, concurrency, seconds, single_seconds"
             " FROM storeside.multipart_settings WHERE endpoint = {endpoint:String} AND direction = {direction:String}"

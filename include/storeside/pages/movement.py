@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from storeside import sql
-from storeside.pages.tables import PAGE, Page, PageInputError, Tables, page_of, read_cursor
-
-if TYPE_CHECKING:
-    from aistore.sdk import Client
+from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
 
 STATUSES = ("", "done", "loaded", "failed")
 STATES = ("", "running", "done", "partial", "failed")
-_LATEST = (1 << 62, "", "")
+# The possible orders of a list of movements, and the expression for each.
+SORTS = {
+    "when": "0",
+    "done": "done",
+    "failed": "failed",
+    "read": "bytes_in",
+    "written": "bytes_out",
+    "rate": "if(seconds > 0, bytes_in / seconds, 0)",
+    "took": "seconds",
+}
+ORDERS = ("desc", "asc")
+_LATEST = (0.0, 0, "", "")
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Movement:
 
 @dataclass(frozen=True)
 class Filter:
-    """Selects movements by DAG, kind, state, and by a bucket or table at either end."""
+    """Selects movements by kind, state, and by parts of the names of a DAG and of a place at either end."""
 
     dag: str = ""
     place: str = ""
@@ -90,20 +97,55 @@ class Filter:
     state: str = ""
 
     def __post_init__(self) -> None:
-        if self.state not in STATES:
-            raise PageInputError(f"state {self.state!r}: choose from {', '.join(STATES[1:])}")
+        check("state", self.state, STATES)
 
 
-def movements(tables: Tables, chosen: Filter, before: str = "", limit: int = PAGE, run: str = "") -> Page[Movement]:
-    """Return a page of movements, newest first. Raises PageInputError for an invalid cursor."""
-    ms, run_before, task_before = read_cursor(before, int, str, str) or _LATEST
+@dataclass(frozen=True)
+class Sort:
+    """The order of a list of movements: a column, and its direction; among equal values the time decides."""
+
+    by: str = "when"
+    order: str = "desc"
+
+    def __post_init__(self) -> None:
+        check("sort", self.by, tuple(SORTS))
+        check("order", self.order, ORDERS)
+
+    def value(self, movement: Movement) -> float:
+        """Return the value that a movement is sorted by."""
+        of = {
+            "when": 0, "done": movement.done, "failed": movement.failed, "read": movement.bytes_in,
+            "written": movement.bytes_out, "rate": movement.bytes_per_second, "took": movement.seconds,
+        }  # fmt: skip
+        return float(of[self.by])
+
+
+def movements(
+    tables: Tables, chosen: Filter, at: At = FIRST, limit: int = PAGE, run: str = "", sort: Sort | None = None
+) -> Page[Movement]:
+    """Return a page of movements, by default newest first. Raises PageInputError for an invalid cursor."""
+    sort = sort or Sort()
+    cursor = at.cursor(float, int, str, str)
+    value, ms, run_before, task_before = cursor or _LATEST
+    descending = (sort.order == "desc") != bool(at.back)
     rows = tables.rows(
-        sql.query("pages_movements"),
-        dag=chosen.dag, kind=chosen.kind, state=chosen.state, place=chosen.place, run=run,
-        before_ms=ms, before_run=run_before, before_task=task_before, limit=limit + 1,
+        directed(sql.query("pages_movements"), descending=descending, SORTED=SORTS[sort.by]),
+        **asdict(chosen), run=run, is_first=cursor is None, before_value=value, before_ms=ms, before_run=run_before,
+        before_task=task_before, limit=limit + 1,
     )  # fmt: skip
     found = [_movement(row) for row in rows]
-    return page_of(found, lambda m: (round(m.recorded * 1000), m.run_id, m.task_id), limit)
+    return at.page(found, lambda m: (sort.value(m), round(m.recorded * 1000), m.run_id, m.task_id), limit)
+
+
+def totals(tables: Tables, chosen: Filter) -> dict[str, Any]:
+    """Return the totals of all movements that a filter selects; an empty dictionary if there is none."""
+    rows = tables.rows(sql.query("pages_movement_totals"), **asdict(chosen))
+    return rows[0] if rows and rows[0]["tasks"] else {}
+
+
+def places(tables: Tables) -> list[str]:
+    """Return buckets and tables of recent movements, as suggestions for filters."""
+    return [row["place"] for row in tables.rows(sql.query("pages_places"))]
 
 
 def kinds(tables: Tables) -> list[str]:
@@ -139,29 +181,30 @@ def throughput(tables: Tables, dag: str = "", hours: int = 24) -> list[dict[str,
     return tables.rows(sql.query("pages_throughput"), dag=dag, hours=hours, slice=max(hours * 3600 // 96, 60))
 
 
-def outcomes(tables: Tables, stage: Movement, status: str = "", after: str = "") -> Page[dict[str, Any]]:
+def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) -> Page[dict[str, Any]]:
     """Return a page of the outcomes of a stage's objects. Raises PageInputError for an unknown status or cursor."""
-    if status not in STATUSES:
-        raise PageInputError(f"status {status!r}: choose from {', '.join(STATUSES[1:])}")
+    check("status", status, STATUSES)
     if stage.is_load:
-        key, version = read_cursor(after, str, str) or ("", "")
+        cursor = at.cursor(str, str)
+        key, version = cursor or ("", "")
         rows = tables.rows(
-            sql.query("pages_loaded"),
-            destination=stage.table, bucket=stage.bucket, run=stage.run_id,
+            directed(sql.query("pages_loaded"), descending=bool(at.back)),
+            destination=stage.table, bucket=stage.bucket, run=stage.run_id, is_first=cursor is None,
             status="loaded" if status == "done" else status, after_key=key, after_version=version, limit=PAGE + 1,
         )  # fmt: skip
         for row in rows:
             row |= {"object": row["key"], "bucket": f"s3://{stage.bucket}"}
-        return page_of(rows, lambda row: (row["key"], row["version"]))
-    (name,) = read_cursor(after, str) or ("",)
+        return at.page(rows, lambda row: (row["key"], row["version"]))
+    cursor = at.cursor(str)
+    (name,) = cursor or ("",)
     rows = tables.rows(
-        sql.query("pages_outcomes"),
-        source=stage.source, destination=stage.destination, run=stage.run_id,
+        directed(sql.query("pages_outcomes"), descending=bool(at.back)),
+        source=stage.source, destination=stage.destination, run=stage.run_id, is_first=cursor is None,
         status="done" if status == "loaded" else status, after=name, limit=PAGE + 1,
     )  # fmt: skip
     for row in rows:
         row["bucket"] = stage.source
-    return page_of(rows, lambda row: (row["object"],))
+    return at.page(rows, lambda row: (row["object"],))
 
 
 def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict[str, Any]]:
@@ -203,81 +246,3 @@ def read_detail(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a running movement. Unknown totals are 0."""
-
-    objects: int = 0
-    objects_total: int = 0
-    bytes: int = 0
-    bytes_total: int = 0
-    failed: int = 0
-    seconds: float = 0
-    phase: str = ""
-
-    @property
-    def share(self) -> float | None:
-        """The finished share, by bytes if their total is known; None when no total is known."""
-        if self.bytes_total:
-            return min(self.bytes / self.bytes_total, 1.0)
-        if self.objects_total:
-            return min((self.objects + self.failed) / self.objects_total, 1.0)
-        return None
-
-    @property
-    def objects_per_second(self) -> float:
-        """Objects per second since the start."""
-        return self.objects / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Bytes per second since the start."""
-        return self.bytes / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def eta(self) -> float | None:
-        """Remaining seconds at this rate; None when unknown."""
-        return self.seconds / self.share - self.seconds if self.share and self.seconds > 0 else None
-
-
-def load_progress(tables: Tables, movement: Movement) -> Progress:
-    """Return the progress of a load, from its ledger."""
-    rows = tables.rows(
-        sql.query("pages_load_progress"), destination=movement.table, bucket=movement.bucket, run=movement.run_id
-    )
-    found = rows[0] if rows else {"loaded": 0, "failed": 0, "bytes": 0}
-    return Progress(
-        objects=found["loaded"],
-        objects_total=int(movement.detail.get("objects", 0)),
-        bytes=found["bytes"],
-        bytes_total=int(movement.detail.get("bytes", 0)),
-        failed=found["failed"],
-        seconds=time.time() - movement.started,
-        phase="ClickHouse reads",
-    )
-
-
-def job_progress(client: Client, movement: Movement) -> Progress:
-    """Return the progress of AIStore's job for a movement, from AIStore's own counters over all targets."""
-    from aistore.sdk.errors import AISError
-    from requests import RequestException
-
-    from storeside.aistore.jobs import newest_snapshots
-
-    total = int(movement.detail.get("objects", 0))
-    seconds = time.time() - movement.started
-    job = str(movement.detail.get("job", ""))
-    try:
-        snaps = newest_snapshots(client, job) if job else []
-    except (AISError, RequestException):
-        return Progress(objects_total=total, seconds=seconds, phase="the cluster does not answer for now")
-    stats = [snap.stats for snap in snaps if snap.stats]
-    return Progress(
-        objects=sum(s.objects for s in stats),
-        objects_total=total,
-        bytes=sum(s.bytes for s in stats),
-        seconds=seconds,
-        phase=f"AIStore works, job {job}" if job else "the ETL starts",
-    )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from storeside import sql
-from storeside.pages.tables import PAGE, Page, PageInputError, Tables, page_of, read_cursor
+from storeside.pages.movement import ORDERS
+from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
 
 SEARCHED = ("", "done", "failed")
+SORTS = ("name", "size", "when")
+# The pages do not count more rows than this.
+MOST_COUNTED = 10_000
 _MOST_STEPS = 24
 
 
@@ -81,16 +85,22 @@ def media_type(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Search:
-    """A search: names that begin with a text, or contain it (`anywhere`), in a bucket, with an outcome."""
+    """A search: names that begin with a text, or contain it (`anywhere`), in a bucket, with an outcome.
+
+    `bucket` is a part of the name of a bucket or table. `sort` and `order` decide about the order.
+    """
 
     text: str = ""
     bucket: str = ""
     status: str = ""
     anywhere: bool = False
+    sort: str = "name"
+    order: str = "asc"
 
     def __post_init__(self) -> None:
-        if self.status not in SEARCHED:
-            raise PageInputError(f"status {self.status!r}: choose from {', '.join(SEARCHED[1:])}")
+        check("status", self.status, SEARCHED)
+        check("sort", self.sort, SORTS)
+        check("order", self.order, ORDERS)
 
     @property
     def stem(self) -> str:
@@ -98,27 +108,73 @@ class Search:
         folder, slash, name = self.text.rpartition("/")
         return folder + slash + (name.rpartition(".")[0] or name)
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The parameters of the statements about objects."""
+        return {
+            "text": self.text, "stem": self.stem, "bucket": self.bucket, "status": self.status,
+            "anywhere": self.anywhere,
+        }  # fmt: skip
 
-def search(tables: Tables, wanted: Search, after: str = "") -> Page[dict[str, Any]]:
+    @property
+    def asked_of_loads(self) -> dict[str, Any]:
+        """The parameters of the statements about loads, whose buckets have no scheme."""
+        return {**self.asked, "bucket": self.bucket.rpartition("://")[2]}
+
+    def directed(self, statement: str, at: At, value: str) -> str:
+        """Return the statement in the order of the listing; `value` is what sorts it, if that is not the name."""
+        by_name = self.sort == "name"
+        return directed(
+            statement, descending=(self.order == "desc") != bool(at.back),
+            ORDER_VALUE="" if by_name else "toInt64(SORTED) DIRECTION,", SORTED="0" if by_name else value,
+        )  # fmt: skip
+
+    def value(self, row: dict[str, Any]) -> int:
+        """Return the value that a row is sorted by; 0 when the list is sorted by name."""
+        found = {"name": 0, "when": row["recorded_ms"], "size": row.get("bytes_in", row.get("bytes"))}
+        return int(found[self.sort])
+
+
+def search(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[str, Any]]:
     """Return copied and transformed objects. Raises PageInputError for an invalid cursor."""
-    source, destination, name = read_cursor(after, str, str, str) or ("", "", "")
+    cursor = at.cursor(int, str, str, str)
+    value, source, destination, name = cursor or (0, "", "", "")
+    sorted_by = {"name": "", "when": "toUnixTimestamp64Milli(recorded_at)", "size": "bytes_in"}[wanted.sort]
     rows = tables.rows(
-        sql.query("pages_objects"),
-        **asdict(wanted), stem=wanted.stem,
+        wanted.directed(sql.query("pages_objects"), at, sorted_by),
+        **wanted.asked, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
         after_source=source, after_destination=destination, after_object=name, limit=PAGE + 1,
     )  # fmt: skip
-    return page_of(rows, lambda row: (row["source"], row["destination"], row["object"]))
+    return at.page(rows, lambda row: (wanted.value(row), row["source"], row["destination"], row["object"]))
 
 
-def search_loads(tables: Tables, wanted: Search, after: str = "") -> Page[dict[str, Any]]:
+def search_loads(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[str, Any]]:
     """Return objects that were planned to be loaded into tables. Raises PageInputError for an invalid cursor."""
-    table, of, key, version = read_cursor(after, str, str, str, str) or ("", "", "", "")
+    cursor = at.cursor(int, str, str, str, str)
+    value, table, of, key, version = cursor or (0, "", "", "", "")
+    when = "toUnixTimestamp64Milli(toDateTime64(recorded_at, 3))"
     rows = tables.rows(
-        sql.query("pages_keys"),
-        **{**asdict(wanted), "bucket": wanted.bucket.rpartition("://")[2]},
+        wanted.directed(sql.query("pages_keys"), at, {"name": "", "when": when, "size": "bytes"}[wanted.sort]),
+        **wanted.asked_of_loads, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
         after_destination=table, after_bucket=of, after_key=key, after_version=version, limit=PAGE + 1,
     )  # fmt: skip
-    return page_of(rows, lambda row: (row["destination"], row["bucket"], row["key"], row["version"]))
+    return at.page(
+        rows, lambda row: (wanted.value(row), row["destination"], row["bucket"], row["key"], row["version"])
+    )
+
+
+def count(tables: Tables, wanted: Search) -> int:
+    """Return how many copied and transformed objects match, at most `MOST_COUNTED` + 1."""
+    return _count(tables.rows(sql.query("pages_objects_total"), **wanted.asked, limit=MOST_COUNTED + 1))
+
+
+def count_loads(tables: Tables, wanted: Search) -> int:
+    """Return how many object versions of loads match, at most `MOST_COUNTED` + 1."""
+    return _count(tables.rows(sql.query("pages_keys_total"), **wanted.asked_of_loads, limit=MOST_COUNTED + 1))
+
+
+def _count(rows: list[dict[str, Any]]) -> int:
+    return int(rows[0]["objects"]) if rows else 0
 
 
 def lineage(tables: Tables, place: Place) -> Lineage:
@@ -133,7 +189,7 @@ def lineage(tables: Tables, place: Place) -> Lineage:
 
 
 def is_known(tables: Tables, place: Place) -> bool:
-    """Tell whether the ledger has the object, within what the visitor may see."""
+    """Return whether the ledger has the object, within what the visitor may see."""
     asked = {"bucket": place.bucket, "object": place.object}
     return bool(
         tables.rows(sql.query("pages_made_into"), **asked) or tables.rows(sql.query("pages_made_from"), **asked)

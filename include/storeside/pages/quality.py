@@ -7,7 +7,7 @@ from typing import Any
 
 from storeside import sql
 from storeside.pages.movement import read_detail
-from storeside.pages.tables import Page, Tables, page_of, read_cursor
+from storeside.pages.tables import FIRST, At, Page, Tables, directed
 
 _SIZE = 25
 
@@ -34,12 +34,19 @@ class Verdict:
         return tuple(e for e in self.expectations if not e.get("success"))
 
 
-def verdicts(tables: Tables, before: str = "") -> Page[Verdict]:
-    """Return a page of validations, newest first. Raises BadInput for an invalid cursor."""
-    ms, run, task = read_cursor(before, int, str, str) or (1 << 62, "", "")
-    rows = tables.rows(sql.query("pages_verdicts"), before_ms=ms, before_run=run, before_task=task, limit=_SIZE + 1)
+def verdicts(tables: Tables, at: At = FIRST, text: str = "") -> Page[Verdict]:
+    """Return a page of validations, newest first; `text` is a part of the name of a DAG or of the validated data.
+
+    Raises BadInput for an invalid cursor.
+    """
+    cursor = at.cursor(int, str, str)
+    ms, run, task = cursor or (0, "", "")
+    rows = tables.rows(
+        directed(sql.query("pages_verdicts"), descending=not at.back),
+        text=text, is_first=cursor is None, before_ms=ms, before_run=run, before_task=task, limit=_SIZE + 1,
+    )  # fmt: skip
     found = [_verdict(row) for row in rows]
-    return page_of(found, lambda v: (round(v.recorded * 1000), v.run_id, v.task_id), _SIZE)
+    return at.page(found, lambda v: (round(v.recorded * 1000), v.run_id, v.task_id), _SIZE)
 
 
 def _verdict(row: dict[str, Any]) -> Verdict:

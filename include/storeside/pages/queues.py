@@ -7,7 +7,8 @@ from hashlib import sha256
 from typing import Any
 
 from storeside import sql
-from storeside.pages.tables import PAGE, Page, PageInputError, Tables, page_of, read_cursor
+from storeside.pages.objects import MOST_COUNTED
+from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
 
 STATES = ("", "loaded", "skipped", "released", "dead")
 
@@ -50,13 +51,21 @@ def history(tables: Tables, queue: str, hours: int = 24) -> list[dict[str, Any]]
     return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=hours, slice=max(hours * 3600 // 96, 15))
 
 
-def events(tables: Tables, queue: str, state: str = "", before: str = "") -> Page[dict[str, Any]]:
+def events(tables: Tables, queue: str, state: str = "", at: At = FIRST, text: str = "") -> Page[dict[str, Any]]:
     """Return a page of a queue's events, newest first. Raises PageInputError for an unknown state or cursor."""
-    if state not in STATES:
-        raise PageInputError(f"state {state!r}: choose from {', '.join(STATES[1:])}")
-    ms, message, record = read_cursor(before, int, str, int) or (1 << 62, "", 0)
+    check("state", state, STATES)
+    cursor = at.cursor(int, str, int)
+    ms, message, record = cursor or (0, "", 0)
     rows = tables.rows(
-        sql.query("pages_events"),
-        queue=queue, state=state, before_ms=ms, before_message=message, before_record=record, limit=PAGE + 1,
+        directed(sql.query("pages_events"), descending=not at.back),
+        queue=queue, state=state, text=text, is_first=cursor is None, before_ms=ms, before_message=message,
+        before_record=record, limit=PAGE + 1,
     )  # fmt: skip
-    return page_of(rows, lambda row: (row["recorded_ms"], row["message_id"], row["record"]))
+    return at.page(rows, lambda row: (row["recorded_ms"], row["message_id"], row["record"]))
+
+
+def count(tables: Tables, queue: str, state: str = "", text: str = "") -> int:
+    """Return how many events of a queue match, at most `MOST_COUNTED` + 1."""
+    limit = MOST_COUNTED + 1
+    rows = tables.rows(sql.query("pages_events_total"), queue=queue, state=state, text=text, limit=limit)
+    return int(rows[0]["events"]) if rows else 0

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,7 +25,7 @@ _SLOW = (
     " when ClickHouse has less to do."
 )
 _REFUSED = "ClickHouse refuses the pages' user to read Storeside's tables. Grant it SELECT on the database storeside."
-# What a page says about an error of ClickHouse, by its code; the API server's log has ClickHouse's own text.
+# The text on a page for an error of ClickHouse, by its code; the API server's log has ClickHouse's own text.
 _REASONS = {
     159: _SLOW, 160: _SLOW,  # TIMEOUT_EXCEEDED, TOO_SLOW
     202: "ClickHouse has too many queries at the moment. Try again in a minute.",  # TOO_MANY_SIMULTANEOUS_QUERIES
@@ -48,7 +48,7 @@ class PageInputError(PageError, BadInput):
 
 
 class UnavailableError(PageError, Transient):
-    """A server does not answer, or not in time; the message says what a user can do."""
+    """A server does not answer, or not in time; the message states the remedy."""
 
 
 class UnreadableError(UnavailableError):
@@ -91,7 +91,7 @@ class Tables:
             raise (UnreadableError if code == _DENIED else UnavailableError)(_reason(code)) from e
 
     def may_read(self, dag: str) -> bool:
-        """Tell whether the visitor may read a DAG."""
+        """Return whether the visitor may read a DAG."""
         return self.dags is None or dag in self.dags
 
 
@@ -108,15 +108,56 @@ def _reason(code: int | None) -> str:
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """Rows of a listing, and the cursor of the next page; the cursor is empty on the last page."""
+    """Rows of a listing, and the cursors of the next and the previous page; each is empty if there is none."""
 
     rows: list[T]
     after: str = ""
+    back: str = ""
 
 
-def page_of(rows: list[T], key: Any, size: int = PAGE) -> Page[T]:
-    """Make a page from up to `size` + 1 rows; `key` returns the cursor values of a row."""
-    return Page(rows[:size], write_cursor(key(rows[size - 1])) if len(rows) > size else "")
+@dataclass(frozen=True)
+class At:
+    """A place in a listing: the rows after a cursor, the rows in front of a cursor (`back`), or the first rows."""
+
+    after: str = ""
+    back: str = ""
+
+    def cursor(self, *kinds: type) -> tuple[Any, ...] | None:
+        """Read the cursor; None for the first rows. Raises PageInputError for one that no page has written."""
+        return read_cursor(self.back or self.after, *kinds)
+
+    def page(self, rows: list[T], key: Any, size: int = PAGE) -> Page[T]:
+        """Make a page from up to `size` + 1 rows; `key` returns the cursor values of a row."""
+        shown, more = rows[:size], len(rows) > size
+        if self.back:
+            shown.reverse()
+        if not shown:
+            return Page([])
+        first, last = write_cursor(key(shown[0])), write_cursor(key(shown[-1]))
+        if self.back:
+            return Page(shown, after=last, back=first if more else "")
+        return Page(shown, after=last if more else "", back=first if self.after else "")
+
+
+FIRST = At()
+
+
+def check(what: str, value: str, known: Sequence[str]) -> None:
+    """Raise PageInputError for a value that is not among `known`."""
+    if value not in known:
+        raise PageInputError(f"{what} {value!r}: choose from {', '.join(filter(None, known))}")
+
+
+def directed(statement: str, *, descending: bool, **words: str) -> str:
+    """Return the statement of a listing in one direction, or, for a previous page, in the other one.
+
+    In the statement, ``BEYOND`` compares with the cursor, and ``DIRECTION`` follows each sorted column. `words` are
+    further words and their replacements: constants, never texts of a visitor.
+    """
+    words = {**words, "BEYOND": "<" if descending else ">", "DIRECTION": "DESC" if descending else "ASC"}
+    for word, text in words.items():
+        statement = statement.replace(word, text)
+    return statement
 
 
 def write_cursor(values: tuple[Any, ...]) -> str:
@@ -139,7 +180,7 @@ def read_cursor(text: str, *kinds: type) -> tuple[Any, ...] | None:
 
 
 def _is_bindable(value: Any) -> bool:
-    """Tell whether a row can have the value: a 64-bit number, or text without halves of surrogate pairs."""
+    """Return whether a row can have the value: a 64-bit number, or text without halves of surrogate pairs."""
     if isinstance(value, int):
         return abs(value) < 1 << 63
     return not _HALVES.search(str(value))

@@ -16,7 +16,7 @@ NUMBER = "number"
 
 
 class QualityError(StoresideError, BadInput):
-    """A frame or a suite cannot be checked, so there is no verdict on the data; the message names the reason."""
+    """A frame or a suite cannot be checked, so there is no verdict on the data; the message states the reason."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Suite:
 
     @classmethod
     def of(cls, name: str, expectations: Sequence[Any], **requirements: Any) -> Suite:
-        """Return the suite of these expectations; `requirements` are further fields."""
+        """Return the suite with these expectations; `requirements` are further fields."""
         from great_expectations.core.expectation_suite import ExpectationSuite
 
         return cls(ExpectationSuite(name=name, expectations=list(expectations)), **requirements)
@@ -49,8 +49,8 @@ class Suite:
     def prepare(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame with checked columns, derived columns, and rows counted from 0.
 
-        The original frame is not changed. Raises QualityError when a column is missing or holds the wrong kind of
-        value; missing values are left to the expectations.
+        The original frame is not changed. Raises QualityError when a column is missing or has the wrong kind of
+        value; the expectations decide about missing values.
         """
         missing = [name for name in self.columns if name not in frame.columns]
         if missing:

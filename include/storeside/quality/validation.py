@@ -1,4 +1,4 @@
-"""Validation of streamed frames with the Great Expectations engine; memory is bounded by one window."""
+"""Validates streamed frames with the Great Expectations engine; one window bounds the memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_ROW_BY_ROW = frozenset(
 
 @dataclass(frozen=True)
 class Check:
-    """One expectation of a suite; `columns` are those that it reads, `severity` is critical, warning or info."""
+    """One expectation of a suite; it reads `columns`, and its `severity` is critical, warning or info."""
 
     expectation: str
     columns: tuple[str, ...]
@@ -63,7 +63,7 @@ class ExpectationOutcome(Check):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a suite for `rows` rows; `success` when every critical expectation is met."""
+    """The result of a suite for `rows` rows; `success` tells whether every critical expectation is met."""
 
     success: bool
     rows: int
@@ -76,21 +76,21 @@ class Verdict:
 
     def __str__(self) -> str:
         found = "; ".join(
-            f"{outcome.severity}: {outcome.description or outcome.expectation} ({outcome.column}), not so in "
+            f"{outcome.severity}: {outcome.description or outcome.expectation} ({outcome.column}), not met in "
             f"{outcome.unexpected_count} of {outcome.element_count}"
             for outcome in self.failed
         )
-        rows = f"{self.rows} rows" if self.rows else "0 rows, nothing was checked row by row"
+        rows = f"{self.rows} rows" if self.rows else "0 rows, so nothing was checked row by row"
         return f"{'passed' if self.success else 'failed'}, {rows}{': ' + found if found else ''}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as JSON-able values; numbers that JSON cannot express become texts such as ``NaN``."""
+        """Return the verdict as values for JSON; numbers that JSON lacks become texts such as ``NaN``."""
         return {**asdict(self), "summary": str(self)}
 
 
 @dataclass
 class _Tally:
-    """The running counts of one expectation over the windows."""
+    """The counts of one expectation over all windows so far."""
 
     check: Check
     mostly: float
@@ -123,12 +123,12 @@ def validate(
     """Check every row of `frames` against the row-level `suite` and return one verdict on all of them.
 
     The suite is a `Suite`, or an ExpectationSuite without requirements. Frames are windows of one table, processed
-    one at a time; `mostly` applies to the total, not to each window. 29 expectations cost about 0.4 CPU seconds per
+    one at a time; `mostly` applies to the total, not to each window. 29 expectations take about 0.4 CPU seconds per
     window and 6 CPU seconds per million rows (measured), so make windows large, such as 50,000 rows. A table without
     rows passes, so also check aggregates of the table, with a suite of one row.
 
-    `on_failed` gets the keys (values of `key_column`, "" for a missing one) of all unexpected rows of a window, once
-    per expectation that has any. Raises QualityError when a frame or an expectation cannot be checked: a missing
+    For each expectation, `on_failed` receives the keys (values of `key_column`, "" for a missing one) of all
+    unexpected rows of a window. Raises QualityError when a frame or an expectation cannot be checked: a missing
     column, the wrong kind of value, an expectation that cannot be decided row by row.
     """
     suite = suite if isinstance(suite, Suite) else Suite(suite)
@@ -176,7 +176,7 @@ def _tallies(suite: Any) -> list[_Tally]:
     for expectation in suite.expectations:
         name = expectation.expectation_type
         if not isinstance(expectation, by_row) or name in NOT_ROW_BY_ROW:
-            raise QualityError(f"{name} cannot be decided row by row: ask it of a query over the whole table")
+            raise QualityError(f"{name} cannot be decided row by row: use a query over the whole table")
         if not isinstance(expectation.mostly, int | float):
             raise QualityError(f"{name} has a `mostly` that is not a number: {expectation.mostly}")
         check = Check(name, _columns(expectation), expectation.severity.value, expectation.description or "")
@@ -193,7 +193,7 @@ def _columns(expectation: Any) -> tuple[str, ...]:
 
 
 def _numbered(suite: Any) -> Any:
-    """Return a copy of the suite whose expectations carry their positions, because the engine reorders results."""
+    """Return a copy of the suite in which each expectation has its position, because the engine reorders results."""
     from great_expectations.core.expectation_suite import ExpectationSuite
 
     return ExpectationSuite(
@@ -247,7 +247,7 @@ def _reason(result: Any) -> str:
     for info in (report, *report.values()):
         if isinstance(info, dict) and info.get("exception_message"):
             return str(info["exception_message"])
-    return "the engine gives no unexpected rows"
+    return "the engine returned no unexpected rows"
 
 
 def _texts(keys: pd.Series[Any], positions: list[int]) -> list[str]:

@@ -1,1 +1,1 @@
-"""The parts that only the speech pipeline needs: its manifest, and the settling of its runs with their queue."""
+"""The speech pipeline: its manifest, the manifest's suites, and the settlement of its runs with their queue."""

@@ -1,7 +1,7 @@
-"""The speech manifest: from facts in AIStore to rows in ``speech.manifest``, each loaded once.
+"""Loads the facts of recordings from AIStore into ``speech.manifest``, each once.
 
-ClickHouse itself pulls the facts from AIStore's S3 API into a staging table. Publishing moves a run's rows from there
-in one atomic step. No row is visible before that, and a repeated step starts from a fresh table.
+ClickHouse pulls the facts from AIStore's S3 API into a staging table. Publishing moves a run's rows to the manifest
+in one atomic step. No row is visible before that, and a repeated step starts with a new table.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _BATCH = 1000
 
 
 class ManifestError(StoresideError):
-    """The manifest cannot be completed; the message names the missing facts or rows."""
+    """The manifest cannot be completed; the message states the missing facts or rows."""
 
 
 class MissingFactsError(ManifestError, Transient):
-    """Some facts that were made are missing; a retry reads them again."""
+    """Some facts of the run are missing; a retry reads them again."""
 
 
 class LostStagingError(ManifestError, BadInput):
@@ -70,8 +70,8 @@ def run_prefix(run_id: str) -> str:
 def facts_naming(run_id: str) -> Naming:
     """Return the naming of a run's facts: the whole object name and ``.json``, such as ``a.wav.json``.
 
-    If an object has no extension, or one that is not among our containers, its facts have exactly its name: AIStore
-    adds no ``.json``. All facts are below the run's prefix.
+    The facts of an object without an extension, or with one that is no supported container, have exactly its name,
+    because AIStore then adds no ``.json``. All facts are below the run's prefix.
     """
     return Naming({container: f"{container}.json" for container in CODECS}, run_prefix(run_id))
 
@@ -79,7 +79,7 @@ def facts_naming(run_id: str) -> Naming:
 def facts_url(endpoint: str, facts: Bucket, run_id: str, prepend: str = "") -> str:
     """Return the URL below which a transcode writes a run's facts; see `facts_naming` for their names.
 
-    `endpoint` is the URL of AIStore for the transformers; `prepend` goes before the names of results.
+    `endpoint` is the URL of AIStore for the transformers; `prepend` precedes the names of results.
     """
     query = {"provider": facts.provider}
     if facts.namespace:
@@ -100,8 +100,8 @@ class Staged:
 class SpeechManifest:
     """The manifest of the audio in `bucket` for one run.
 
-    `facts` is the AIStore bucket that transcode and probe wrote to, `endpoint` the URL of AIStore's S3 API for
-    ClickHouse. `collection` is ClickHouse's named collection with a token for AIStore, where AIStore asks for one.
+    `facts` is the AIStore bucket into which transcode and probe wrote, `endpoint` the URL of AIStore's S3 API for
+    ClickHouse. `collection` is ClickHouse's named collection with a token for AIStore, if AIStore requires one.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class SpeechManifest:
     def stage(self, aistore: Any, scope: Scope) -> Staged:
         """Fill the staging table from the facts, except rows that were published before.
 
-        `scope` is that of the probe. Rows are made for the objects of which the probe has results, because publishing
-        records these as done. Other facts may exist, of objects that were transcoded and then not delivered.
+        `scope` is the scope of the probe. Only objects with a result of the probe get rows, because publishing
+        records these objects as done. Other facts may belong to objects that were transcoded but not delivered.
 
-        ClickHouse reads a key as a URL and as a pattern, so it cannot address some objects (``?``, ``*``, ``{}``).
-        Facts that it did not pull are read through AIStore. Raises MissingFactsError when facts are still missing.
+        ClickHouse interprets a key as a URL and as a pattern, so it cannot address some objects (``?``, ``*``,
+        ``{}``). The worker reads these facts through AIStore. Raises MissingFactsError when facts are still missing.
         """
         self._create()
         path = f"{self.facts.name}/{self.prefix}"
@@ -206,26 +206,26 @@ class SpeechManifest:
         )
 
     def fail_invalid(self, scope: Scope) -> None:
-        """Record the objects of rows that were left out as failed, with the expectation that they did not meet."""
+        """Record objects whose rows were left out as failed, with the expectations that they do not meet."""
         Ledger(self.clickhouse).settle_invalid(scope, self.invalid_table)
 
     def publish(self, scope: Scope) -> int:
         """Move the staged rows into ``speech.manifest`` in one step; return the number of this run's rows there.
 
-        A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped it after the
-        probe's plan was deleted (`scope` is that of the probe). Raises LostStagingError when the table is gone but
-        the plan still exists.
+        A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped it after the plan
+        of the probe was deleted (`scope` is the scope of the probe). Raises LostStagingError when the table does not
+        exist but the plan does.
         """
         staging = f"storeside_staging.`{self.staging_table}`"
         if self.clickhouse.command(f"EXISTS TABLE {staging}"):
             self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
         elif Ledger(self.clickhouse).planned(scope):
             raise LostStagingError(
-                f"storeside_staging.{self.staging_table}, the staged rows of run {self.run_id}, is gone, and they are"
-                " not published: clear the task that stages them"
+                f"table storeside_staging.{self.staging_table} with the rows of run {self.run_id} does not exist, and"
+                " the rows are not published: clear the task that stages them"
             )
         else:
-            log.info("what this run had staged was published and cleaned up before")
+            log.info("this run published and cleaned up its staged rows before")
         return int(
             first_row(
                 self.clickhouse.query(
@@ -236,7 +236,7 @@ class SpeechManifest:
         )
 
     def clean_up(self, aistore: Any) -> None:
-        """Delete the facts, then drop the staging tables; these go last because a repetition publishes first."""
+        """Delete the facts, then drop the staging tables; they are last because a repeated task publishes first."""
         names = (o.name for o in list_aistore(aistore, self.facts, self.prefix))
         while window := list(islice(names, 10_000)):
             self.facts.handle(aistore).objects(obj_names=window).delete()
@@ -260,7 +260,7 @@ class SpeechManifest:
         )
 
     def _push_missing(self, aistore: Any) -> tuple[int, int]:
-        """Insert facts that ClickHouse could not pull by name; return the number and the bytes of all facts."""
+        """Insert facts whose names ClickHouse cannot address; return the number and the bytes of all facts."""
         bucket = self.facts.handle(aistore)
         expected = size = 0
         listing = list_aistore(aistore, self.facts, self.prefix)
@@ -268,7 +268,7 @@ class SpeechManifest:
             expected += len(window)
             size += sum(o.size for o in window)
             paths = [f"{self.facts.name}/{o.name}" for o in window]
-            # Not a parameter: parameters have a maximum length.
+            # Literals, because parameters have a maximum length.
             there = {
                 row[0]
                 for row in self.clickhouse.query(
@@ -283,7 +283,7 @@ class SpeechManifest:
                     facts = json.loads(bucket.object(found.name).get_reader().read_all())
                     rows.append([full, *({**_UNSTATED, **facts}[column] for column in FACTS)])
             if rows:
-                log.info("%d facts have names that ClickHouse cannot address, read through AIStore", len(rows))
+                log.info("ClickHouse cannot address %d facts by name: reading them through AIStore", len(rows))
                 self.clickhouse.insert(
                     f"storeside_staging.`{self.facts_table}`",
                     rows,
@@ -293,8 +293,7 @@ class SpeechManifest:
         loaded = self._count(f"storeside_staging.`{self.facts_table}`")
         if loaded != expected:
             raise MissingFactsError(
-                f"{loaded} facts were read where {self.facts}/{self.prefix} holds {expected}: a retry reads them"
-                " again"
+                f"{loaded} facts were read, but {self.facts}/{self.prefix} has {expected}: a retry reads them again"
             )
         return expected, size
 
@@ -310,7 +309,7 @@ class SpeechManifest:
         )
         if absent[0]:
             raise MissingFactsError(
-                f"{absent[0]} facts that were made are gone from {self.facts}, as of {absent[1]!r}:"
+                f"{self.facts} has lost {absent[0]} facts of this run, such as those of {absent[1]!r}:"
                 " a retry reads them again"
             )
 

@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storeside import sql
-from storeside.aistore.names import is_folder_marker
-from storeside.events.batches import Batches
-from storeside.events.current import Found, listed_around, look_at
-from storeside.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome
-from storeside.events.ledger import EventLedger
 from storeside.events.queue import Queue
-from storeside.events.settle import Settled, settle
-from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.source import Listed, Source
+from storeside.events.runs import Taken, settle_taken
+from storeside.events.settle import Settled
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
     from types_boto3_s3 import S3Client
 
-# Events per query, which are sent as a table: parameters have at most 128 KiB (http_max_field_value_size).
-_SLICE = 5000
-WANTED = ("n UInt32", "key String", "etag String", "at Float64")
-_GONE = Outcome("skipped", "it was deleted before it could be loaded")
-_MISSING = Outcome(
-    "undone",
-    "the run ended without it, and neither speech.manifest nor storeside.objects says what became of it: start"
-    " speech_pipeline with 'Retry failed', and send the message back",
+_MISSING = (
+    "the run ended, and neither speech.manifest nor storeside.objects has an outcome of the recording: start"
+    " speech_pipeline with 'Retry failed', and send the message back"
 )
-_NOT_REACHED = Outcome("untried", "the run ended before it came to this recording: its log says why")
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """The recordings that a run processes: those of `source` (a bucket's URI) below `prefix`."""
-
-    source: str
-    prefix: str
-    complete: bool
-
-    def outcome(self, bucket: str, key: str, found: Found) -> Outcome:
-        """Return the outcome of an event whose recording is neither loaded nor failed; `found` is its object now."""
-        if found is None:
-            return _GONE
-        if isinstance(found, Listed) and is_folder_marker(key, found.size):
-            return FOLDER
-        if f"s3://{bucket}" != self.source or not key.startswith(self.prefix):
-            return Outcome("untried", f"the last run to have its event takes only {self.source}/{self.prefix}*")
-        if not self.complete:
-            return _NOT_REACHED
-        return Outcome("undone", str(found)) if isinstance(found, LoadObjectError) else _MISSING
+_NOT_REACHED = "the run ended before it reached this recording: its log has the reason"
 
 
 def settle_run(
@@ -63,54 +28,5 @@ def settle_run(
     For a `complete` run, a recording of its `source` (a bucket's URI) below `prefix` that is neither loaded nor
     failed nor deleted counts as failed once. All other recordings are released without a failure.
     """
-    ledger, batches = EventLedger(client, queue.url, run_id), Batches(client, queue.url)
-    total = Settled()
-    for batch in batches.of_run(run_id):
-        deliveries = {message.id: Delivery.read(message) for message in batches.messages(batch)}
-        for message, (_, failures) in ledger.known([d.message for d in deliveries.values()]).items():
-            deliveries[message].failures = failures
-        _decide(list(deliveries.values()), client, s3, _Taken(source, prefix, complete))
-        total.add(settle(queue, ledger, list(deliveries.values())))
-        batches.settled(batch, run_id)
-    ledger.record_depth(queue)
-    return total
-
-
-def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken: _Taken) -> None:
-    places: dict[str, list[tuple[Delivery, int]]] = {}
-    for delivery in deliveries:
-        for n, event in enumerate(delivery.events):
-            if delivery.outcomes[n].is_final:
-                continue
-            if event.created:
-                places.setdefault(event.bucket, []).append((delivery, n))
-            else:
-                delivery.outcomes[n] = Outcome("skipped", "it tells of no new content")
-    for bucket, those in places.items():
-        for start in range(0, len(those), _SLICE):
-            _decide_some(bucket, those[start : start + _SLICE], client, s3, taken)
-
-
-def _decide_some(
-    bucket: str, places: Sequence[tuple[Delivery, int]], client: Client, s3: S3Client, taken: _Taken
-) -> None:
-    from clickhouse_connect.driver.external import ExternalData
-
-    events = [delivery.events[n] for delivery, n in places]
-    lines = [json.dumps([n, e.key, e.etag, e.time.timestamp()]) for n, e in enumerate(events)]
-    rows = client.query(
-        sql.query("events_done"),
-        parameters={"bucket": f"s3://{bucket}"},
-        external_data=ExternalData(
-            file_name="wanted", data="\n".join(lines).encode(), fmt="JSONCompactEachRow", structure=WANTED
-        ),
-    ).result_rows
-    for place, state, reason in rows:
-        delivery, n = places[place]
-        delivery.outcomes[n] = Outcome(state, reason)
-    missing = [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
-    keys = list({d.events[n].key for d, n in missing})
-    found = look_at(Source(bucket), keys, client, s3, listed_around(Source(bucket), keys, s3), pull=False)
-    for delivery, n in missing:
-        key = delivery.events[n].key
-        delivery.outcomes[n] = taken.outcome(bucket, key, found[key])
+    taken = Taken(source, prefix, complete, sql.query("events_done"), _MISSING, _NOT_REACHED)
+    return settle_taken(queue, client, s3, run_id, taken)

@@ -48,14 +48,16 @@ def speech_manifest_suite(
     """Return the row-level suite of a manifest with MANIFEST_COLUMNS.
 
     Durations are in seconds, with both limits allowed; levels are in dB relative to full scale. Audio quieter than
-    `min_rms_dbfs` is a warning; every other failure is critical. With `require_complete` the manifest needs a column
-    `complete` with the value "yes": the recording's container states its length, and the whole length was present.
+    `min_rms_dbfs` is a warning; every other failure is critical. With `require_complete`, the manifest needs a column
+    `complete` with the value "yes": the recording's container states its length, and the recording has that length.
     Raises QualityError for limits that no audio can meet.
     """
     gxe = _expectations()
 
     if sample_rate < 1 or channels < 1 or not 0 <= min_seconds <= max_seconds:
-        raise QualityError(f"no audio has {sample_rate} Hz, {channels} channels and {min_seconds} to {max_seconds} s")
+        raise QualityError(
+            f"no audio has {sample_rate} Hz, {channels} channels and {min_seconds} to {max_seconds} s: correct them"
+        )
     return Suite.of(
         "speech_manifest",
         [
@@ -161,7 +163,7 @@ def summary_suite() -> Suite:
 
 
 def _expectations() -> Any:
-    """Return the module of core expectations; a type checker does not see its names as exported."""
+    """Return the module of core expectations, whose names a type checker does not see as exported."""
     import great_expectations.expectations as gxe
 
     return gxe

@@ -1,4 +1,4 @@
-"""The project's longer SQL, one statement or schema per file; `migrations` holds the tables, in numbered steps."""
+"""The project's longer SQL, one statement or schema per file; `migrations` has the tables, in numbered steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
--- Pending objects that already exist at the destination, with the same size and a version that both sides compute
+-- Pending objects that already exist at the destination, with the same size and a version that both endpoints compute
 -- from the content alone (an MD5, or the MD5 of the parts' MD5s).
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version)
 SELECT {job:String}, 'adopted', p.object, p.destination_object, p.size, d.version

@@ -1,4 +1,4 @@
-"""ClickHouse's answers: incomplete ones are refused, complete ones are read."""
+"""Refuses truncated answers of ClickHouse, and reads rows of complete answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 def whole_answers(client: Client) -> Client:
     """Make a clickhouse-connect client refuse answers that are cut off within their HTTP headers, and return it.
 
-    When a connection ends between two header lines, Python's `http.client` treats that as the end of the headers. If
-    the header with the length is missing by then, the answer looks empty: a ledger without rows, so everything is
-    loaded again, or a plan without objects. ``X-ClickHouse-Summary`` comes after the header with the length in every
-    answer. An empty answer without that summary raises clickhouse-connect's OperationalError, as any lost connection
-    does.
+    When a connection ends between two header lines, Python's `http.client` treats that as the end of the headers.
+    Without the header with the length, the answer looks empty: a ledger without rows, so that all objects are loaded
+    again, or a plan without objects. In every answer, ``X-ClickHouse-Summary`` follows the header with the length. An
+    empty answer without that summary raises clickhouse-connect's OperationalError, like any lost connection.
     """
     from clickhouse_connect.driver.exceptions import OperationalError
 
@@ -26,7 +25,7 @@ def whole_answers(client: Client) -> Client:
     def query(*arguments: Any, **named: Any) -> Any:
         found = ask(*arguments, **named)
         if not found.row_count and "read_rows" not in found.summary:
-            raise OperationalError("ClickHouse's answer ends within its head: the connection was lost")
+            raise OperationalError("ClickHouse's answer ends within its headers: the connection was lost")
         return found
 
     client.query = query  # type: ignore[method-assign]
@@ -37,5 +36,5 @@ def first_row(result: QueryResult) -> Sequence[Any]:
     """Return the first row of an answer that always has one, such as an aggregate without GROUP BY."""
     row = result.first_row
     if row is None:
-        raise IndexError("ClickHouse sent no row")
+        raise IndexError("ClickHouse returned no row")
     return row

@@ -1,6 +1,6 @@
--- The recordings among these that are loaded or failed for good (with the reason), in the event's version or later.
--- A recording that is put again unchanged is not retried: earlier failures of the copied version count.
--- The events are in the external table `wanted`.
+-- Recordings of these events that are loaded, or failed for good (with the reason), in the event's version or a later
+-- one. A recording that is uploaded again unchanged is not retried: earlier failures of the copied version count.
+-- The external table `wanted` has the events.
 WITH places AS
 (
     -- the bucket, and the destinations of copies of its objects

@@ -1,6 +1,6 @@
 -- Totals of a queue's events that earlier tries of a run loaded or skipped; the names are those of
 -- storeside.events.load.Drained. Released messages count when they are received again. Messages in the dead-letter
--- queue are left out: otherwise a task that is cleared after a redrive would fail because of them for ever.
+-- queue are left out, because otherwise a task that is cleared after a redrive would always fail because of them.
 SELECT *
 FROM
 (

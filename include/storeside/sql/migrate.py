@@ -63,8 +63,8 @@ def tables() -> frozenset[str]:
 def migrate(client: Client) -> list[Migration]:
     """Bring Storeside's tables up to date, and return the migrations that this call applied.
 
-    `client` is a clickhouse-connect client, whose user may create databases and tables. When a table is missing, as
-    after a partial restore, all migrations are applied again: they change nothing that is there.
+    `client` is a clickhouse-connect client, whose user may create databases and tables. If a table is missing, for
+    example after a partial restore, all migrations are applied again, which changes no existing table.
 
     Raises:
         DatabaseError: ClickHouse refused a statement.
@@ -89,5 +89,5 @@ def migrate(client: Client) -> list[Migration]:
             "storeside.migrations", [[migration.number, migration.name]], column_names=["number", "name"],
             settings={"async_insert": 0},
         )  # fmt: skip
-        log.info("ClickHouse: migration %s is applied", migration.name)
+        log.info("ClickHouse: applied migration %s", migration.name)
     return wanted

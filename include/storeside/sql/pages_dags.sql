@@ -1,4 +1,4 @@
--- The DAGs with movements.
+-- The DAGs that have moved data.
 SELECT DISTINCT dag_id
 FROM storeside.runs
 WHERE dag_id != '' AND ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))

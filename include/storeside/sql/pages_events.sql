@@ -6,6 +6,11 @@ FROM storeside.events FINAL
 WHERE queue = {queue:String}
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
     AND ({state:String} = '' OR state = {state:String})
-    AND (recorded_ms, message_id, record) < ({before_ms:Int64}, {before_message:String}, {before_record:UInt32})
-ORDER BY recorded_ms DESC, message_id DESC, record DESC
+    AND ({text:String} = '' OR position(key, {text:String}) > 0 OR position(bucket, {text:String}) > 0)
+    AND
+    (
+        {is_first:Bool}
+        OR (recorded_ms, message_id, record) BEYOND ({before_ms:Int64}, {before_message:String}, {before_record:UInt32})
+    )
+ORDER BY recorded_ms DIRECTION, message_id DIRECTION, record DIRECTION
 LIMIT {limit:UInt32}

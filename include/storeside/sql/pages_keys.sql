@@ -8,21 +8,27 @@ WHERE (destination, bucket, key, version) IN
     SELECT destination, bucket, key, version
     FROM storeside.loads
     WHERE if({anywhere:Bool}, position(key, {text:String}) > 0, startsWith(key, {text:String}))
-        AND ({bucket:String} = '' OR bucket = {bucket:String})
+        AND ({bucket:String} = '' OR position(bucket, {bucket:String}) > 0 OR position(destination, {bucket:String}) > 0)
         AND ({status:String} = '' OR state = if({status:String} = 'done', 'loaded', {status:String}))
         AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
         AND
         (
-            destination > {after_destination:String}
-            OR destination = {after_destination:String} AND bucket > {after_bucket:String}
-            OR destination = {after_destination:String} AND bucket = {after_bucket:String} AND key > {after_key:String}
-            OR destination = {after_destination:String} AND bucket = {after_bucket:String} AND key = {after_key:String}
-                AND version > {after_version:String}
+            {is_first:Bool}
+            OR {by_name:Bool} AND (
+                destination BEYOND {after_destination:String}
+                OR destination = {after_destination:String} AND bucket BEYOND {after_bucket:String}
+                OR destination = {after_destination:String} AND bucket = {after_bucket:String}
+                    AND key BEYOND {after_key:String}
+                OR destination = {after_destination:String} AND bucket = {after_bucket:String}
+                    AND key = {after_key:String} AND version BEYOND {after_version:String}
+            )
+            OR NOT {by_name:Bool} AND (toInt64(SORTED), destination, bucket, key, version)
+                BEYOND ({after_value:Int64}, {after_destination:String}, {after_bucket:String}, {after_key:String}, {after_version:String})
         )
-    ORDER BY destination, bucket, key, version
+    ORDER BY ORDER_VALUE destination DIRECTION, bucket DIRECTION, key DIRECTION, version DIRECTION
     LIMIT {limit:UInt32} * 4
 )
     AND ({status:String} = '' OR state = if({status:String} = 'done', 'loaded', {status:String}))
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
-ORDER BY destination, bucket, key, version
+ORDER BY ORDER_VALUE destination DIRECTION, bucket DIRECTION, key DIRECTION, version DIRECTION
 LIMIT {limit:UInt32}

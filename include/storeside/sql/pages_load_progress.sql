@@ -1,4 +1,4 @@
--- Progress of a running transfer, with times.
+-- Progress of a running transfer; no row before its first object is loaded or failed.
 SELECT
     countIf(state = 'loaded') AS loaded,
     countIf(state = 'failed') AS failed,

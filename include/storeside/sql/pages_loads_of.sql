@@ -1,4 +1,4 @@
--- Where the rows of an object are: every table into which a version of it was planned to be loaded.
+-- The tables into which versions of an object were loaded, or were to be loaded.
 SELECT
     destination, version, toString(load_id) AS load_id, toString(state) AS status, reason, rows, rejected, bytes,
     run_id, toUnixTimestamp64Milli(toDateTime64(recorded_at, 3)) AS recorded_ms

@@ -1,4 +1,4 @@
--- Steps of the ledger that begin with an object.
+-- Copies and transforms of an object.
 SELECT
     source, destination, object, destination_object, toString(status) AS status, reason, version, effect, bytes_in,
     bytes_out, run_id, toUnixTimestamp64Milli(recorded_at) AS recorded_ms

@@ -1,4 +1,4 @@
--- The DAGs that the visitor may read and whose runs processed events of a queue or leased its messages.
+-- The DAGs whose runs processed events of a queue or leased its messages, and which the visitor may read.
 SELECT DISTINCT substring(run_id, 1, position(run_id, '/') - 1) AS dag
 FROM
 (

@@ -1,4 +1,4 @@
--- The newest depth of every queue whose messages a DAG takes that the visitor may read.
+-- The newest depth of each queue whose messages are processed by a DAG that the visitor may read.
 SELECT
     queue, argMax(visible, recorded_at) AS visible, argMax(in_flight, recorded_at) AS in_flight,
     argMax(delayed, recorded_at) AS delayed, argMax(dead, recorded_at) AS dead,

@@ -5,7 +5,7 @@ SELECT
     sum(bytes_in) / sum(seconds) AS bytes_per_second
 FROM storeside.runs FINAL
 WHERE ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
-    AND ({dag:String} = '' OR dag_id = {dag:String})
+    AND ({dag:String} = '' OR positionCaseInsensitiveUTF8(dag_id, {dag:String}) > 0)
     AND kind != 'validate' AND state != 'running' AND done > 0 AND seconds > 0
     AND recorded_at > now64(3) - toIntervalHour({hours:UInt32})
 GROUP BY at

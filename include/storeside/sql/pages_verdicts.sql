@@ -5,6 +5,15 @@ SELECT
 FROM storeside.runs FINAL
 WHERE kind = 'validate'
     AND ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
-    AND (recorded_ms, run_id, task_id) < ({before_ms:Int64}, {before_run:String}, {before_task:String})
-ORDER BY recorded_ms DESC, run_id DESC, task_id DESC
+    AND
+    (
+        {text:String} = '' OR positionCaseInsensitiveUTF8(dag_id, {text:String}) > 0
+        OR positionCaseInsensitiveUTF8(source, {text:String}) > 0
+    )
+    AND
+    (
+        {is_first:Bool}
+        OR (recorded_ms, run_id, task_id) BEYOND ({before_ms:Int64}, {before_run:String}, {before_task:String})
+    )
+ORDER BY recorded_ms DIRECTION, run_id DIRECTION, task_id DIRECTION
 LIMIT {limit:UInt32}

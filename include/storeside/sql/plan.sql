@@ -1,9 +1,9 @@
--- Decides what to do with each listed object. An object is done when the ledger records this version of it as done by
--- the same effect, and the destination still lists the recorded result with the same size and the same version or
--- content. AIStore's versions are ``counter/checksum``: an equal checksum means the same content. An object without a
--- checksum has its size in that place; then the counter is compared instead. Objects that failed for good in another
--- run are left alone, or, unless `trusts_failures`, only those with an impossible name. Objects with impossible names
--- are refused. If several objects' results would have the same name, all but the first are refused.
+-- Plans each listed object. An object is done when the ledger records this version of it as done by the same effect,
+-- and the destination still lists the recorded result with the same size and the same version or content. AIStore's
+-- versions are ``counter/checksum``: an equal checksum means the same content. The version of an object without a
+-- checksum has the size in its place; then the counters are compared. Objects that failed for good in another run are
+-- skipped; without `trusts_failures`, only those with an impossible name are. Objects with impossible names are
+-- refused. If the results of several objects would have the same name, all but the first are refused.
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
 WITH
     splitByChar('/', d.version) AS now,

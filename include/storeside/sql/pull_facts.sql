@@ -1,7 +1,8 @@
 -- Facts of a run, one JSON object per audio object, which ClickHouse pulls from AIStore's S3 API.
--- Keys with these characters are left to a client that can address an object literally: ClickHouse removes
+-- The worker reads keys with these characters, because it addresses an object literally: ClickHouse removes
 -- `?versionId=` from a key and reads another object. Facts are never compressed, even if a name such as `x.gz`
--- suggests it to ClickHouse. AIStore quotes ETags differently in listings and answers, so their comparison is off.
+-- suggests it to ClickHouse. AIStore quotes ETags differently in listings and answers, so ClickHouse must not compare
+-- them.
 INSERT INTO storeside_staging.{facts:Identifier}
 SELECT _path, * FROM s3({url:String}, NOSIGN, 'JSONEachRow', {structure:String}, 'none')
 WHERE NOT match(_path, '[?*{}]')

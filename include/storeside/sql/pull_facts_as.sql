@@ -1,8 +1,9 @@
 -- Facts of a run, one JSON object per audio object, which ClickHouse pulls from AIStore's S3 API with the token of a named
 -- collection.
--- Keys with these characters are left to a client that can address an object literally: ClickHouse removes
+-- The worker reads keys with these characters, because it addresses an object literally: ClickHouse removes
 -- `?versionId=` from a key and reads another object. Facts are never compressed, even if a name such as `x.gz`
--- suggests it to ClickHouse. AIStore quotes ETags differently in listings and answers, so their comparison is off.
+-- suggests it to ClickHouse. AIStore quotes ETags differently in listings and answers, so ClickHouse must not compare
+-- them.
 INSERT INTO storeside_staging.{facts:Identifier}
 SELECT _path, * FROM s3(
     {collection:Identifier}, url = {url:String}, format = 'JSONEachRow', structure = {structure:String},

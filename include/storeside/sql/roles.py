@@ -1,6 +1,6 @@
-"""The connections of one ClickHouse server: a user for loads, one for Storeside's own tables, one for the pages.
+"""The connections of one ClickHouse server: users for loads, for Storeside's own tables, and for the pages.
 
-The connection for loads names the other two in its extras. Without them, its user does everything.
+The extras of the connection for loads have the ids of the other two. Without these, its user does everything.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ PAGES = "pages_conn_id"
 
 
 def conn_id_of(role: str, conn_id: str, extra: Mapping[str, Any]) -> str:
-    """Return the id of a role's connection, given id and extras of the connection for loads."""
+    """Return the id of a role's connection, from the id and the extras of the connection for loads."""
     return str(extra.get(role) or conn_id)

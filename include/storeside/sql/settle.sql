@@ -1,5 +1,5 @@
--- Records pending objects as done in the ledger if their result is fresh, and as failed with a reason if not. If the
--- objects are in another storage system, that system may have caused the failure. So unless the transformer itself
+-- Records pending objects as done in the ledger if their result is fresh, and otherwise as failed with a reason. If
+-- the objects are in another storage system, that system may have caused the failure. So unless the transformer
 -- refused an object, its failure is recorded without a version, and the next run tries it again.
 INSERT INTO storeside.objects
     (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,

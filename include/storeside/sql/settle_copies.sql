@@ -1,5 +1,5 @@
--- Records copied objects as done in the ledger if the destination lists them as written, and as failed if not.
--- If the listed version of a copy is not known beforehand, it must differ from the version before the job.
+-- Records copied objects as done in the ledger if the destination lists them as written, and otherwise as failed. If
+-- the copy did not return the version that a listing shows, the version must differ from the version before the job.
 INSERT INTO storeside.objects
     (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
     result_version, run_id)
@@ -9,7 +9,7 @@ SELECT
     {source:String}, {destination:String}, p.object, p.version, {effect:String}, p.destination_object,
     if(is_there, 'done', 'failed'),
     multiIf(is_there, '', e.why != '', e.why,
-        'the destination does not list what was written: it was overwritten or deleted by somebody else'),
+        'the destination does not list the written version: another client overwrote or deleted it'),
     p.size, if(is_there, a.size, 0), if(is_there, a.version, ''), {run_id:String}
 FROM (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'pending') AS p
 LEFT JOIN

@@ -1,5 +1,5 @@
--- Records objects that were replaced by their results as done in their current version, so that the ledger knows each
--- result as done and it is not transformed again. Objects without a result keep their recorded outcome.
+-- Records objects that were replaced by their results as done in their current version, so that no run transforms a
+-- result again. Objects without a result keep their recorded outcome.
 INSERT INTO storeside.objects
     (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
     result_version, run_id)

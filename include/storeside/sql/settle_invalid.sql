@@ -1,4 +1,4 @@
--- Records objects whose manifest row was left out as invalid as failed, with the expectation that they did not meet.
+-- Records objects with an invalid manifest row as failed, with the expectations that they do not meet.
 INSERT INTO storeside.objects
     (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
 SELECT

@@ -1,4 +1,4 @@
--- Records objects that are refused for their names as failed, with that reason.
+-- Records objects that the plan refused for their names as failed, with the reason.
 INSERT INTO storeside.objects
     (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
 SELECT

@@ -1,7 +1,7 @@
 -- The manifest rows of a run: facts of the objects that are done when the run publishes, joined with each object's
 -- origin, except rows that are already published. Other facts, such as those of an undelivered object, give no row.
 -- If several buckets had an object of the same name, the origin is the one that was written last.
--- Facts from transformers of earlier versions do not say whether a recording is complete.
+-- Facts from transformers of earlier versions do not state whether a recording is complete.
 INSERT INTO storeside_staging.{staging:Identifier}
 (
     bucket, object, source_bucket, source_object, source_version, duration_seconds, sample_rate, channels, samples,

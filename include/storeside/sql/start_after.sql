@@ -1,5 +1,5 @@
--- The key after which to look for new objects of a bucket whose keys only ever grow; empty if there is none.
--- Only keys that the transfer selects count: another task's keys in the same table may all sort after them.
+-- The key after which a listing has all new objects, if new keys sort after older ones; empty if there is none.
+-- Only keys that the transfer selects count, because all keys of another task in the same table may sort after them.
 WITH
     known AS
     (
@@ -7,7 +7,7 @@ WITH
         WHERE destination = {destination:String} AND bucket = {bucket:String}
             AND startsWith(key, {prefix:String}) AND match(key, {regex:String})
     ),
-    -- objects that runs planned but did not process, and objects that were unreadable for a while
+    -- objects that runs planned but did not process, and objects that could not be read at the time
     undone AS
     (
         SELECT key FROM storeside.load_plan

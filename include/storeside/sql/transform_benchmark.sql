@@ -1,6 +1,6 @@
 CREATE DATABASE IF NOT EXISTS storeside;
 
--- One row per round of a way to transform: server x channel x file access x direct put (make bench-matrix).
+-- One row per round of a combination: server x channel x file access x direct put (make bench-matrix).
 CREATE TABLE IF NOT EXISTS storeside.transform_benchmark
 (
     server LowCardinality(String),

@@ -1,1 +1,1 @@
-"""The embedded stack: every component of Storeside as supervised processes on loopback."""
+"""The embedded stack: all servers that Storeside needs, as supervised processes on the loopback address."""

@@ -1,4 +1,4 @@
-"""The four Airflow processes as components of the stack."""
+"""Airflow's processes as components of the stack."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from storeside.stack.s3 import REGION, keys
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError
 from storeside.stack.trouble import of_scheduler
 
-# Tasks have their own API server. If users and tasks shared one process, they would block each other: Airflow writes
-# the log entry of a user's answer in the event loop, which waits for SQLite's lock; a task's answer holds that lock
-# and waits for the event loop.
+# Tasks use a separate API server. In a shared process, users and tasks block each other: after a user's request
+# Airflow writes a log entry in the event loop and waits for SQLite's lock. A task's request holds that lock and waits
+# for the event loop.
 PROCESSES = {
     "api-server": ("api-server", "--apps", "core"),
     "execution-api": ("api-server", "--apps", "execution"),
@@ -47,12 +47,12 @@ HEALTH = {
 }
 SERVED = {"api-server": "airflow", "execution-api": "airflow_execution"}
 DATABASE_FILE = "airflow.db"
-# Number of tasks that run at the same time, and of the LocalExecutor's worker processes.
+# Number of concurrent tasks, and of the LocalExecutor's worker processes.
 PARALLELISM = 4
 
 
 def environment(stack: Stack) -> dict[str, str]:
-    """Return the variables that make an `airflow` command belong to this stack; they contain its secrets."""
+    """Return the variables that connect an `airflow` command to this stack; they contain its secrets."""
     home = stack.state / "airflow"
     url = stack.url("airflow")
     settings = {
@@ -76,7 +76,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 30,
         "DAG_PROCESSOR__PARSING_PROCESSES": 1,
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
-        # seconds until an ended worker is noticed; 5 by default, which is longer than most tasks here
+        # Seconds until the scheduler notices that a worker ended. The default, 5, is longer than most tasks here.
         "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,
         "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__BASE_LOG_FOLDER": home / "logs",
@@ -91,13 +91,13 @@ def environment(stack: Stack) -> dict[str, str]:
 
 
 def _fernet_key(stack: Stack) -> str:
-    """Return Airflow's encryption key: without one, processes that start together make a key each."""
+    """Return Airflow's encryption key: without a fixed one, processes that start together each generate their own."""
     digest = hashlib.sha256(f"fernet {stack.secrets['airflow_jwt']}".encode()).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
 
 def connections(stack: Stack) -> dict[str, dict[str, Any]]:
-    """Return the Airflow connections to the other components, by upper-case id."""
+    """Return the Airflow connections to the other components by connection id in upper case."""
     access_key, secret_key = keys(stack)
     to_hsds = hsds.connection(stack)
     return {
@@ -149,7 +149,7 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
 
 
 def components(stack: Stack) -> list[Component]:
-    """Return API servers, scheduler, DAG processor and triggerer; call `prepare` before they start."""
+    """Return the API servers, scheduler, DAG processor and triggerer; call `prepare` before they start."""
     variables = environment(stack)
     return [
         Component(
@@ -160,7 +160,7 @@ def components(stack: Stack) -> list[Component]:
             environment=variables,
             directory=SOURCES,
             stop_seconds=15,
-            stop_last=name == "execution-api",  # tasks report their end to it
+            stop_last=name == "execution-api",  # tasks report their final state to it
             start_seconds=240,
             ports=(stack.ports[SERVED[name]],) if name in SERVED else (),
         )
@@ -179,9 +179,9 @@ def passwords_file(stack: Stack) -> Path:
 
 
 def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
-    """Write the passwords, make folders and a migrated database for a new state; compile the packages once.
+    """Write the passwords, create folders and a migrated database for new state, and compile the packages once.
 
-    `tell` is called before steps that take long.
+    Calls `tell` before steps that take long.
 
     Raises:
         StackError: the database cannot be migrated.
@@ -201,13 +201,13 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
         new.replace(database)
 
 
-# The largest packages that Airflow does not import by itself, Oracle's SDK larger than all others together: Python
-# compiles their modules at the first import.
+# Large packages that Airflow does not import at its start; Oracle's SDK alone is larger than all others together.
+# Python compiles their modules at the first import.
 _COMPILED_LATER = ("oci", "kubernetes", "kubernetes_asyncio", "scipy", "matplotlib", "mypy", "fontTools", "altair")
 
 
 def compile_packages(tell: Callable[[str], object] = lambda text: None) -> None:
-    """Compile the installed packages to bytecode once; without it every Airflow start takes twice as long."""
+    """Compile the installed packages to bytecode once; without it, Airflow processes take twice as long to start."""
     packages = Path(sysconfig.get_path("purelib"))
     done = packages / f".storeside-compiled-{importlib.metadata.version('apache-airflow')}"
     if done.exists():
@@ -220,11 +220,11 @@ def compile_packages(tell: Callable[[str], object] = lambda text: None) -> None:
     try:
         done.touch()
     except OSError:
-        return  # installed read-only: such an environment came compiled, or stays uncompiled
+        return  # a read-only environment is compiled already, or stays uncompiled
 
 
 def template(cache: Path) -> Path:
-    """Return an SQLite file with Airflow's current tables; made once for every Airflow version.
+    """Return an SQLite file with Airflow's current tables, which is created once per Airflow version.
 
     Raises:
         StackError: the database cannot be migrated.
@@ -259,7 +259,7 @@ def template(cache: Path) -> Path:
 
 
 def health(url: str) -> dict[str, str]:
-    """Return the status that Airflow's API reports of its processes; empty when it does not answer."""
+    """Return the status of each process as Airflow's API reports it; empty if the API does not answer."""
     return {
         name: entry.get("status") or "" for name, entry in json_of(f"{url}/api/v2/monitor/health").items() if entry
     }
@@ -273,5 +273,5 @@ def _probe(stack: Stack, name: str) -> Callable[[], bool]:
 
 
 def _database_url(home: Path) -> str:
-    # Seconds that a write waits for other writes; 5 by default, which a busy disk exceeds.
+    # Seconds that a write waits for other writes. A busy disk exceeds the default of 5.
     return f"sqlite:///{home / DATABASE_FILE}?timeout=25"

@@ -15,18 +15,18 @@ FINAL = ("success", "failed")
 # Transient faults: a busy or starting API server, and SQLite's lock, which Airflow answers with 500.
 _PASSING_STATUS = frozenset({429, 500, 502, 503, 504})
 _PASSING = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-# Requests with these methods can be repeated safely; `trigger` takes care of its own request.
+# Methods that can be repeated safely; `trigger` repeats its POST by its own rule.
 _REPEATABLE = frozenset({"GET", "PATCH", "PUT"})
 _PAUSE_SECONDS = 0.5
 T = TypeVar("T")
 
 
 class AirflowApi:
-    """Airflow's REST API as one user; logs in by itself, and again when the token has expired.
+    """Airflow's REST API for one user; logs in when needed, and again after the token expires.
 
-    An answer must arrive within `timeout` seconds. If an answer is slow, broken or failed, the request is repeated
-    for up to `patience` seconds, provided that repeating it does no harm. Every method raises `requests.HTTPError`
-    when Airflow refuses the request, and another `requests.RequestException` when it does not answer in time.
+    Each answer must arrive within `timeout` seconds. After a slow, broken or failed answer the client repeats the
+    request for up to `patience` seconds if repeating it is safe. Every method raises `requests.HTTPError` when
+    Airflow refuses the request, and another `requests.RequestException` when Airflow does not answer in time.
     """
 
     def __init__(self, base: str, user: str, password: str, timeout: float = 30, patience: float = 120) -> None:
@@ -57,7 +57,7 @@ class AirflowApi:
         return response
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Return the result of `ask`; call it again after a transient fault."""
+        """Return the result of `ask`, which is called again after each transient fault."""
         deadline = time.monotonic() + self.patience
         while True:
             try:
@@ -68,14 +68,14 @@ class AirflowApi:
             time.sleep(_PAUSE_SECONDS)
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """Return the JSON of a GET."""
+        """Return the JSON body of the answer to a GET."""
         return self.request("GET", path, params=parameters).json()
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None, run: str | None = None) -> str:
-        """Start a run of a DAG and return its id; `run` is the id of the new run.
+        """Start a run of a DAG and return its id; `run` sets the id.
 
-        The client chooses the run's id before it asks Airflow, so that a request whose answer was lost can be sent
-        again: Airflow refuses to start a run twice (409).
+        The client chooses the id before it sends the request. After a lost answer it can therefore repeat the
+        request: Airflow answers 409 (conflict) if the first request started the run.
         """
         name = run or f"manual__{datetime.now(UTC).isoformat()}_{uuid.uuid4().hex[:8]}"
         body = {"logical_date": None, "conf": conf or {}, "dag_run_id": name}
@@ -99,11 +99,11 @@ class AirflowApi:
         return found
 
     def runs(self, dag: str, **parameters: Any) -> list[dict[str, Any]]:
-        """Return the runs of a DAG; `parameters` filter as in the API, such as ``state="success"``."""
+        """Return the runs of a DAG; `parameters` are filters of the API, such as ``state="success"``."""
         return self._all(f"dags/{quote(dag)}/dagRuns", "dag_runs", **parameters)
 
     def wait(self, dag: str, run: str, seconds: float = 300) -> dict[str, Any]:
-        """Wait until a run has ended and return it; raises TimeoutError after `seconds`."""
+        """Wait until a run has ended and return it. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         while (found := self.run(dag, run))["state"] not in FINAL:
             if time.monotonic() > deadline:
@@ -121,11 +121,11 @@ class AirflowApi:
         return self.get(path, map_index=map_index, deserialize=False)["value"]
 
     def xcoms(self, dag: str, run: str, task: str) -> list[dict[str, Any]]:
-        """Return the entries of a task's XComs, without their values."""
+        """Return the keys of a task's XComs with their metadata, without values."""
         return self._all(f"{_run(dag, run)}/taskInstances/{quote(task)}/xcomEntries", "xcom_entries")
 
     def log(self, dag: str, run: str, task: str, attempt: int = 1, map_index: int = -1) -> str:
-        """Return the log of one try of a task as text."""
+        """Return the log of one try of a task as text, one line per entry."""
         path = f"{_run(dag, run)}/taskInstances/{quote(task)}/logs/{attempt}"
         content = self.get(path, map_index=map_index, full_content=True)["content"]
         if isinstance(content, str):
@@ -133,7 +133,7 @@ class AirflowApi:
         return "\n".join(line if isinstance(line, str) else _line(line) for line in content)
 
     def _all(self, path: str, name: str, **parameters: Any) -> list[dict[str, Any]]:
-        """Return the entries of all pages of a listing."""
+        """Return the entries of all pages of an API list."""
         found: list[dict[str, Any]] = []
         while True:
             page = self.get(path, **{"limit": 100, **parameters, "offset": len(found)})
@@ -162,7 +162,7 @@ def _run(dag: str, run: str) -> str:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    """Return one structured log entry as text, with the lines of its errors."""
+    """Return one structured log entry as text, followed by its errors."""
     extra = entry.get("error_detail") or []
     errors = [f"{error.get('exc_type')}: {error.get('exc_value')}" for error in extra if isinstance(error, dict)]
     head = " ".join(str(part) for part in (entry.get("timestamp"), entry.get("level"), entry.get("event")) if part)

@@ -1,6 +1,6 @@
-"""Builds `aisloader`, AIStore's own load generator, from the same module and version as the nodes.
+"""Builds `aisloader`, AIStore's load generator, from the same module version as the nodes.
 
-``python -m storeside.stack.aisloader_build`` builds it for the embedded stack and prints where it is.
+``python -m storeside.stack.aisloader_build`` builds it for the embedded stack and prints its path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def path(cache: Path) -> Path:
 
 
 def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
-    """Return the loader below `cache`; build it first when it is absent, and call `tell` before that.
+    """Return the loader below `cache`; call `tell` and build it if it is absent.
 
     Raises:
         StackError: Go is absent or too old, or the build fails.
@@ -45,7 +45,7 @@ def _build(go: Go, work: Path) -> Path:
         f"-ldflags=-w -s -X main.build={VERSION}",
         f"-o={made / 'aisloader'}",
         "./cmd/aisloader",
-        directory=Path(module["Dir"]),  # read-only: the build changes nothing in it
+        directory=Path(module["Dir"]),  # the module cache is read-only; the build writes nothing there
     )
     return made
 

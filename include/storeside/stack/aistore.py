@@ -1,4 +1,4 @@
-"""AIStore as plain processes: a proxy and its targets, with the embedded S3 store as ``aws`` backend."""
+"""AIStore as plain processes: a proxy and its targets, with the embedded S3 as ``aws`` backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storeside.stack.settings import HOST, SOURCES, Stack
 from storeside.stack.trouble import ControlPlane
 
 REGION = "us-east-1"
-# Variables that tell the nodes about the backend for s3:// buckets.
+# Variables that configure the nodes' backend for s3:// buckets.
 BACKEND = ("S3_ENDPOINT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 # Bits of `features`, see AIStore's cmn/feat/feat.go: S3-API-via-Root, S3-Reverse-Proxy, S3-Use-Path-Style.
@@ -36,11 +36,11 @@ def components(
 ) -> list[Component]:
     """Write the configuration of all nodes and return their components.
 
-    Clients reach the nodes at `host`. `backend` are the variables `BACKEND`, by default those of the embedded S3.
+    Clients reach the nodes at `host`. `backend` has values for the variables `BACKEND`; None uses the embedded S3.
     """
     if backend is None:
         backend = dict(zip(BACKEND, (stack.url("s3"), REGION, *s3_keys(stack)), strict=True))
-    # Targets join while the proxy starts up: earlier they may get lost, later they cause a rebalance.
+    # Targets must join while the proxy starts: earlier registrations may get lost, later ones cause a rebalance.
     proxy_up = f"{stack.url('ais_proxy')}/v1/health"
     proxy = Component(
         name="ais-proxy",
@@ -90,7 +90,7 @@ def _environment(stack: Stack, node: str, kube_node: str, pod: str, backend: Map
     return {
         "AIS_DAEMON_ID": f"ais{node}".replace("-", ""),
         "GOMEMLIMIT": "1GiB",
-        # the address of Kubernetes, which is the pod runner here
+        # the pod runner serves the Kubernetes API here
         "KUBERNETES_SERVICE_HOST": HOST,
         "KUBERNETES_SERVICE_PORT": str(stack.ports["podrunner"]),
         "K8S_NS": NAMESPACE,
@@ -100,7 +100,7 @@ def _environment(stack: Stack, node: str, kube_node: str, pod: str, backend: Map
         SERVICE_ACCOUNT_VARIABLE: str(service_account(stack)),
         LOOPBACK_VARIABLE: "1",
         SEED_VARIABLE: hashlib.sha256(f"{node} {stack.secrets['ais_join']}".encode()).hexdigest(),
-        # the requested backend, and nothing of the user's own AWS configuration
+        # the requested backend, without the user's own AWS configuration
         **backend,
         "AWS_SESSION_TOKEN": "",
         "AWS_PROFILE": "",
@@ -131,7 +131,7 @@ def _write(stack: Stack, node: str, ports: tuple[str, ...], host: str, instance:
         "test_fspaths": {
             "root": str(data),
             "count": min(instance, 1),
-            "instance": instance,  # from 1: the folder of instance 0 would contain those of all others
+            "instance": instance,  # starts at 1: the folder of instance 0 would contain the others' folders
         },
     }
     for name, content in (("ais_local.json", local), ("ais.json", _cluster(stack))):
@@ -141,7 +141,7 @@ def _write(stack: Stack, node: str, ports: tuple[str, ...], host: str, instance:
 
 
 def _cluster(stack: Stack) -> dict[str, Any]:
-    """Return the configuration that all nodes share; omitted settings have AIStore's defaults."""
+    """Return the configuration that all nodes share; AIStore's defaults apply to omitted settings."""
     primary = stack.url("ais_proxy_control")
     return {
         "backend": {"aws": {}},
@@ -176,7 +176,7 @@ def _cluster(stack: Stack) -> dict[str, Any]:
             "highwm": 95,
             "out_of_space": 98,
             "batch_size": 32768,
-            "dont_cleanup_time": "15m",  # the minimum
+            "dont_cleanup_time": "15m",  # AIStore's minimum
         },
         "resilver": {"enabled": True},
         "versioning": {"enabled": True, "validate_warm_get": False},
@@ -220,7 +220,7 @@ def _join_secret(stack: Stack) -> Path:
 
 
 def _write_join_secret(stack: Stack) -> None:
-    """Write the secret of joining nodes; AIStore refuses a file that others can read."""
+    """Write the secret with which nodes join; AIStore refuses a file that other users can read."""
     path = _join_secret(stack)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -229,7 +229,7 @@ def _write_join_secret(stack: Stack) -> None:
 
 
 def _auth(stack: Stack) -> dict[str, Any]:
-    """Return what a secure cluster demands of its clients and of its nodes."""
+    """Return the authentication settings of a secure cluster for its clients and its nodes; empty if not secure."""
     if not stack.secure:
         return {}
     return {

@@ -21,9 +21,9 @@ _UNUSED = shutil.ignore_patterns("docs", "fern", "python", ".git*")
 
 
 def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
-    """Return the node binary below `cache`, beside which `AUTHN` is.
+    """Return the path of `aisnode` below `cache`; `AUTHN` is in the same folder.
 
-    Build both first when they are absent, and call `tell` before that.
+    Calls `tell` and builds both binaries if they are absent.
     """
     binary = cache / f"aisnode-{VERSION}-{_patch_set()}" / "aisnode"
     return built_once(binary, f"AIStore {VERSION}", tell, _build)
@@ -63,7 +63,7 @@ def _build(go: Go, work: Path) -> Path:
 
 
 def _copy(module: Path, to: Path) -> None:
-    """Copy a tree of the module cache, which is read-only, to a folder where it can be changed and deleted."""
+    """Copy a tree of the read-only module cache to a folder where it can be changed and deleted."""
     shutil.copytree(module, to, ignore=_UNUSED, copy_function=shutil.copyfile)
     for folder, _, _ in os.walk(to):
         os.chmod(folder, 0o755)  # noqa: S103

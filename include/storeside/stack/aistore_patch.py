@@ -1,4 +1,4 @@
-"""A change of AIStore's source, and the names by which changed code reads its settings."""
+"""One change to AIStore's source, and the environment variables that changed code reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEED_VARIABLE = "STORESIDE_NODE_SEED"
 
 @dataclass(frozen=True)
 class Patch:
-    """Exact replacements in one file of a module, valid only for one content of that file."""
+    """Exact replacements in one file of a module; they apply only to the file content with this SHA-256."""
 
     module: str
     file: str
@@ -26,7 +26,7 @@ class Patch:
     replacements: tuple[tuple[str, str], ...]
 
     def apply(self, tree: Path) -> None:
-        """Change the file below `tree`; raises StackError if the file differs from the one that the change is for."""
+        """Change the file below `tree`. Raises StackError if the file has another content than the expected one."""
         path = tree / self.file
         try:
             content = path.read_bytes()
@@ -41,6 +41,6 @@ class Patch:
         text = content.decode()
         for old, new in self.replacements:
             if text.count(old) != 1:
-                raise StackError(f"{self.module}/{self.file} does not hold the text to be replaced exactly once")
+                raise StackError(f"{self.module}/{self.file} does not contain the text to replace exactly once")
             text = text.replace(old, new)
         path.write_text(text)

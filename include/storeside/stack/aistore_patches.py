@@ -1,9 +1,9 @@
-"""The changes to AIStore's source, and to the Kubernetes client that it uses, with the reason for each.
+"""The changes to AIStore's source and to its Kubernetes client, with the reason for each.
 
-AIStore runs ETLs only in Kubernetes mode, and that mode assumes a pod: a service account mounted at a fixed
-place below /var/run, and a network beyond loopback. Two changes let environment variables override both;
-without the variables the binary behaves as the stock one. Another adds to each request for an ETL the proof that
-AIStore sent it. The others repair faults of ETLs that end early; docs/aistore-bug-reports.md has the report of each.
+AIStore runs ETLs only in Kubernetes mode. That mode assumes a pod with a service account mounted below /var/run and
+with network interfaces besides loopback. Two changes let environment variables override both assumptions; without
+the variables the binary behaves like the stock one. Another change adds to each request for an ETL a proof that
+AIStore sent it. The others fix faults of ETLs that end early; docs/aistore-bug-reports.md has a report of each.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ PATCHES = (
                 "\tif h.pubAddrAny(config) {\n",
                 '\tif h.pubAddrAny(config) && h.si.PubNet.Hostname != "127.0.0.1" {\n',
             ),
-            # a target that rejoined a moment before the proxy was restarted waited in vain for the proxy's health
+            # A target that rejoined just before the proxy restarted waited in vain for the proxy's health.
             (
                 "\tif !cmn.Rom.SignVerifyEnabled() {\n\t\treturn 0, nil\n\t}\n\tdebug.Assert(len(h.si.VerifyingKey)",
                 "\tif !cmn.Rom.SignVerifyEnabled() || _isPlainHealth(r) {\n"
                 "\t\treturn 0, nil\n\t}\n\tdebug.Assert(len(h.si.VerifyingKey)",
             ),
-            # until then unsigned requests were accepted for half a minute after each start
+            # The stock code accepts unsigned requests for half a minute after each start.
             (
                 "\t\tif h.ClusterStarted() {\n"
                 '\t\t\treturn http.StatusServiceUnavailable, fmt.Errorf("%s: invalid %s post cluster startup",',
@@ -85,9 +85,9 @@ PATCHES = (
             ),
         ),
     ),
-    # Two faults of the watcher. Its stream of events ends when the API server does: the stock loop then keeps a core
-    # busy for ever, and the ETL seems to run. And `stop` used fields that only `start` sets, so a target panicked
-    # when an ETL was removed before its watcher had started, or when the watcher had failed to start.
+    # Two faults of the watcher. Its event stream ends when the API server ends: the stock loop then uses a full core
+    # forever, and the ETL appears to run. Also, `stop` uses fields that only `start` sets: a target panics when an
+    # ETL is removed before its watcher has started, or after the watcher failed to start.
     Patch(
         module=MODULE,
         file="ext/etl/pod_watcher.go",
@@ -150,7 +150,7 @@ PATCHES = (
             ),
         ),
     ),
-    # `Stop` finds an ETL as soon as the manager has it, so the watcher must exist before that.
+    # `Stop` finds an ETL as soon as the manager has it, so the watcher must exist before.
     Patch(
         module=MODULE,
         file="ext/etl/transform.go",
@@ -175,9 +175,9 @@ PATCHES = (
             ),
         ),
     ),
-    # Requests for an ETL carry nothing that shows that AIStore sent them, so everybody who reaches the pod's port can
-    # make it fetch and store objects. They now carry a keyed hash, whose key is the secret that AIStore gives to the
-    # pod. A client that AIStore redirects to a pod (hpull) gets a hash that is valid for its own request only.
+    # Stock requests for an ETL do not show that AIStore sent them, so anyone who reaches the pod's port can make it
+    # fetch and store objects. The patched requests carry a keyed hash; the key is the secret that AIStore gives to
+    # the pod. A client that AIStore redirects to a pod (hpull) gets a hash that is valid only for its own request.
     Patch(
         module=MODULE,
         file="ext/etl/communicator.go",
@@ -221,8 +221,8 @@ PATCHES = (
             ),
         ),
     ),
-    # The manager got the communicator before its xaction existed, and kept it when the xaction could not be made:
-    # listing or stopping ETLs then panicked.
+    # The stock manager gets the communicator before its xaction exists, and keeps it if the xaction cannot be
+    # created: listing or stopping ETLs then panics.
     Patch(
         module=MODULE,
         file="ext/etl/boot.go",
@@ -252,7 +252,7 @@ PATCHES = (
             ),
         ),
     ),
-    # A panic in the listing left the manager's lock held for ever: every later start, stop and listing then hung.
+    # A panic in the listing leaves the manager's lock held: every later start, stop and listing then hangs.
     Patch(
         module=MODULE,
         file="ext/etl/comm_manager.go",
@@ -265,8 +265,8 @@ PATCHES = (
             ("\tr.mtx.RUnlock()\n\treturn etls\n", "\treturn etls\n"),
         ),
     ),
-    # Ending an ETL iterated over its sessions without their lock. A session that was made at that moment met a nil
-    # map, panicked with the lock held, and the job of every other session hung when it returned its own.
+    # Ending an ETL iterates over its sessions without their lock. A session that is created at that moment finds a
+    # nil map and panics with the lock held; the jobs of all other sessions then hang when they return theirs.
     Patch(
         module=MODULE,
         file="ext/etl/websocket_comm.go",
@@ -303,8 +303,8 @@ PATCHES = (
             ),
         ),
     ),
-    # Aborting held the registry's lock while it ended an ETL, which takes seconds and asks for the same lock again.
-    # If a new xaction waited for the lock in between, both waited for ever, and with them every control call.
+    # Aborting holds the registry's lock while it ends an ETL, which takes seconds and requests the same lock again.
+    # If a new xaction waits for the lock in between, both wait forever, and every control call with them.
     Patch(
         module=MODULE,
         file="xact/xreg/xreg.go",

@@ -1,6 +1,6 @@
-"""The changes that make a secure cluster: nodes prove that they belong to it, and sign what they send each other.
+"""The changes for a secure cluster: nodes prove that they belong to it, and sign their requests to each other.
 
-Without ``auth.intra_cluster`` in the configuration they change nothing.
+Without ``auth.intra_cluster`` in the configuration these changes have no effect.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from storeside.stack.aistore_patch import AUTHN_HOST_VARIABLE, MODULE, SEED_VARIABLE, Patch
 
 SECURE_PATCHES = (
-    # The code that signs requests between nodes and checks the proof of a joining node is complete in 5.0, but off,
-    # so that clusters of 4.x can be upgraded node by node. Without it, everyone who reaches a node's intra-cluster
-    # port is taken for a node. Our clusters never have nodes of 4.x.
+    # AIStore 5.0 contains the code that signs requests between nodes and checks the proof of a joining node, but
+    # disables it so that clusters of 4.x can be upgraded node by node. Without it, every program that reaches a
+    # node's intra-cluster port is accepted as a node. Our clusters never have nodes of 4.x.
     Patch(
         module=MODULE,
         file="cmn/config.go",
@@ -22,8 +22,8 @@ SECURE_PATCHES = (
             ),
         ),
     ),
-    # A node made a new key at each start, which the others learn from the primary. They refused a primary that had
-    # been restarted, and so never learnt its key. The key comes from a seed that the stack keeps.
+    # A stock node generates a new key at each start, and the other nodes learn it from the primary. They refuse a
+    # restarted primary, and so never learn its key. Here the key comes from a seed that the stack keeps.
     Patch(
         module=MODULE,
         file="cmn/cos/ed25519.go",
@@ -42,7 +42,7 @@ SECURE_PATCHES = (
             ),
         ),
     ),
-    # For some seconds after each start, unsigned requests were accepted, and nodes did not sign.
+    # For some seconds after each start, a stock node accepts unsigned requests and does not sign its own.
     Patch(
         module=MODULE,
         file="ais/signverify.go",
@@ -63,8 +63,9 @@ SECURE_PATCHES = (
             ),
         ),
     ),
-    # The proxy's intra-control port accepted calls from everyone, among them those that change the configuration and
-    # with it turn off AuthN. A joining node, whose key nobody has yet, posts, and proves itself otherwise.
+    # The stock proxy's intra-control port accepts calls from any program, including calls that change the
+    # configuration and so turn off AuthN. A joining node's key is not known yet: it sends a POST and proves its
+    # identity in another way.
     *(
         Patch(
             module=MODULE,
@@ -91,7 +92,7 @@ SECURE_PATCHES = (
             ("ais/prxrev.go", "19540bc4dae301b39048349bc0836ffd810949eb1372039efdfc16ad728514c4", "_reverse", ""),
         )
     ),
-    # AuthN listens on all interfaces.
+    # Stock AuthN listens on all interfaces.
     Patch(
         module=MODULE,
         file="cmd/authn/hserv.go",

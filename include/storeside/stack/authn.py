@@ -1,8 +1,8 @@
 """AIStore's AuthN as a component, its users, and the tokens that other components read from files.
 
-A secure stack has three users besides AuthN's own administrator. `airflow` may do everything with the cluster,
-because AIStore lets only administrators start ETLs. `clickhouse` reads objects. `transformer` puts objects: the facts
-that a transform makes besides its result.
+A secure stack has three users besides AuthN's administrator. `airflow` has all rights in the cluster, because AIStore
+lets only administrators start ETLs. `clickhouse` reads objects. `transformer` puts the facts that a transform writes
+besides its result.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ ROLES = {
     "clickhouse": _GET | _HEAD | _HEAD_BUCKET | _LIST,
     "transformer": _PUT | _HEAD_BUCKET,
 }
-# ClickHouse and ETLs cannot log in: their tokens are in files. `up` renews a token in the second half of its life.
+# ClickHouse and ETLs cannot log in, so they read tokens from files. `up` renews a token after half of its lifetime.
 _TOKEN_USERS = ("clickhouse", "transformer")
 _TOKEN_SECONDS = 90 * 24 * 3600
 
 
 def folder(stack: Stack) -> Path:
-    """Return the folder of AuthN's configuration, users and of the token files."""
+    """Return the folder of AuthN's configuration, its users and the token files."""
     return stack.state / "authn"
 
 
 def components(stack: Stack, binary: Path) -> list[Component]:
-    """Write AuthN's configuration and return its component; `binary` is AIStore's node."""
+    """Write AuthN's configuration and return its component; `binary` is the path of `aisnode`."""
     home = folder(stack)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     home.chmod(0o700)
@@ -77,10 +77,10 @@ def components(stack: Stack, binary: Path) -> list[Component]:
 
 
 def prepare(stack: Stack) -> None:
-    """Make the users that are missing on the running server, and tokens for those that cannot log in.
+    """Create missing users on the running server, and write tokens for users that cannot log in.
 
     Raises:
-        StackError: AuthN refuses that.
+        StackError: AuthN does not answer, or refuses a request.
     """
     import requests
 
@@ -89,10 +89,10 @@ def prepare(stack: Stack) -> None:
     with requests.Session() as session:
         session.trust_env = False
         session.headers["Authorization"] = f"Bearer {_token(session, stack, ADMIN, 3600)}"
-        there = _call(session, "GET", stack, "users").json()
+        existing = _call(session, "GET", stack, "users").json()
         for name, permission in ROLES.items():
             role = {"name": name, "desc": f"Storeside: {name}", "clusters": [{"id": "", "perm": str(permission)}]}
-            if name not in there:
+            if name not in existing:
                 if not _call(session, "GET", stack, f"roles/{name}", allowed=(404,)).ok:
                     _call(session, "POST", stack, "roles", json=role)
                 user = {"id": name, "pass": stack.secrets[f"authn_{name}"], "roles": [role]}
@@ -108,7 +108,7 @@ def token_file(stack: Stack, user: str) -> Path:
 
 
 def token(stack: Stack, user: str) -> str:
-    """Return the token in the file of a user; empty if the stack is not secure or was never up."""
+    """Return the token in a user's file; empty if the stack is not secure or was never started."""
     try:
         return token_file(stack, user).read_text()
     except FileNotFoundError:
@@ -116,8 +116,8 @@ def token(stack: Stack, user: str) -> str:
 
 
 def cluster(stack: Stack, url: str = "") -> Cluster:
-    """Return the stack's cluster as Airflow's user sees it, at its proxy or at another address of it."""
-    from storeside.aistore.cluster import Cluster  # absent in AIStore's container image
+    """Return the stack's cluster for Airflow's user, at the URL of its proxy or at another `url`."""
+    from storeside.aistore.cluster import Cluster  # AIStore's container image lacks this package
 
     url = url or stack.url("ais_proxy")
     if not stack.secure:
@@ -126,7 +126,11 @@ def cluster(stack: Stack, url: str = "") -> Cluster:
 
 
 def current_token(stack: Stack) -> str:
-    """Return a token of Airflow's user; empty if the stack is not secure."""
+    """Return a token of Airflow's user; empty if the stack is not secure.
+
+    Raises:
+        AIStoreTransientError: AuthN does not answer.
+    """
     return str(cluster(stack).credential or "")
 
 
@@ -143,8 +147,8 @@ def _call(session: Any, method: str, stack: Stack, path: str, allowed: tuple[int
     except requests.RequestException as e:
         raise StackError(f"AuthN does not answer {method} {path}: {e}; see {folder(stack) / 'log'}") from e
     if not answer.ok and answer.status_code not in allowed:
-        said = " ".join(answer.text.split())[:200]
-        raise StackError(f"AuthN refuses {method} {path}: {answer.status_code} {said}; see {folder(stack) / 'log'}")
+        text = " ".join(answer.text.split())[:200]
+        raise StackError(f"AuthN refuses {method} {path}: {answer.status_code} {text}; see {folder(stack) / 'log'}")
     return answer
 
 

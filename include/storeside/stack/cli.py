@@ -10,15 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from storeside.stack import airflow, authn, clickhouse, hsds, ports, s3
 from storeside.stack.clickhouse_server import NOT_CONFINED
 from storeside.stack.clients import clients_environment
 from storeside.stack.component import Component
+from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct
-from storeside.stack.settings import CHECKOUT, SOURCES, Stack, StackError, default_folder
+from storeside.stack.settings import Stack, StackError, default_folder
 from storeside.stack.supervisor import Supervisor
 from storeside.stack.tables import print_components, print_table
 from storeside.transformers import landlock
@@ -29,35 +29,10 @@ PARTS = tuple(part for stage in STAGES for part in stage if part not in hsds.PAR
 ALL_PARTS = (*PARTS, *hsds.PARTS)
 TARGETS = 2
 FREE_BYTES = 2_000_000_000
-# Transformers of the checkout's user, such as my_package.words:count, are found in its root.
-_CODE = {"cwd": str(CHECKOUT), "env": {"PYTHONPATH": str(SOURCES)}}
-_SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
-# The commands that the pod runner runs in place of images, and what pods may ask for: our transforms with their
-# parameters. A class (`init_class`) is code of the caller: only the owner's file allows it.
-IMAGES: Mapping[str, Mapping[str, Any]] = {
-    "storeside/transformer-*": {
-        "command": ["{python}", "-m", "storeside.transformers.serve", "--host", "{host}", "--port", "{port}"],
-        "allowed": [
-            f"AUDIO_*= {_SERVE.format('audio_transcode')}",
-            f"AUDIO_*= {_SERVE.format('audio_transcode_probe')}",
-            f"AUDIO_*= {_SERVE.format('audio_probe')}",
-            f"AUDIO_*= FFMPEG_*= {_SERVE.format('audio_ffmpeg')}",
-        ],
-        **_CODE,
-    },
-    # the image that the SDK's `init_class` asks for
-    "aistorage/runtime_python": {
-        "command": [
-            *("{python}", "-m", "uvicorn", "storeside.stack.podrunner.runtime_python:app"),
-            *("--host", "{host}", "--port", "{port}", "--no-access-log"),
-        ],
-        **_CODE,
-    },
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status."""
+    """Run one command and return the exit status."""
     options = _parser().parse_args(arguments)
     os.environ.update(direct(os.environ))
     try:
@@ -70,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]:
-    """Return the components of the chosen parts, in stages in the order of their start."""
+    """Return the components of the chosen parts, grouped by stage, in start order."""
     return [
         [component for part in stage if part in only for component in _components(stack, part)] for stage in STAGES
     ]
@@ -79,10 +54,10 @@ def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]
 def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, secure: bool | None = None) -> Stack:
     """Start the stack below `folder`, or its missing parts, and return it.
 
-    `targets` and `secure` are choices for a new stack; None takes the default, and what an existing stack has.
+    `targets` and `secure` apply to a new stack; None means 2 and True, or the values of an existing stack.
 
     Raises:
-        StackError: there is no room, or a part cannot be built or started.
+        StackError: disk space is too low, or a part cannot be built or started.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,17 +65,17 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, 
         raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a new folder where you may write") from e
     free = shutil.disk_usage(folder).free
     if free < FREE_BYTES:
-        raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: 2 GB are needed, make room first")
+        raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: free at least 2 GB first")
     stack = Stack.load(folder)
     if stack is None:
-        stack = Stack.create(folder, TARGETS if targets is None else targets, bool(secure))
+        stack = Stack.create(folder, TARGETS if targets is None else targets, secure is not False)
         stack.save()
     elif targets not in (None, stack.targets):
-        remedy = f"take it down and delete {stack.state} to make another"
+        remedy = f"run 'make down' and delete {stack.state} to create another stack"
         raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
     elif secure not in (None, stack.secure):
-        found = "secure" if stack.secure else "not secure"
-        raise StackError(f"the stack below {folder} is {found}: take it down and delete {stack.state} to change that")
+        found = "secure" if stack.secure else "open"
+        raise StackError(f"the stack below {folder} is {found}: run 'make down' and delete {stack.state} to change")
     stack = ports.renew(stack, only, _tell)
     if stack.secure and "aistore" in only:
         Supervisor(stack).start([_components(stack, "authn")], _tell)  # other components read tokens from files
@@ -115,18 +90,19 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, 
 
 
 def _up(options: argparse.Namespace) -> int:
-    stack = up(options.folder, options.targets, options.only, True if options.secure else None)
+    stack = up(options.folder, options.targets, options.only, False if options.open else None)
     code = _print_status(stack)
+    access = "'python -m storeside.stack env' has a token" if stack.secure else "open to every user of this machine"
     print_table(
         [
             ("Airflow", stack.url("airflow"), "user admin"),
             ("ClickHouse", stack.url("clickhouse_http"), "user storeside; SQL: make sql, or /play in a browser"),
             ("S3 and SQS", stack.url("s3"), f"bucket {s3.BUCKET}, queue {s3.QUEUE}"),
-            ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets"),
+            ("AIStore", stack.url("ais_proxy"), f"{stack.targets} targets; {access}"),
             *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
         ]
     )
-    # Terminals are recorded, shared and shown: passwords stay in files.
+    # Terminal output is recorded and shared: passwords stay in files.
     print(f"passwords: {airflow.passwords_file(stack)}, {stack.state / 'stack.json'}; logs: {stack.state / 'logs'}")
     return code
 
@@ -148,7 +124,7 @@ def _demo(options: argparse.Namespace) -> int:
     from storeside.stack import demo, speech_corpus
 
     if options.input:
-        speech_corpus.own_audio(options.input)  # so that a wrong folder is reported before anything starts
+        speech_corpus.own_audio(options.input)  # reports a wrong folder before anything starts
     stack = Stack.load(options.folder)
     keep = bool(stack and Supervisor(stack).running())
     try:
@@ -156,7 +132,7 @@ def _demo(options: argparse.Namespace) -> int:
         print_table(demo.run(stack, options.input, options.count))
     finally:
         if not keep and (stack := Stack.load(options.folder)):
-            _tell("taking the stack down; 'make up' keeps it up")
+            _tell("stopping the stack; 'make up' starts it and keeps it running")
             Supervisor(stack).stop()
     return 0
 
@@ -209,14 +185,15 @@ def _logs(options: argparse.Namespace) -> int:
     paths = [folder / f"{name}.log"] if name else sorted(folder.glob("*.log"))
     if not paths or not all(path.exists() for path in paths):
         known = ", ".join(sorted(path.stem for path in folder.glob("*.log"))) or "none yet"
-        raise StackError(f"there is no log of {name or 'anything'}: {known}")
+        raise StackError(f"there is no log of {name or 'any component'}; existing logs: {known}")
     lines = ["-n", "100" if name else "10", *(["-F"] if options.follow else [])]
     return subprocess.run(["tail", *lines, *map(str, paths)], check=False).returncode
 
 
 def _env(options: argparse.Namespace) -> int:
     stack = _load(options.folder)
-    for name, value in {**airflow.environment(stack), **clients_environment(stack), **direct(os.environ)}.items():
+    clients = clients_environment(stack, _tell)
+    for name, value in {**airflow.environment(stack), **clients, **direct(os.environ)}.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 
@@ -269,7 +246,7 @@ def _print_status(stack: Stack, as_json: bool = False) -> int:
     found = supervisor.status(component for stage in stages(stack, parts) for component in stage)
     if not found:
         left = len(marked(stack.state))
-        print(f"the supervisor is gone, {left} processes are left: run up or down" if left else "the stack is down")
+        print(f"the supervisor died, {left} processes are left: run up or down" if left else "the stack is down")
         return 3
     print_components(found, as_json=as_json)
     if "clickhouse" in parts and not landlock.is_available():
@@ -282,7 +259,7 @@ def _tell(text: str) -> None:
 
 
 def _folder(text: str) -> Path:
-    return Path(text).resolve()  # the processes of the stack work in other folders
+    return Path(text).resolve()  # the stack's processes have other working folders
 
 
 def _selection(text: str) -> tuple[str, ...]:
@@ -308,42 +285,40 @@ def _objects(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m storeside.stack", description="The embedded stack of Storeside.")
     parser.add_argument(
-        "--folder", type=_folder, default=default_folder(), help="where the stack lives (default: %(default)s)"
+        "--folder", type=_folder, default=default_folder(), help="folder of state and cache (default: %(default)s)"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("up", help="start what does not run and wait until it is healthy")
+    command = commands.add_parser("up", help="start components that are not running and wait until they are healthy")
     command.add_argument("--targets", type=_count, help=f"AIStore targets of a new stack (default: {TARGETS})")
     command.add_argument(
-        "--only", type=_selection, default=PARTS, help=f"start some parts only, of {','.join(ALL_PARTS)}"
+        "--only", type=_selection, default=PARTS, help=f"start only some of the parts {','.join(ALL_PARTS)}"
     )
-    command.add_argument(
-        "--secure", action="store_true", help="of a new stack: AIStore asks for tokens, and its nodes sign requests"
-    )
+    command.add_argument("--open", action="store_true", help="new stacks only: AIStore requires no tokens")
     command.set_defaults(run=_up)
-    command = commands.add_parser("build", help="build AIStore, which the first start does otherwise")
+    command = commands.add_parser("build", help="build AIStore now instead of at the first start")
     command.set_defaults(run=_build)
-    command = commands.add_parser("demo", help="run the speech pipeline on recordings and print what happened")
+    command = commands.add_parser("demo", help="run the speech pipeline on recordings and print the results")
     command.add_argument("--input", type=Path, help="folder of your own audio (default: recordings from LibriVox)")
     command.add_argument("--count", type=_objects, default=300, help="recordings to make (default: %(default)s)")
     command.set_defaults(run=_demo)
-    command = commands.add_parser("demo-hsds", help="an array through HSDS, Parquet on S3 and ClickHouse")
+    command = commands.add_parser("demo-hsds", help="copy an array through HSDS and Parquet on S3 into ClickHouse")
     command.set_defaults(run=_demo_hsds)
     command = commands.add_parser("down", help="stop everything")
     command.set_defaults(run=_down)
     command = commands.add_parser("status", help="show components; exit status 0 healthy, 1 not healthy, 3 down")
     command.set_defaults(run=_status)
     command.add_argument("--json", action="store_true", help="print one JSON object per component")
-    command = commands.add_parser("sql", help="ask the stack's ClickHouse: one statement, or a prompt")
-    command.add_argument("statement", nargs="?", default="", help="default: those of standard input, or of a prompt")
+    command = commands.add_parser("sql", help="run SQL in the stack's ClickHouse: one statement, or a prompt")
+    command.add_argument("statement", nargs="?", default="", help="default: standard input, or a prompt")
     command.add_argument("--json", action="store_true", help="print rows as JSON")
     command.set_defaults(run=_sql)
     command = commands.add_parser("restart", help="stop one component, start it again and wait until it is healthy")
-    command.add_argument("component", help="a name that 'status' shows")
+    command.add_argument("component", help="a component that 'status' lists")
     command.set_defaults(run=_restart)
     command = commands.add_parser("logs", help="show the last lines of logs")
     command.add_argument("component", nargs="?")
-    command.add_argument("-f", "--follow", action="store_true", help="go on showing new lines")
+    command.add_argument("-f", "--follow", action="store_true", help="follow the logs")
     command.set_defaults(run=_logs)
-    command = commands.add_parser("env", help="print shell lines that make 'airflow' use this stack; has passwords")
+    command = commands.add_parser("env", help="print variables that connect 'airflow' to this stack, with passwords")
     command.set_defaults(run=_env)
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import sys
 import urllib.parse
@@ -20,7 +21,7 @@ MEMORY_RATIO = 0.4
 
 
 def components(stack: Stack) -> list[Component]:
-    """Return the ClickHouse server; writes its settings to a file that only its owner, and not its SQL, can read."""
+    """Return the ClickHouse server; writes its settings to a file that its owner can read but its SQL cannot."""
     folder = stack.state / "clickhouse"
     config = Config(
         folder=str(folder),
@@ -32,12 +33,15 @@ def components(stack: Stack) -> list[Component]:
         collections=collections(stack),
     )
     path = stack.state / "run" / "clickhouse.json"
-    write(path, json.dumps(asdict(config), indent=1))
-    (folder / "launcher.json").unlink(missing_ok=True)  # of version 0.1.0
+    text = json.dumps(asdict(config), indent=1)
+    write(path, text)
+    (folder / "launcher.json").unlink(missing_ok=True)  # written by version 0.1.0
     return [
         Component(
             name="clickhouse",
             command=(sys.executable, "-m", "storeside.stack.clickhouse_server", "--config", str(path)),
+            # `up` restarts the server when its settings have changed, such as the token for AIStore.
+            environment={"STORESIDE_SETTINGS": hashlib.sha256(text.encode()).hexdigest()},
             healthy=lambda: healthy(stack),
             directory=SOURCES,
             stop_seconds=40,
@@ -47,12 +51,12 @@ def components(stack: Stack) -> list[Component]:
 
 
 def passwords(stack: Stack) -> dict[str, str]:
-    """Return the passwords of the users of Airflow's connections, by name."""
+    """Return the passwords of the users of Airflow's connections, by user name."""
     return {name: stack.secrets[name.replace("storeside", "clickhouse")] for name in (LOADER, LEDGER, PAGES)}
 
 
 def collections(stack: Stack) -> dict[str, dict[str, str]]:
-    """Return the named collections that let queries read S3 without credentials in their text.
+    """Return the named collections, with which queries read S3 without credentials in their text.
 
     Use: ``s3(storeside_s3, url = 'http://…/bucket/key')`` or ``s3(storeside_s3, filename = 'bucket/key')``.
     """
@@ -72,7 +76,7 @@ def collections(stack: Stack) -> dict[str, dict[str, str]]:
 
 
 def healthy(stack: Stack) -> bool:
-    """Whether the server answers and accepts the product's user."""
+    """Return whether the server answers and accepts Storeside's user."""
     query = urllib.parse.urlencode({"query": "SELECT 1"})
     login = base64.b64encode(f"{USER}:{stack.secrets['clickhouse']}".encode()).decode()
     url = f"{stack.url('clickhouse_http')}/?{query}"

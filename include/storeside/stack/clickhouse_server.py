@@ -1,8 +1,8 @@
-"""Run the ClickHouse server that is inside the chdb-core wheel.
+"""Runs the ClickHouse server that is part of the chdb-core wheel.
 
-The wheel's engine is clickhouse-local, which opens ClickHouse's own HTTP and TCP handlers on ``SYSTEM START
-LISTEN``. It serves until its list of statements ends; the last statement reads a named pipe, and closing
-that pipe ends the server cleanly.
+The wheel's engine is clickhouse-local, which opens ClickHouse's HTTP and TCP handlers on ``SYSTEM START LISTEN``.
+It serves until its list of statements ends. The last statement reads from a named pipe; closing the pipe ends the
+server cleanly.
 
 Usage: ``python -m storeside.stack.clickhouse_server --config FILE`` with the fields of `Config` as JSON.
 """
@@ -31,11 +31,11 @@ from storeside.stack.settings import HOST, SOURCES, StackError
 from storeside.transformers.landlock import confine, drop_capabilities
 
 PINNED = "26.9.0"
-CLUSTER = "storeside"  # contains only this server, so that statements for clusters can be tried
+CLUSTER = "storeside"  # contains only this server; lets users try statements with ON CLUSTER
 
 NOT_CONFINED = (
-    "this kernel has no Landlock: SQL can read all files of this user, with the secrets in them, through file(); use"
-    " Linux 6.2 or newer with landlock among its security modules (lsm=), or ClickHouse in a container"
+    "this kernel has no Landlock: SQL can read all files of this user through file(), including secrets; use"
+    " Linux 6.2 or newer with landlock in its list of security modules (lsm=), or ClickHouse in a container"
 )
 LOGS = ("query_log", "part_log")
 
@@ -91,10 +91,11 @@ SYSTEM_PATHS = (
 
 @dataclass(frozen=True)
 class Config:
-    """Where and how to serve.
+    """The server's folder, ports, users and limits.
 
-    `password` is that of the user for queries by hand, `users` has the passwords of the other users by name.
-    `collections` are ClickHouse's named collections, such as S3 keys.
+    `password` belongs to the user for queries by hand; `users` has the passwords of the other users by name.
+    `memory_ratio` is the server's limit as a share of the machine's memory. `collections` are ClickHouse's named
+    collections, such as S3 keys.
     """
 
     folder: str
@@ -107,10 +108,10 @@ class Config:
 
 
 def serve(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status.
+    """Serve until SIGTERM or SIGINT and return the exit status.
 
     Raises:
-        StackError: another server has the folder, a port is taken, or the wheel is not the pinned one.
+        StackError: another server uses the folder, a port is taken, or the wheel has another version.
     """
     folder = Path(config.folder).resolve()
     os.umask(0o077)
@@ -119,7 +120,7 @@ def serve(config: Config) -> int:
     lock = _lock(folder)
     for port in (config.http_port, config.tcp_port):
         owner = listener(port)
-        if owner:  # the engine would only print this, and another server could answer /ping
+        if owner:  # the engine only prints a warning, and another server could answer /ping
             raise StackError(f"port {port} of clickhouse is taken by {owner}")
     _write_configuration(config, folder)
     pipe = folder / "stop.fifo"
@@ -148,10 +149,10 @@ def serve(config: Config) -> int:
 
 
 def load_engine() -> Any:
-    """Import the engine and check that its private entry point is the one that this launcher was written for.
+    """Import the engine and check for the private entry point that this launcher needs.
 
     Raises:
-        StackError: chdb-core is absent, of another version, or has no such entry point.
+        StackError: chdb-core is absent, has another version, or lacks the entry point.
     """
     try:
         version = importlib.metadata.version("chdb-core")
@@ -179,7 +180,7 @@ class _Engine(threading.Thread):
     def run(self) -> None:
         """Run the statements until the pipe is closed."""
         try:
-            # The format also becomes the server's default output format.
+            # This format also becomes the server's default output format.
             self._module.query(self._statements, "TabSeparated", path=str(self._data))
             if not self.ended.is_set():
                 self.error = RuntimeError("its statements ended early")
@@ -196,9 +197,9 @@ def _statements(pipe: Path) -> str:
 
 
 def _hidden(element: str, value: str) -> str:
-    """Return an element of the configuration whose value is in this process's memory and in no file.
+    """Return a configuration element whose value is in this process's memory and in no file.
 
-    The engine can read its folder, and /proc/self/environ, which has only what the process was started with.
+    SQL can read the server's folder and /proc/self/environ, but the latter has only the environment at the start.
     """
     name = f"STORESIDE_{hashlib.sha256(value.encode()).hexdigest()[:16]}"
     os.environ[name] = value
@@ -246,7 +247,7 @@ def _write_configuration(config: Config, folder: Path) -> None:
 
 
 def main() -> int:
-    """Serve with the configuration named on the command line."""
+    """Serve with the configuration file of the command line."""
     parser = argparse.ArgumentParser(description="Run the ClickHouse server of the chdb-core wheel.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file with the fields of Config")
     try:

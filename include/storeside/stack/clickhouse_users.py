@@ -1,7 +1,7 @@
-"""The users of the embedded ClickHouse server, each with the rights of its connection and no others.
+"""The users of the embedded ClickHouse server, each with only the rights of its Airflow connection.
 
-`USER` is for queries by hand and for tests. The three users of Airflow's connections are `LOADER`, which reads
-objects and fills users' tables, `LEDGER`, which writes Storeside's own tables, and `PAGES`, which only reads these.
+`USER` is for queries by hand and for tests. Airflow's connections have three users: `LOADER` reads objects and fills
+users' tables, `LEDGER` writes Storeside's own tables, and `PAGES` only reads them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 USER = "storeside"
 LOADER, LEDGER, PAGES = "storeside_loader", "storeside_ledger", "storeside_pages"
 DATABASE = "storeside"
-# The database of tables that users load. The engine's own `default` is none: it also holds files as tables, so even a
-# table function is refused there without rights on files.
+# The database for tables that users load. The engine's own `default` database is unsuitable: it also maps files to
+# tables, so ClickHouse refuses even a table function there without rights on files.
 DATA = "data"
-# The databases of Storeside's own tables, and of the rows that are being loaded.
+# The databases of Storeside's own tables, and of staging tables.
 OURS = (DATABASE, "storeside_staging", "speech")
 
 ENGINES = (
@@ -40,7 +40,7 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
     LOADER: (
         "SHOW, SELECT, INSERT, ALTER TABLE, CREATE DATABASE, CREATE TABLE, DROP TABLE, OPTIMIZE ON *.*",
         "CREATE TEMPORARY TABLE, SYSTEM FLUSH LOGS ON *.*",
-        # No engine that writes to another table later, as Buffer does without asking for a right.
+        # No engine that writes to another table later: Buffer, for example, does so without any right on that table.
         "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON Null",
         "READ ON S3",
     ),
@@ -57,14 +57,14 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
         "SELECT ON system.tables, SELECT ON system.columns, SELECT ON system.settings",
     ),
 }
-# Rights in `*.*` that do not hold in the databases of the ledger.
+# Rights from `*.*` that are revoked in the databases of the ledger.
 REVOKED = {LOADER: tuple(f"ALL ON {name}" for name in ("storeside.*", "speech.manifest"))}
-# Users that read S3 with a named collection's keys, and the collection by which the facts are read from AIStore.
+# Users that read S3 with the keys of a named collection, and the collection with which facts are read from AIStore.
 READERS = (USER, LOADER)
 AISTORE_COLLECTION = "storeside_aistore"
 
-# The session that runs the statements of the server's launcher has no password. Its only slot is taken as long as
-# the server runs, so no other client can use it.
+# The launcher's statements run in a session without a password. That user may have one session, which stays open
+# while the server runs, so no other client can log in as this user.
 BOOT_GRANTS = (
     "SYSTEM LISTEN ON *.*",
     "FILE, CREATE TEMPORARY TABLE ON *.*",
@@ -109,9 +109,10 @@ _USER = """\
 
 
 def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory: int) -> str:
-    """Return users.xml for these users, with hashes of their passwords; readers of S3 may use the `collections`.
+    """Return users.xml for these users, with hashes of their passwords; `READERS` may use the `collections`.
 
-    `memory` is the server's limit in bytes: all loads together leave some of it to the ledger and to the pages.
+    `memory` is the server's limit in bytes. All loads together may use 80 % of it, so that the ledger and the pages
+    keep the rest.
     """
     named = {name: collections if name in READERS else () for name in GRANTS}
     named[LEDGER] = tuple(name for name in collections if name == AISTORE_COLLECTION)

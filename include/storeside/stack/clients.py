@@ -1,14 +1,19 @@
-"""How clients of the stack find its servers."""
+"""Addresses and credentials with which clients connect to the stack's servers."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from storeside.stack import authn, s3
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import HOST, Stack
 
 
-def clients_environment(stack: Stack) -> dict[str, str]:
-    """Return the variables, secrets included, by which clients and `python -m storeside.transfer` find this stack."""
+def clients_environment(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> dict[str, str]:
+    """Return the variables, with secrets, that connect clients and `python -m storeside.transfer` to this stack.
+
+    A secure stack has a token for AIStore only while AuthN runs; otherwise this function calls `tell`.
+    """
     access_key, secret_key = s3.keys(stack)
     return {
         "CLICKHOUSE_HOST": HOST,
@@ -20,5 +25,17 @@ def clients_environment(stack: Stack) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": secret_key,
         "AWS_DEFAULT_REGION": s3.REGION,
         "AIS_ENDPOINT": stack.url("ais_proxy"),
-        **({"AIS_AUTHN_TOKEN": authn.current_token(stack)} if stack.secure else {}),
+        **_token(stack, tell),
     }
+
+
+def _token(stack: Stack, tell: Callable[[str], object]) -> dict[str, str]:
+    from storeside.aistore.errors import AIStoreTransientError  # absent in AIStore's container image
+
+    if not stack.secure:
+        return {}
+    try:
+        return {"AIS_AUTHN_TOKEN": authn.current_token(stack)}
+    except AIStoreTransientError:
+        tell("note: there is no token for AIStore, because AuthN does not run: start the stack with 'make up'")
+        return {}

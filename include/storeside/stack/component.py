@@ -1,4 +1,4 @@
-"""The supervisor's description of one process of the stack."""
+"""The description of one process of the stack, from which the supervisor starts it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 class Component:
     """One supervised process.
 
-    `healthy` is a quick probe that neither raises nor blocks for more than two seconds.
-    `ports` are the TCP ports it listens on: they are checked before it is started. `trouble` is a slower check, for
-    the status: it returns the fault of a component that answers, with the remedy, and "" when there is none.
-    `stop_last` marks a component that the rest of its stage needs until that has ended.
+    `healthy` is a quick probe that neither raises nor blocks for more than two seconds. `ports` are the TCP ports
+    that the process listens on; the supervisor checks before the start that they are free. `trouble` is a slower
+    check for the status: it returns the fault of a component that answers, with the remedy, or "". A component with
+    `stop_last` stops after all others of its stage, because they need it until they have ended.
     """
 
     name: str

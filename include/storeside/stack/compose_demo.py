@@ -1,6 +1,6 @@
 """``python -m storeside.stack.compose_demo FOLDER``: send recordings through the pipeline of the compose stack.
 
-It finds the systems by the connections in its environment, as the doctor does.
+The addresses come from the connections in the environment, as in the doctor.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _SECONDS = 600
 
 
 def main(folder: str) -> int:
-    """Upload every audio file of the folder, run the pipeline and print the manifest; return 1 if it failed."""
+    """Upload the audio files of the folder, run the pipeline and print the manifest; return 1 if it failed."""
     systems = connections.systems(connections.found(os.environ, connections.IDS), BUCKET)
-    if systems.s3 is None or systems.clickhouse is None:
-        print("error: there are no connections to S3 and ClickHouse in the environment", file=sys.stderr)
+    reader = systems.pages or systems.clickhouse  # the loader may not read the manifest
+    if systems.s3 is None or reader is None:
+        print("error: the environment has no connections to S3 and ClickHouse", file=sys.stderr)
         return 1
-    s3, clickhouse = systems.s3(), systems.clickhouse()
+    s3, clickhouse = systems.s3(), reader()
     if not Path(folder).is_dir():
-        print(f"error: {folder} is not a folder: set RECORDINGS to one that holds audio files", file=sys.stderr)
+        print(f"error: {folder} is not a folder: set RECORDINGS to a folder with audio files", file=sys.stderr)
         return 1
     files = sorted(path for path in Path(folder).iterdir() if path.suffix in (".flac", ".wav", ".mp3", ".ogg"))
     for path in files:
@@ -37,7 +38,7 @@ def main(folder: str) -> int:
     deadline = time.monotonic() + _SECONDS
     while DAG not in {dag["dag_id"] for dag in api.get("dags", limit=100)["dags"]}:
         if time.monotonic() > deadline:
-            print(f"error: Airflow has not read {DAG} after {_SECONDS} s: docker compose logs dag-processor")
+            print(f"error: Airflow has not parsed {DAG} after {_SECONDS} s: see 'docker compose logs dag-processor'")
             return 1
         time.sleep(2)
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})

@@ -1,9 +1,9 @@
-"""Run AIStore and the pod runner in one container, until it is stopped.
+"""Runs AIStore and the pod runner in one container until the container is stopped.
 
-``python -m storeside.stack.container`` starts a proxy and its targets as the embedded stack does, but accepts other
-containers: nodes are known by the name AIS_HOST, on the ports from 51080 on. AIS_TARGETS is the number of targets
-of a new cluster. The backend for ``s3://`` buckets is at S3_ENDPOINT, with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
-and AWS_REGION; without the endpoint it is AWS.
+``python -m storeside.stack.container`` starts a proxy and its targets as the embedded stack does, but serves other
+containers: clients reach the nodes under the host name AIS_HOST, on the ports from 51080. AIS_TARGETS is the number
+of targets of a new cluster. S3_ENDPOINT, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION configure the
+backend for ``s3://`` buckets; without an endpoint it is AWS.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from storeside.stack import aistore, aistore_build
-from storeside.stack.cli import IMAGES
 from storeside.stack.podrunner import component as podrunner
+from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import CHECKOUT, Stack, StackError, default_folder
 from storeside.stack.supervisor import Supervisor
 
@@ -27,9 +27,9 @@ _LOOK_SECONDS = 5.0
 
 
 def main() -> int:
-    """Run until SIGTERM or SIGINT; return 1 if the cluster cannot be started or a supervisor is gone."""
+    """Run until SIGTERM or SIGINT; return 1 if the cluster cannot be started or the supervisor died."""
     if not os.environ.get("AIS_HOST"):
-        _tell("error: AIS_HOST is not set: give the name by which others reach this container")
+        _tell("error: AIS_HOST is not set: set it to the host name of this container for its clients")
         return 1
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -50,17 +50,20 @@ def main() -> int:
     _tell(f"AIStore is ready at http://{os.environ['AIS_HOST']}:{PORT}")
     while not ended.wait(_LOOK_SECONDS):
         if not supervisor.running():
-            _tell("error: the supervisor is gone")
+            _tell("error: the supervisor died")
             return 1
     supervisor.stop()
     return 0
 
 
 def _stack(folder: Path, targets: int) -> Stack:
-    """Return the recorded cluster, or a new one: ports that others connect to are fixed, the rest are arbitrary."""
+    """Return the recorded cluster, or a new one without AuthN, which Compose does not run.
+
+    The public ports of a new cluster are fixed; all other ports are arbitrary.
+    """
     stack = Stack.load(folder)
     if stack is None:
-        stack = Stack.create(folder, targets)
+        stack = Stack.create(folder, targets, secure=False)
         public = {"ais_proxy": PORT, **{f"ais_target{n}_public": PORT + 1 + n for n in range(targets)}}
         stack = replace(stack, ports=stack.ports | public)
         stack.save()

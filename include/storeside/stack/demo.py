@@ -1,4 +1,4 @@
-"""``make demo``: real speech through the whole pipeline on the embedded stack, with a table of the results."""
+"""``make demo``: real speech through the whole pipeline on the embedded stack, with a table of results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN_SECONDS = 600
 
 @dataclass(frozen=True)
 class Upload:
-    """The demo's upload into S3."""
+    """The demo's upload into S3; `broken` is the number of objects that are broken on purpose."""
 
     prefix: str
     objects: int
@@ -41,12 +41,12 @@ def run(stack: Stack, own: Path | None, count: int) -> list[tuple[str, str]]:
     """Upload speech, run the pipeline on it twice, and return the rows of the result table.
 
     Raises:
-        StackError: `own` holds no audio, or a run failed; the message has the failing task's last lines.
+        StackError: `own` has no audio, or a run failed; the message ends with the log of the failed task.
     """
     api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
     clickhouse = clickhouse_client(stack)
     prefix = time.strftime("demo/%Y%m%d-%H%M%S/", time.gmtime())
-    _tell("making recordings" if own is None else f"taking recordings from {own}")
+    _tell("creating recordings" if own is None else f"reading recordings from {own}")
     upload = _upload(stack, prefix, own, count)
     _tell(f"{upload.objects} recordings ({upload.bytes / 1e6:.1f} MB) are in s3://{s3.BUCKET}/{prefix}")
     _wait_for_dag(api)
@@ -57,12 +57,12 @@ def run(stack: Stack, own: Path | None, count: int) -> list[tuple[str, str]]:
     before = _rows(clickhouse)
     _run_again(api, prefix)
     again = _rows(clickhouse) - before
-    return _table(stack, clickhouse, upload, Outcome(started, seconds, read, again))
+    return _table(stack, clickhouse, upload, Measured(started, seconds, read, again))
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Start and seconds of the first run, object bytes sent to clients meanwhile, and rows of the second run."""
+class Measured:
+    """Start and seconds of the first run, object bytes sent to clients during it, and rows that the second added."""
 
     started: datetime
     seconds: float
@@ -82,7 +82,7 @@ def clickhouse_client(stack: Stack, user: str = USER) -> Any:
 
 
 def bytes_sent_to_clients(stack: Stack) -> int:
-    """Return the bytes of objects that the cluster's targets have sent to outside clients (their GET counter)."""
+    """Return the number of object bytes that the targets have sent to clients outside the cluster (GET counter)."""
     performance: Mapping[str, Any] = authn.cluster(stack).client().cluster().get_performance()
     return sum(int(node["tracker"].get("get.size", 0)) for node in performance.values())
 
@@ -103,7 +103,7 @@ def _upload(stack: Stack, prefix: str, own: Path | None, count: int) -> Upload:
 
 
 def _wait_for_dag(api: AirflowApi, seconds: float = 90) -> None:
-    """Wait until the DAG processor has read the DAG, and unpause it."""
+    """Wait until the DAG processor has parsed the DAG, and unpause it."""
     import requests
 
     deadline = time.monotonic() + seconds
@@ -115,15 +115,15 @@ def _wait_for_dag(api: AirflowApi, seconds: float = 90) -> None:
             errors = api.get("importErrors")["import_errors"]
             if errors:
                 raise StackError(
-                    f"the DAG cannot be read: {errors[0]['stack_trace'].strip().splitlines()[-1]}"
+                    f"the DAG cannot be imported: {errors[0]['stack_trace'].strip().splitlines()[-1]}"
                 ) from e
             if time.monotonic() > deadline:
-                raise StackError(f"Airflow has not read {DAG} after {seconds:.0f} s: see 'make logs'") from e
+                raise StackError(f"Airflow has not parsed {DAG} after {seconds:.0f} s: see 'make logs'") from e
             time.sleep(0.5)
 
 
 def _run_pipeline(api: AirflowApi, prefix: str) -> float:
-    """Run the DAG to its end and return its seconds. Raises StackError with a failed task's last lines."""
+    """Run the DAG and return its seconds. Raises StackError with the last log lines of a failed task."""
     started = time.monotonic()
     run = api.trigger(DAG, {"prefix": prefix})
     _tell(f"run {run} of {DAG}")
@@ -131,7 +131,7 @@ def _run_pipeline(api: AirflowApi, prefix: str) -> float:
     while (state := api.run(DAG, run)["state"]) not in ("success", "failed"):
         _tell_tasks(api, run, seen, started)
         if time.monotonic() - started > RUN_SECONDS:
-            raise StackError(f"run {run} is still {state} after {RUN_SECONDS} s: see it in Airflow")
+            raise StackError(f"run {run} is still {state} after {RUN_SECONDS} s: see the run in Airflow")
         time.sleep(0.5)
     _tell_tasks(api, run, seen, started)
     if state == "failed":
@@ -142,7 +142,7 @@ def _run_pipeline(api: AirflowApi, prefix: str) -> float:
 
 
 def _run_again(api: AirflowApi, prefix: str) -> None:
-    """Wait for the run that the uploads' events started; start one if there is none."""
+    """Wait for the runs that the uploads' events started; start a run if there is none."""
     waiting = [r for r in api.runs(DAG) if r["state"] in ("queued", "running")]
     if not waiting:
         _run_pipeline(api, prefix)
@@ -156,7 +156,7 @@ def _rows(clickhouse: Client) -> int:
 
 
 def _tell_tasks(api: AirflowApi, run: str, seen: dict[str, str], started: float) -> None:
-    """Print each task once it has ended."""
+    """Print each task once, after it has ended."""
     for task in api.task_instances(DAG, run):
         name, state = task["task_id"], task["state"] or ""
         if state in ("success", "failed") and seen.get(name) != state:
@@ -164,9 +164,9 @@ def _tell_tasks(api: AirflowApi, run: str, seen: dict[str, str], started: float)
             _tell(f"  {name:20} {state:8} {time.monotonic() - started:6.1f} s")
 
 
-def _table(stack: Stack, clickhouse: Client, upload: Upload, outcome: Outcome) -> list[tuple[str, str]]:
-    """Summarise from ClickHouse the outcomes of the uploaded recordings, over all runs."""
-    bound = {"prefix": upload.prefix, "started": outcome.started}
+def _table(stack: Stack, clickhouse: Client, upload: Upload, measured: Measured) -> list[tuple[str, str]]:
+    """Return the result table: the outcomes of the uploaded recordings in all runs, read from ClickHouse."""
+    bound = {"prefix": upload.prefix, "started": measured.started}
     done, failed, size_in, size_out = first_row(
         clickhouse.query(
             "SELECT countIf(status = 'done'), countIf(status = 'failed'),"
@@ -209,14 +209,14 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, outcome: Outcome) -
         *(("", f"{name}: {reason}") for name, reason in failures),
         (
             "audio read by Airflow workers",
-            f"{max(outcome.read - pulled, 0)} bytes of {size_in / 1e6:.1f} MB transformed",
+            f"{max(measured.read - pulled, 0)} bytes of {size_in / 1e6:.1f} MB transformed",
         ),
         ("", f"ClickHouse pulled {pulled / 1e3:.0f} kB of facts from the cluster"),
         ("validation", verdict),
         ("rows loaded", f"{rows}, {audio / 60:.1f} minutes of speech"),
-        ("rows loaded by a second run", str(outcome.again)),
-        ("whole run", f"{outcome.seconds:.1f} s"),
-        ("look at it", f"make up, then {stack.url('airflow')}/dags/{DAG}"),
+        ("rows loaded by a second run", str(measured.again)),
+        ("whole run", f"{measured.seconds:.1f} s"),
+        ("see the results", f"make up, then {stack.url('airflow')}/dags/{DAG}"),
         ("", "SELECT object, duration_seconds, rms_dbfs FROM speech.manifest LIMIT 5"),
     ]
 

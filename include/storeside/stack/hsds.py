@@ -1,7 +1,7 @@
-"""HSDS as an optional component of the stack: a service node and two data nodes on unix sockets.
+"""HSDS as an optional component of the stack: a service node and two data nodes on Unix sockets.
 
-It has its own environment, since it pins packages that Airflow pins as well. It stores its data in a folder,
-or, with the part ``hsds-s3``, in a bucket of the embedded S3.
+HSDS has its own environment, because it pins packages that Airflow pins to other versions. It stores its data in a
+folder, or, with the part ``hsds-s3``, in a bucket of the embedded S3.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ REQUIREMENTS = Path(__file__).with_name("hsds_requirements.txt")
 DATA_NODES = 2
 USERS = ("admin", "storeside", "reader")
 BUCKET = "hsds"
-# Linux' limit for the path of a socket.
+# Linux' limit for the length of a socket's path.
 _MOST_PATH = 107
 
 
 @dataclass(frozen=True)
 class Login:
-    """A client's access: the endpoint, and one of the users with its password."""
+    """A client's access to HSDS: the endpoint, a user and the password."""
 
     endpoint: str
     username: str
@@ -49,7 +49,7 @@ class Login:
 
 
 def login(stack: Stack, username: str = "storeside", part: str = "hsds") -> Login:
-    """Return the endpoint and a user's password. Raises StackError if HSDS was never started."""
+    """Return the endpoint and the user's password. Raises StackError if HSDS was never started."""
     try:
         record = dict(line.split(":", 1) for line in _passwords(stack, part).read_text().splitlines())
     except FileNotFoundError as error:
@@ -72,10 +72,10 @@ def connection(stack: Stack) -> dict[str, Any] | None:
 
 
 def components(stack: Stack, part: str, tell: Callable[[str], object] = lambda text: None) -> list[Component]:
-    """Return the nodes, data nodes first; installs HSDS if it is absent, and writes its configuration.
+    """Write HSDS's configuration and return its nodes, data nodes first; install HSDS if it is absent.
 
     Raises:
-        StackError: HSDS cannot be installed, or the path of the stack is too long for sockets.
+        StackError: HSDS cannot be installed, or the stack's path is too long for sockets.
     """
     python = install(stack.cache, tell)
     home = _home(stack, part)
@@ -95,7 +95,7 @@ def components(stack: Stack, part: str, tell: Callable[[str], object] = lambda t
     )
     types = [("--node_type=dn", f"--node_number={number}") for number in range(DATA_NODES)]
     types.append(("--node_type=sn", f"--sn_url={_url(_socket(stack, part, 'sn'))}"))
-    # A killed node leaves its socket, which the next one would take for that of a running node.
+    # A killed node leaves its socket file, which the next node would take for the socket of a running node.
     start = ("/bin/sh", "-c", 'rm -f "$0" && exec "$@"')
     return [
         Component(
@@ -110,10 +110,10 @@ def components(stack: Stack, part: str, tell: Callable[[str], object] = lambda t
 
 
 def prepare(stack: Stack, part: str = "hsds") -> None:
-    """Create the folder ``/home`` of the running server, and one in it of `storeside`; with S3, the bucket first.
+    """Create the folders ``/home`` and ``/home/storeside`` on the running server; with S3, create the bucket first.
 
     Raises:
-        StackError: the server refuses it.
+        StackError: HSDS refuses to create a folder.
     """
     if part == "hsds-s3":
         client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
@@ -132,7 +132,7 @@ def prepare(stack: Stack, part: str = "hsds") -> None:
 
 
 def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
-    """Return the interpreter of HSDS's environment below `cache`; makes the environment first if it is absent.
+    """Return the interpreter of HSDS's environment below `cache`; create the environment if it is absent.
 
     Raises:
         StackError: uv is absent or the packages cannot be installed.
@@ -162,7 +162,7 @@ def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> P
             done = subprocess.run([command, *step], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise StackError(f"HSDS cannot be installed: {' '.join(done.stderr.split())[-500:]}")
-        with contextlib.suppress(OSError):  # another process was faster
+        with contextlib.suppress(OSError):  # another process has installed it meanwhile
             new.rename(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -170,7 +170,7 @@ def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> P
 
 
 def _configure(stack: Stack, part: str) -> None:
-    """Write users and settings; passwords are made once."""
+    """Write users and settings; passwords are generated once."""
     passwords = _passwords(stack, part)
     if not passwords.exists():
         new = passwords.with_suffix(".new")
@@ -185,7 +185,7 @@ def _configure(stack: Stack, part: str) -> None:
         "groups_file": "",
         "log_level": "WARNING",
         "password_file": str(passwords),
-        # a chunk is seldom read twice: of the default 128 MB for each node most would be garbage
+        # A chunk is seldom read twice: most of the default cache, 128 MB per node, would never be used again.
         "chunk_mem_cache_size": "32m",
         "metadata_mem_cache_size": "16m",
     }
@@ -227,7 +227,7 @@ def _url(path: Path) -> str:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to a unix socket."""
+    """An HTTP connection through a Unix socket."""
 
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -241,7 +241,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _healthy(path: Path) -> bool:
-    """Whether a node answers that it is ready."""
+    """Return whether a node reports that it is ready."""
     try:
         with contextlib.closing(_Connection(path, 1)) as node:
             node.request("GET", "/info")

@@ -1,4 +1,4 @@
-"""``make demo-hsds``: the test of HSDS's streaming, then the same array through Parquet on S3 into ClickHouse."""
+"""``make demo-hsds``: stream an array through HSDS, then load it through Parquet on S3 into ClickHouse."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 12_000, 2_200
 CHUNKS = (240, COLUMNS)
-# Each element is weighted by its position: a shifted array has another sum.
+# The sum weights each element by its position, so a shifted array has another sum.
 CHECKSUM = "SELECT sum(arraySum((v, n) -> v * (n - 1), value, arrayEnumerate(value)) * (i0 % 7 + 1))"
 
 
 def run(stack: Stack) -> list[tuple[str, ...]]:
-    """Write, read, export and load; return the rows of the result table.
+    """Write, read, export and load an array; return the rows of the result table.
 
     Raises:
         HsdsError, TransferError: a step failed.

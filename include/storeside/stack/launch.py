@@ -1,8 +1,8 @@
-"""Become one component: the supervisor runs this instead of the component's own command.
+"""Becomes one component: the supervisor runs this program instead of the component's own command.
 
-``python -m storeside.stack.launch FILE`` reads command, directory and environment from a file that only its
-owner can read, so that no secret is in a command line or in the supervisor's configuration. It ends the processes
-that an earlier instance of the component left behind and replaces itself with the command, keeping its process id.
+``python -m storeside.stack.launch FILE`` reads command, directory and environment from a file that only its owner can
+read, so that secrets are neither in a command line nor in the supervisor's configuration. It ends the processes that
+an earlier instance of the component left behind, and then replaces itself with the command under the same process id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storeside.stack.processes import MARK, kill, mark, marked
 
 
 def main(path: str) -> None:
-    """Replace this process with the component recorded in the file `path`; raises OSError when that fails."""
+    """Replace this process with the component described in the file `path`; exit with a message if that fails."""
     record = json.loads(Path(path).read_text())
     state = Path(record["state"])
     kill(marked(state, record["name"]))

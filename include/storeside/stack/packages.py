@@ -1,4 +1,4 @@
-"""Packages that are installed into the cache, by hash, when they are first needed."""
+"""Packages that are installed into the cache when they are first needed, and verified by hash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storeside.stack.settings import StackError, default_folder
 
 
 def uv(what: str) -> str:
-    """Return the command uv. Raises StackError, which names `what`, when it is absent."""
+    """Return the path of uv. Raises StackError, which states `what` needs it, if uv is absent."""
     own = default_folder() / "uv" / "bin" / "uv"
     command = str(own) if own.exists() else shutil.which("uv")
     if command is None:
@@ -21,10 +21,10 @@ def uv(what: str) -> str:
 
 
 def install(what: str, lock: Path, folder: Path) -> Path:
-    """Install the packages of a lock file into `folder`, which then appears whole, and return it.
+    """Install the packages of a lock file into `folder` and return it; `folder` appears only when it is complete.
 
     Raises:
-        StackError: uv is absent, or a package cannot be had or has another hash.
+        StackError: uv is absent, a download fails, or a package has another hash.
     """
     if folder.exists():
         return folder
@@ -36,7 +36,7 @@ def install(what: str, lock: Path, folder: Path) -> Path:
         done = subprocess.run([command, *step], capture_output=True, text=True, check=False)
         if done.returncode:
             raise StackError(f"{what} cannot be installed: {' '.join(done.stderr.split())[-500:]}")
-        with suppress(OSError):  # another process was faster
+        with suppress(OSError):  # another process has installed it meanwhile
             new.rename(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Ports that another process took while the stack was down."""
+"""Replaces ports that another process took while the stack was down."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from storeside.stack.settings import Stack, StackError, free_ports
 
 
 def renew(stack: Stack, parts: Collection[str], tell: Callable[[str], object] = lambda text: None) -> Stack:
-    """Return the stack with new ports in place of those that are taken, and record them; `tell` is called for each.
+    """Return the stack with new ports for those that are taken, and record them; calls `tell` for each change.
 
-    While any part of the stack runs, all ports stay, because the running processes know them. Of `parts`, which will
-    be started, AIStore cannot change the port of its proxy: the targets look for the proxy at the old one.
+    While any process of the stack runs, all ports stay, because running processes use them. If `parts`, the parts to
+    start, include AIStore, the port of its proxy cannot change: the targets look for the proxy at the old port.
 
     Raises:
-        StackError: a port of AIStore's proxy is taken.
+        StackError: another process has the port of AIStore's proxy.
     """
     if marked(stack.state):
         return stack
@@ -27,17 +27,17 @@ def renew(stack: Stack, parts: Collection[str], tell: Callable[[str], object] = 
         name = min(fixed)
         raise StackError(
             f"port {stack.ports[name]} of AIStore's proxy is taken by {owners[name]}, and the cluster cannot move to "
-            f"another: end that process, or delete {stack.state}, with its data, to make another stack"
+            f"another: end that process, or delete {stack.state}, with its data, to create another stack"
         )
     moved = sorted(owners.keys() - fixed)
     if not moved:
         return stack
     recorded = set(stack.ports.values())
-    # enough for the case that free ones are recorded for another part
+    # Enough ports even if all recorded ones are among the free ones.
     fresh = [port for port in free_ports(len(moved) + len(recorded)) if port not in recorded]
     new = dict(zip(moved, fresh, strict=False))
     for name, port in new.items():
-        tell(f"port {stack.ports[name]} of {name} is taken by {owners[name]}: it is {port} from now on")
+        tell(f"port {stack.ports[name]} of {name} is taken by {owners[name]}: {name} moves to port {port}")
     stack = replace(stack, ports=stack.ports | new)
     stack.save()
     return stack

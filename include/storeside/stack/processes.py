@@ -1,7 +1,7 @@
-"""Find and end the processes of a stack, including those whose supervisor is gone.
+"""Finds and ends the processes of a stack, including those whose supervisor has died.
 
-Every process that a stack starts has the variable `MARK` in its environment with ``<state folder>/<name>``,
-which children inherit. Unlike a recorded process id it cannot point at an unrelated process.
+Every process of a stack has the environment variable `MARK` with the value ``<state folder>/<name>``, which children
+inherit. Unlike a recorded process id, the variable cannot belong to an unrelated process.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ MARK = "STORESIDE_COMPONENT"
 
 
 def mark(state: Path, name: str) -> str:
-    """Return the value of `MARK` for the component `name` of the stack with this state folder."""
+    """Return the value of `MARK` for a component of the stack with this state folder."""
     return f"{state}/{name}"
 
 
 def marked(state: Path, name: str | None = None) -> list[psutil.Process]:
     """Return the running processes of a stack, or of one component of it, oldest first.
 
-    The calling process and its ancestors are left out.
+    The list does not contain the calling process and its ancestors.
     """
-    spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    excluded = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid in spared:
+            if process.pid in excluded:
                 continue
             value = process.environ().get(MARK, "")
             if value == mark(state, name) if name else value.rpartition("/")[0] == str(state):
                 found.append(process)
         except (psutil.Error, OSError):
-            continue  # gone, a zombie, or another user's
+            continue  # ended, a zombie, or another user's process
     return sorted(found, key=_age)
 
 
 def end(processes: list[psutil.Process], seconds: float = 5) -> None:
-    """Ask processes to terminate and kill those that are left after `seconds`."""
+    """Send SIGTERM to processes, and SIGKILL to those that still run after `seconds`."""
     for process in processes:
         _signal(process, kill=False)
     _, alive = psutil.wait_procs(processes, timeout=seconds)
@@ -52,14 +52,14 @@ def end(processes: list[psutil.Process], seconds: float = 5) -> None:
 
 
 def kill(processes: list[psutil.Process]) -> None:
-    """Kill processes and wait until they are gone."""
+    """Kill processes and wait until they have ended."""
     for process in processes:
         _signal(process, kill=True)
     psutil.wait_procs(processes, timeout=5)
 
 
 def listener(port: int) -> str | None:
-    """Return the process that holds a TCP port of the loopback address; None if the port can be bound."""
+    """Return the process that has a TCP port of the loopback address; None if the port can be bound."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -74,7 +74,7 @@ def _owner(port: int) -> str:
         connections = psutil.net_connections("tcp")
     except psutil.Error:
         connections = []
-    # A listener first: an outgoing connection may hold a port as well.
+    # Prefer a listener: an outgoing connection may use the port as well.
     for connection in sorted(connections, key=lambda found: found.status != psutil.CONN_LISTEN):
         if connection.laddr and connection.laddr.port == port and connection.pid:
             try:

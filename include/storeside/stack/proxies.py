@@ -1,4 +1,4 @@
-"""The stack is reached directly, even if HTTP_PROXY sends everything else through a proxy."""
+"""Clients connect to the stack directly, even if HTTP_PROXY sends all other requests through a proxy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from storeside.stack.settings import HOST
 
 
 def direct(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return NO_PROXY, in both spellings, with the loopback address added to the exemptions of `environment`.
+    """Return NO_PROXY, in both spellings, with `environment`'s exemptions and the loopback address.
 
-    Both spellings get all exemptions: if they differ, clients disagree on which one they read.
+    Both spellings get all exemptions, because clients differ in the spelling that they read.
     """
     given = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
     names = list(dict.fromkeys(filter(None, (name.strip() for name in given.split(",")))))
-    # a lone * exempts everything; beside other names urllib and requests take it for a name
+    # A single * exempts all hosts; in a list, urllib and requests treat it as a host name.
     exempt = "*" if "*" in names else ",".join(dict.fromkeys([*names, HOST, "localhost"]))
     return {"no_proxy": exempt, "NO_PROXY": exempt}

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 REGION = "us-east-1"
 BUCKET = "recordings"
 QUEUE = f"{BUCKET}-events"
-# The bucket of the DAGs that load tables; each bucket's queue is named like that of the recordings.
+# The bucket of the DAGs that load tables; like the recordings' bucket it has a queue named <bucket>-events.
 TABLES = "tables"
 # The bucket of exports. It has no notifications: the task that follows an export loads its objects.
 ARRAYS = "arrays"
-# A kill or a restart costs a receive as well; messages that fail are moved to the dead letters after three failures.
+# A kill or a restart also counts as a receive. Storeside moves messages to the dead letters after three failures.
 MAX_RECEIVES = 50
 
 
 def components(stack: Stack) -> list[Component]:
-    """Return the S3 and SQS server; the server creates bucket, queues and notification itself at every start."""
+    """Return the S3 and SQS server, which creates buckets, queues and notifications at every start."""
     folder = stack.state / "s3"
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
     probe: list[S3Client] = []
@@ -45,7 +45,7 @@ def components(stack: Stack) -> list[Component]:
             command=(sys.executable, "-m", "storeside.stack.s3_server"),
             healthy=healthy,
             environment={
-                "AUTH": "true",  # refuses unknown access keys and anonymous requests; it accepts a wrong secret
+                "AUTH": "true",  # refuses unknown access keys and anonymous requests, but accepts a wrong secret
                 "AWS_ACCESS_KEY_ID": access_key,
                 "AWS_SECRET_ACCESS_KEY": secret_key,
                 "BIND_HOST": HOST,
@@ -69,21 +69,21 @@ def components(stack: Stack) -> list[Component]:
 
 
 def keys(stack: Stack) -> tuple[str, str]:
-    """Return access key and secret key of the embedded S3."""
+    """Return the access key and the secret key of the embedded S3."""
     return stack.secrets["s3_access_key"], stack.secrets["s3_secret_key"]
 
 
 def prepare(stack: Stack) -> None:
-    """Create bucket, queues and notification on the running server, if they are missing."""
+    """Create missing buckets, queues and notifications on the running server."""
     configure(stack.url("s3"), *keys(stack))
 
 
 def configure(url: str, access_key: str, secret_key: str) -> None:
-    """Create the buckets, their queues with dead letters, and the notifications of new objects, if missing."""
+    """Create missing buckets, queues with dead-letter queues, and notifications of new objects."""
     s3: S3Client = client("s3", url, access_key, secret_key)
     sqs: SQSClient = client("sqs", url, access_key, secret_key)
-    there = {found["Name"] for found in s3.list_buckets()["Buckets"]}
-    for bucket in {ARRAYS, TABLES, BUCKET} - there:
+    existing = {found["Name"] for found in s3.list_buckets()["Buckets"]}
+    for bucket in {ARRAYS, TABLES, BUCKET} - existing:
         s3.create_bucket(Bucket=bucket)
     for bucket in (TABLES, BUCKET):
         _configure(s3, sqs, bucket)
@@ -112,18 +112,20 @@ def _configure(s3: S3Client, sqs: SQSClient, bucket: str) -> None:
 
 
 def _queue(sqs: SQSClient, name: str, attributes: dict[str, str]) -> str:
-    """Create a queue if it is missing and return its ARN."""
+    """Create a queue if it does not exist and return its ARN."""
     url = sqs.create_queue(QueueName=name)["QueueUrl"]
     if attributes:
         sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)  # type: ignore[arg-type]
     return sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
 
 
-def client(service: Any, url: str, access_key: str, secret_key: str, quick: bool = False) -> Any:
-    """Return a boto3 client of the embedded server; a `quick` one gives up after a second."""
+def client(
+    service: Any, url: str, access_key: str, secret_key: str, quick: bool = False, session_token: str | None = None
+) -> Any:
+    """Return a boto3 client of the embedded server; a `quick` client gives up after a second."""
     import boto3
     from botocore.config import Config
 
     limits = {"connect_timeout": 1, "read_timeout": 1, "retries": {"total_max_attempts": 1}} if quick else {}
-    session = boto3.Session(access_key, secret_key, region_name=REGION)
+    session = boto3.Session(access_key, secret_key, session_token, region_name=REGION)
     return session.client(service, endpoint_url=url, config=Config(proxies={}, **limits))  # type: ignore[arg-type]

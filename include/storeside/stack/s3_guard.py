@@ -1,8 +1,8 @@
-"""Refuses requests to ministack that none of the stack's own clients sends.
+"""Refuses requests to ministack that no client of the stack sends.
 
-ministack answers everyone at ``/_ministack/…``: one POST, which a page of any site can make a browser send, erases
-all buckets and queues. It lists the buckets without a signature. And it does not look at the name in ``Host``, by
-which a page whose name leads to this machine (DNS rebinding) would read what it answers.
+ministack answers every client at ``/_ministack/…``: one POST, which a page of any web site can make a browser send,
+erases all buckets and queues. It lists the buckets without a signature. It also ignores the ``Host`` header: a page
+whose host name resolves to this machine (DNS rebinding) could read the answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def guarded(app: App, hosts: Collection[str]) -> App:
-    """Return an application that passes on only requests to one of `hosts`, and answers others with 403."""
+    """Return an application that passes on requests to one of `hosts` and answers all others with 403."""
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or not (reason := _refusal(scope, hosts)):
@@ -36,16 +36,16 @@ def guarded(app: App, hosts: Collection[str]) -> App:
 
 
 def _refusal(scope: Scope, hosts: Collection[str]) -> str:
-    """Return why a request is refused; empty if it is not."""
+    """Return the reason for refusing a request; empty for an allowed request."""
     headers = {name.lower(): value for name, value in scope["headers"]}
     host = headers.get(b"host", b"").decode("latin-1").rsplit(":", 1)[0].lower()
     if host not in hosts:
-        return "this is not one of the names of this server"
+        return "the Host header is not a name of this server"
     path = scope["path"]
     if path == HEALTH and scope.get("method") in ("GET", "HEAD"):
         return ""
     if path.startswith("/_"):
-        return "this server has no administration"
+        return "this server has no administration API"
     if b"authorization" not in headers and b"X-Amz-" not in scope.get("query_string", b""):
         return "" if path != "/" else "sign the request"
     return ""

@@ -1,8 +1,7 @@
-"""Run ministack, the embedded S3 and SQS, so that a kill loses at most the last second of the queues.
+"""Runs ministack, the embedded S3 and SQS, so that a kill loses at most the last second of changes to the queues.
 
-ministack writes objects to disk at once, but queues and the settings of buckets only when it ends cleanly. This
-launcher writes those every second as well, and creates the product's buckets and queues as soon as the server
-answers.
+ministack writes objects to disk at once, but writes queues and bucket settings only when it ends cleanly. This
+launcher writes them every second as well, and creates the stack's buckets and queues as soon as the server answers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SAVE_SECONDS = 1.0
 
 
 def main() -> None:
-    """Serve until SIGTERM with the settings of the environment; see `storeside.stack.s3.components`."""
+    """Serve until SIGTERM; `storeside.stack.s3.components` sets the environment."""
     from ministack import app as ministack  # type: ignore[import-untyped]
 
     names = {HOST, "localhost", os.environ.get("MINISTACK_HOST", HOST)}
@@ -35,22 +34,22 @@ def main() -> None:
 
 
 def _configure() -> None:
-    """Create bucket, queues and notification; end the process if that fails."""
+    """Create buckets, queues and notifications; end the process if that fails."""
     url = f"http://{HOST}:{os.environ['GATEWAY_PORT']}"
     while not answers(f"{url}/_ministack/health"):
         time.sleep(0.05)
     try:
         configure(url, os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
     except Exception as error:
-        print(f"cannot create bucket and queues: {error}", file=sys.stderr, flush=True)
+        print(f"cannot create buckets and queues: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
 
 def _save_regularly() -> None:
-    """Write the state of the services that have been used whenever it has changed.
+    """Write the state of each used service to disk whenever it has changed.
 
-    ministack's own `save_state` takes five times as long for a long queue, during which the server does not answer:
-    `json.dump` does not use the encoder in C.
+    ministack's own `save_state` takes five times as long for a long queue, and the server does not answer meanwhile:
+    its `json.dump` does not use the C encoder.
     """
     from ministack.core import persistence  # type: ignore[import-untyped]
 
@@ -63,7 +62,7 @@ def _save_regularly() -> None:
                 continue
             try:
                 state = service.get_state()
-            except RuntimeError:  # changed while it was copied: try again next time
+            except RuntimeError:  # the state changed during the copy: try again in the next round
                 continue
             version = persistence._state_format_version(name)
             content = {"__ministack_format__": version, "payload": state}
@@ -74,7 +73,7 @@ def _save_regularly() -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace a file in one step; say so if that fails."""
+    """Replace a file in one step; print the error if that fails."""
     new = file.with_suffix(".new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

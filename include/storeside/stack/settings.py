@@ -1,4 +1,4 @@
-"""Where the embedded stack lives: its folders, ports and secrets, chosen once and recorded."""
+"""The embedded stack's folders, ports and secrets, which are chosen once and recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-# The folder that Python imports the package from, and the root of the checkout.
+# The folder from which Python imports the package, and the root of the checkout.
 SOURCES = Path(__file__).resolve().parents[2]
 CHECKOUT = SOURCES.parent
 HOST = "127.0.0.1"
@@ -47,22 +47,22 @@ SECRETS = (
     "authn_transformer",
     "ais_join",
 )
-# Random bytes of a secret, whose text is a third longer. HS512, with which Airflow signs its tokens, needs a key of
-# at least 64 bytes (RFC 7518, section 3.2).
+# Random bytes of a secret; its text is a third longer. Airflow signs its tokens with HS512, which needs a key of at
+# least 64 bytes (RFC 7518, section 3.2).
 _SECRET_BYTES = {"airflow_jwt": 48, "authn_key": 48, "ais_join": 48}
 
 
 class StackError(Exception):
-    """The embedded stack cannot carry out the request; the message is one line with reason and remedy."""
+    """The stack cannot carry out a command; the message is one line with the reason and the remedy."""
 
 
 def _new(names: Iterable[str]) -> dict[str, str]:
-    """Return new random secrets."""
+    """Return new random values for these secrets."""
     return {name: secrets.token_urlsafe(_SECRET_BYTES.get(name, 24)) for name in names}
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports that are free on the loopback address right now."""
+    """Return `count` different TCP ports that are currently free on the loopback address."""
     held: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -77,10 +77,11 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Stack:
-    """The recorded choices of one embedded stack.
+    """The recorded choices for one embedded stack.
 
-    `state` is the only folder that running processes write to; `cache` keeps what is built once. In a `secure` stack
-    AIStore asks for a token of AuthN, and its nodes sign what they send each other.
+    Running processes write only to `state`; `cache` keeps builds and downloads. In a `secure` stack AIStore requires
+    tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
+    that is not secure.
     """
 
     state: Path
@@ -91,8 +92,8 @@ class Stack:
     secure: bool = False
 
     @classmethod
-    def create(cls, folder: Path, targets: int, secure: bool = False) -> Stack:
-        """Choose free ports and random secrets for a new stack below `folder`."""
+    def create(cls, folder: Path, targets: int, secure: bool = True) -> Stack:
+        """Return a new stack below `folder` with free ports and random secrets."""
         names = [*PORTS, *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS)]
         return cls(
             state=folder / "state",
@@ -105,12 +106,12 @@ class Stack:
 
     @classmethod
     def load(cls, folder: Path) -> Stack | None:
-        """Read the record below `folder`; None if there is none."""
+        """Read the recorded stack below `folder`; None if there is no record."""
         try:
             record = json.loads((folder / "state" / "stack.json").read_text())
         except FileNotFoundError:
             return None
-        # An older version of Storeside, which had fewer of them, may have written it.
+        # An older version of Storeside with fewer ports and secrets may have written the record.
         missing = [name for name in PORTS if name not in record["ports"]]
         record["ports"].update(zip(missing, free_ports(len(missing)), strict=True))
         unknown = [name for name in SECRETS if name not in record["secrets"]]
@@ -121,7 +122,7 @@ class Stack:
         return stack
 
     def save(self) -> None:
-        """Write the record, readable by its owner only."""
+        """Write the record to a file that only its owner can read."""
         self.state.mkdir(parents=True, exist_ok=True)
         record = asdict(self)
         del record["state"], record["cache"]
@@ -137,5 +138,5 @@ class Stack:
 
 
 def default_folder() -> Path:
-    """Return the ignored folder of the stack: ``$STORESIDE_HOME`` or ``.storeside`` in the checkout."""
+    """Return the stack's folder, which git ignores: ``$STORESIDE_HOME`` or ``.storeside`` in the checkout."""
     return Path(os.environ.get("STORESIDE_HOME") or CHECKOUT / ".storeside").resolve()

@@ -1,4 +1,4 @@
-"""Many distinct speech objects made from a few recordings, and the objects that must be refused."""
+"""Creates many distinct speech objects from a few recordings, and broken objects that every pipeline must reject."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ HOSTILE_NAMES = (
 class SpeechObject:
     """One object of a corpus: its key below the corpus folder and the properties of its audio.
 
-    `samples` counts per channel before encoding; an MP3 decoder that ignores the gapless tag yields more,
-    padded to whole frames.
+    `samples` is the number per channel before encoding. An MP3 decoder that ignores the gapless tag returns more,
+    because it pads to whole frames.
     """
 
     name: str
@@ -72,25 +72,25 @@ class SpeechObject:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The objects that `make` wrote below `folder`, in order of their number."""
+    """The objects that `make` wrote below `folder`, by their number."""
 
     folder: Path
     objects: tuple[SpeechObject, ...]
 
     @property
     def seconds(self) -> float:
-        """Return the playing time of all objects together."""
+        """The total playing time of all objects in seconds."""
         return sum(item.samples / item.sample_rate for item in self.objects)
 
     @property
     def bytes(self) -> int:
-        """Return the encoded size of all objects together."""
+        """The total encoded size of all objects in bytes."""
         return sum(item.bytes for item in self.objects)
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """The cut that makes object `number` unique: `length` samples from `start`, at a linear `gain`."""
+    """The part of the audio that object `number` contains: `length` samples from `start`, with a linear `gain`."""
 
     number: int
     start: int
@@ -114,45 +114,45 @@ class _Cut:
 
 
 def own_audio(folder: Path) -> Iterator[Path]:
-    """Return the audio files below `folder` by suffix, upper or lower case, in the order of their names.
+    """Return the audio files below `folder`, by suffix in upper or lower case, sorted by name.
 
-    Hidden files and folders are skipped and linked folders are not entered. Raises StackError at the
-    call if the folder does not exist or holds no audio file.
+    Skips hidden files and folders, and does not follow links to folders. Raises StackError, before the first
+    iteration, if the folder does not exist or has no audio file.
     """
     if not folder.is_dir():
-        raise StackError(f"{folder} is not a folder: give one that holds audio files")
+        raise StackError(f"{folder} is not a folder: choose a folder with audio files")
     found = _audio_files(folder)
     first = next(found, None)
     if first is None:
-        raise StackError(f"{folder} holds no audio file: looked for {' '.join(sorted(AUDIO_SUFFIXES))}")
+        raise StackError(f"{folder} has no audio file with one of the suffixes {' '.join(sorted(AUDIO_SUFFIXES))}")
     return itertools.chain((first,), found)
 
 
 def make(source: Path, destination: Path, count: int, seed: int = 0) -> Corpus:
-    """Write `count` distinct speech objects below `destination`; with the same `seed`, fewer are the first of more.
+    """Write `count` distinct speech objects below `destination`; with the same `seed` a smaller count is a prefix.
 
-    The recordings of `source` are decoded once (16 kHz mono, held in memory) and joined to a ring; an object
-    is a cut of 4 to 14 s from anywhere on it, 0 to 15 dB quieter. Of ten objects eight are FLAC, one WAV
-    and one MP3; number 1 is 44.1 kHz stereo FLAC. Raises StackError if a file of `source` cannot be
-    read or all of them together are too short to make the objects differ.
+    The recordings of `source` are decoded once (16 kHz mono, in memory) and joined to a ring. Each object is a
+    section of 4 to 14 s from anywhere in the ring, 0 to 15 dB quieter. Eight of ten objects are FLAC, one is WAV and
+    one MP3; object 1 is 44.1 kHz stereo FLAC. Raises StackError if a file of `source` cannot be decoded, or if the
+    recordings are too short for distinct objects.
     """
     import numpy as np
 
     ring = np.concatenate([decode(path) for path in own_audio(source)])
     if len(ring) < RATE or not ring.any():
-        raise StackError(f"the audio in {source} is silent or shorter than a second: give at least one recording")
+        raise StackError(f"the audio in {source} is silent or shorter than a second: add at least one recording")
     cuts = _plan(count, len(ring), seed)
     for folder in {(destination / cut.name).parent for cut in cuts}:
         folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
         objects = tuple(pool.map(lambda cut: _write(ring, cut, destination), cuts))
     if len({item.checksum for item in objects}) < count:
-        raise StackError(f"the audio in {source} repeats itself: {count} distinct objects cannot be cut from it")
+        raise StackError(f"the audio in {source} does not yield {count} distinct objects: add other recordings")
     return Corpus(destination, objects)
 
 
 def make_bad(destination: Path) -> dict[str, str]:
-    """Write objects that no pipeline may accept below `destination`; return key and reason of each."""
+    """Write broken objects below `destination` that every pipeline must reject; return each key with its fault."""
     import numpy as np
 
     tone = np.sin(np.arange(8 * RATE) * (440 * 2 * np.pi / RATE)) * 8000
@@ -169,7 +169,7 @@ def make_bad(destination: Path) -> dict[str, str]:
     made = {
         "bad/corrupt-frames.flac": (
             good[:frames] + rubbish,
-            "the header is valid, every frame behind it is overwritten with random bytes",
+            "the header is valid, all frames after it are overwritten with random bytes",
         ),
         "bad/damaged-middle.flac": (
             good[:middle] + rubbish[: len(good) // 10] + good[middle + len(good) // 10 :],
@@ -177,7 +177,7 @@ def make_bad(destination: Path) -> dict[str, str]:
         ),
         "bad/truncated.flac": (
             good[:middle],
-            "the header promises 8 s, the file ends in the middle",
+            "the header declares 8 s, the file ends in the middle",
         ),
         "bad/text.flac": (b"This is a text file.\n" * 40, "plain text under an audio name"),
         "bad/empty.flac": (b"", "no bytes at all"),
@@ -215,12 +215,12 @@ def decode(path: Path) -> Samples:
     except (av.FFmpegError, IndexError, ValueError) as error:
         raise StackError(f"{path} cannot be read as audio ({error}): repair or remove it") from error
     if not decoded:
-        raise StackError(f"{path} holds no audio: repair or remove it")
+        raise StackError(f"{path} has no audio: repair or remove it")
     return np.concatenate(decoded)
 
 
 def _plan(count: int, ring: int, seed: int) -> list[_Cut]:
-    """Choose `count` cuts; no two have both start and length in common."""
+    """Choose `count` sections; no two have the same start and length."""
     chance = random.Random(seed)  # noqa: S311
     cuts: dict[tuple[int, int], _Cut] = {}
     while len(cuts) < count:
@@ -263,7 +263,7 @@ def encode(planes: Samples, container: str, codec: str, rate: int) -> bytes:
 
 
 def _frames_offset(flac: bytes) -> int:
-    """Return where the metadata blocks of a FLAC file end (RFC 9639, section 8)."""
+    """Return the offset at which the metadata blocks of a FLAC file end (RFC 9639, section 8)."""
     offset, last = 4, False
     while not last:
         (word,) = struct.unpack_from(">I", flac, offset)
@@ -272,7 +272,7 @@ def _frames_offset(flac: bytes) -> int:
 
 
 def _flac_header() -> bytes:
-    """Return a FLAC file of one STREAMINFO block (RFC 9639, section 8.2): 16 kHz, mono, no samples."""
+    """Return a FLAC file with only a STREAMINFO block (RFC 9639, section 8.2): 16 kHz, mono, no samples."""
     sizes = struct.pack(">HH", 4096, 4096) + bytes(6)
     form = (RATE << 44) | ((16 - 1) << 36)
     checksum = hashlib.md5(b"", usedforsecurity=False).digest()

@@ -18,7 +18,7 @@ _LEAVE = ("exit", "quit", "\\q")
 
 
 class Query:
-    """Sends statements to the stack's ClickHouse and returns its answers as text in a format of ClickHouse."""
+    """Sends statements to the stack's ClickHouse and returns the answers as text in a ClickHouse format."""
 
     def __init__(self, stack: Stack, *, as_json: bool) -> None:
         self.url = stack.url("clickhouse_http")
@@ -40,20 +40,20 @@ class Query:
 
 
 def run(stack: Stack, statement: str, *, as_json: bool) -> int:
-    """Run one statement, those of standard input, or those typed at a prompt; return 1 when one of them failed."""
+    """Run `statement`, or else those of standard input or of a prompt; return 1 if a statement failed."""
     query = Query(stack, as_json=as_json)
     if statement:
         return _print(query, statement)
     if not sys.stdin.isatty():
         return max((_print(query, text) for text in statements(sys.stdin)), default=0)
     print(f"ClickHouse at {query.url} as {USER}. End each statement with ';', and leave with Ctrl-D.")
-    print(f"In a browser: {query.url}/play with user {USER}, password {query.password}")
+    print(f"In a browser: {query.url}/play with user {USER}; {stack.state / 'stack.json'} has the password")
     _prompt(query)
     return 0
 
 
 def statements(lines: TextIO) -> Iterator[str]:
-    """Yield the statements of a text: a statement ends with a line that ends with ``;``, or with the text."""
+    """Yield the statements of a text; a statement ends at a line that ends with ``;``, or at the end of the text."""
     text = ""
     for line in lines:
         text += line
@@ -66,7 +66,7 @@ def statements(lines: TextIO) -> Iterator[str]:
 
 def _prompt(query: Callable[[str], str]) -> None:
     with suppress(ImportError):
-        import readline  # noqa: F401 - input() then has a history and can be edited
+        import readline  # noqa: F401 - gives input() a history and line editing
     text = ""
     while True:
         try:
@@ -74,7 +74,7 @@ def _prompt(query: Callable[[str], str]) -> None:
         except EOFError:
             print()
             return
-        except KeyboardInterrupt:  # forgets the statement, as in a shell
+        except KeyboardInterrupt:  # discards the statement, as in a shell
             print()
             text = ""
             continue

@@ -1,7 +1,7 @@
-"""``python -m storeside.stack.start_after URL COMMAND...`` becomes COMMAND as soon as URL answers.
+"""``python -m storeside.stack.start_after URL COMMAND...`` replaces itself with COMMAND as soon as URL answers.
 
-A target of AIStore that starts beside its proxy may register in vain and then stay outside the cluster for
-good, without an error.
+If an AIStore target starts at the same time as its proxy, its registration may get lost. The target then stays
+outside the cluster permanently, without an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storeside.stack.probes import answers
 
 
 def main(url: str, *command: str) -> None:
-    """Wait, then replace this process."""
+    """Wait until the URL answers, then replace this process with the command."""
     while not answers(url):
         time.sleep(0.05)
     os.execv(command[0], command)  # noqa: S606 - a command from the stack's own configuration

@@ -33,9 +33,9 @@ NOISE = re.compile(r"\s*(at |File |\^|~|$)|Traceback |\s+raise |.*\bDEBUG\b")
 
 @dataclass(frozen=True)
 class Status:
-    """The state of one component; `healthy` is None if no probe is known.
+    """The state of one component; `healthy` is None if it has no probe.
 
-    `trouble` is a fault of a component that answers, with the remedy; the component is not healthy then.
+    `trouble` is the fault of a component that answers, with the remedy; such a component is not healthy.
     """
 
     name: str
@@ -47,18 +47,18 @@ class Status:
 
 
 class Supervisor:
-    """The supervisor of one stack; it runs as a daemon and outlives this object."""
+    """The supervisor of one stack. It runs as a daemon, independently of this object."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.logs = stack.state / "logs"
         self._run = stack.state / "run"
-        self._known: dict[str, Component] = {}
+        self._probed: dict[str, Component] = {}
 
     def start(self, stages: Sequence[Sequence[Component]], tell: Callable[[str], object] = lambda text: None) -> None:
-        """Start the components stage by stage, each when the stage before is healthy; `tell` is called with progress.
+        """Start the components stage by stage, each after the stage before is healthy; `tell` receives the progress.
 
-        Components that run already and are unchanged stay; other running components are kept.
+        Unchanged components that already run, and running components outside `stages`, keep running.
 
         Raises:
             StackError: a port is taken, or a component ended or did not become healthy in time.
@@ -67,13 +67,13 @@ class Supervisor:
             self._daemon()
             for number, stage in enumerate(stages):
                 for component in stage:
-                    self._known[component.name] = component
+                    self._probed[component.name] = component
                     if self._place(component, number):
                         tell(f"starting {component.name}")
                 self._wait(stage)
 
     def stop(self) -> None:
-        """Stop all components in reverse order, then the supervisor; afterwards no process is left."""
+        """Stop all components in reverse order, then the supervisor; afterwards no process of the stack is left."""
         with self._locked():
             if self.running():
                 for names in reversed(self._stages()):
@@ -88,20 +88,20 @@ class Supervisor:
             shutil.rmtree(self._run / "programs", ignore_errors=True)
 
     def status(self, components: Iterable[Component] = ()) -> list[Status]:
-        """Return one line for every component, in the order of their start; none if nothing runs.
+        """Return the status of every component, in start order; empty if the stack is not running.
 
-        `components` provide probes of health, besides those of the components that this object started.
+        `components` add health probes to those of the components that this object started.
         """
         if not self.running():
             return []
-        known = {**self._known, **{component.name: component for component in components}}
+        probed = {**self._probed, **{component.name: component for component in components}}
         info = {entry["name"]: entry for entry in self._call("getAllProcessInfo")}
         found = []
         for name in (name for names in self._stages() for name in names if name in info):
             entry = info[name]
             pid = entry["pid"] or None
-            answers = bool(pid) and _healthy(known[name]) if name in known else None
-            trouble = known[name].trouble() if answers else ""
+            answers = bool(pid) and _healthy(probed[name]) if name in probed else None
+            trouble = probed[name].trouble() if answers else ""
             found.append(
                 Status(
                     name=name,
@@ -115,9 +115,9 @@ class Supervisor:
         return found
 
     def restart(self, name: str, components: Iterable[Component] = ()) -> None:
-        """Stop one component and start it again; wait for its health if a probe is known.
+        """Stop one component and start it again; wait until it is healthy if it has a probe.
 
-        `components` provide probes, besides those of the components that this object started.
+        `components` add health probes to those of the components that this object started.
 
         Raises:
             StackError: the component is unknown, or did not become healthy again.
@@ -127,19 +127,19 @@ class Supervisor:
                 raise StackError(f"{name} is not a running component: {', '.join(self.names()) or 'none runs'}")
             self._halt([name])
             self._call("startProcess", f"{name}:{name}", False)
-            known = {**self._known, **{component.name: component for component in components}}
-            if name in known:
-                self._wait([known[name]])
+            probed = {**self._probed, **{component.name: component for component in components}}
+            if name in probed:
+                self._wait([probed[name]])
 
     def running(self) -> bool:
-        """Whether this stack's supervisor answers."""
+        """Return whether this stack's supervisor answers."""
         try:
             return bool(self._call("getState")["statecode"] == 1)
         except UNANSWERED:
             return False
 
     def names(self) -> list[str]:
-        """Return the components of the running stack in the order of their start."""
+        """Return the components of the running stack in start order."""
         return [name for names in self._stages() for name in names] if self.running() else []
 
     def log(self, name: str) -> Path:
@@ -152,7 +152,7 @@ class Supervisor:
         end(marked(self.stack.state))  # a supervisor that was killed leaves its children
         shutil.rmtree(self._run / "programs", ignore_errors=True)
         if re.search(r"\s[;#]|\n", str(self._run)):
-            raise StackError(f"supervisord cannot work in {self._run}: choose a path without ' ;' and ' #'")
+            raise StackError(f"supervisord cannot use the path {self._run}: choose a path without ' ;' and ' #'")
         port = self.stack.ports["supervisor"]
         self._check_port("the supervisor", port)
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ class Supervisor:
             )
 
     def _configure(self) -> Path:
-        """Write the supervisor's configuration with all placed components."""
+        """Write the supervisor's configuration for all registered components and return its path."""
         text = SUPERVISORD.format(
             logs=escape(self.logs),
             run=escape(self._run),
@@ -188,7 +188,7 @@ class Supervisor:
         return path
 
     def _place(self, component: Component, stage: int) -> bool:
-        """Add a component to the supervisor and start it, unless it runs unchanged; return whether it was started."""
+        """Register and start a component unless it runs unchanged; return whether it was started."""
         path = self._run / "programs" / f"{component.name}.json"
         program = path.with_suffix(".conf")
         record = json.dumps(
@@ -233,7 +233,7 @@ class Supervisor:
         return True
 
     def _wait(self, stage: Sequence[Component]) -> None:
-        """Wait until all components of a stage are healthy; raises StackError for the first that fails."""
+        """Wait until all components of a stage are healthy. Raises StackError for the first that fails."""
         begin = time.monotonic()
         first = {component.name: self._info(component.name)["pid"] for component in stage}
         waiting = list(stage)
@@ -251,28 +251,28 @@ class Supervisor:
                 time.sleep(0.25)
 
     def _failure(self, name: str, reason: str) -> StackError:
-        """Stop a failed component and describe the failure in one line."""
+        """Stop a failed component and return an error that describes the failure in one line."""
         self._halt([name])
         path = self.log(name)
         lines = [line.strip() for line in tail(path) if not NOISE.match(line)][-3:]
-        said = f"; it said: {' | '.join(line[-300:] for line in lines)}" if lines else ""
+        said = f"; last lines: {' | '.join(line[-300:] for line in lines)}" if lines else ""
         return StackError(f"{name} {reason}{said}; see {path}")
 
     def _exit_reason(self, name: str) -> str:
-        """Return the supervisor's last log entry about a component's end."""
+        """Return the supervisor's last log entry about the end of a component."""
         pattern = re.compile(rf"(?:exited: {re.escape(name)} |spawnerr: )\(?(.*?)(?:; (?:not )?expected)?\)?$")
         found = [match[1] for line in tail(self.logs / "supervisord.log") if (match := pattern.search(line))]
         return f"ended ({found[-1]})" if found else "ended"
 
     def _halt(self, names: Sequence[str]) -> None:
-        """Stop components together and wait until they are gone."""
+        """Stop components at the same time and wait until they have ended."""
         for name in names:
             with contextlib.suppress(xmlrpc.client.Fault):  # not running
                 self._call("stopProcess", f"{name}:{name}", False)
         _until(lambda: not any(self._info(name).get("pid") for name in names), 90)
 
     def _info(self, name: str) -> dict[str, Any]:
-        """Return the supervisor's information on a component; empty if the component is unknown to it."""
+        """Return the supervisor's information on a component; empty if the supervisor does not know it."""
         try:
             info: dict[str, Any] = self._call("getProcessInfo", f"{name}:{name}")
         except xmlrpc.client.Fault:
@@ -280,14 +280,14 @@ class Supervisor:
         return info
 
     def _stages(self) -> list[list[str]]:
-        """Return the names of the placed components by stage."""
+        """Return the names of the registered components by stage."""
         stages: dict[int, list[str]] = {}
         for path in sorted((self._run / "programs").glob("*.json")):
             stages.setdefault(self._record(path.stem)["stage"], []).append(path.stem)
         return [stages[number] for number in sorted(stages)]
 
     def _record(self, name: str) -> dict[str, Any]:
-        """Return the record that was written when a component was placed."""
+        """Return the record that `_place` wrote for a component."""
         record: dict[str, Any] = json.loads((self._run / "programs" / f"{name}.json").read_text())
         return record
 
@@ -296,7 +296,7 @@ class Supervisor:
         if owner:
             raise StackError(
                 f"port {port} of {name} is taken by {owner}: end that process, "
-                "or take the stack down and up again, by which it gets another port"
+                "or take the stack down and up again to give the component another port"
             )
 
     def _call(self, method: str, *arguments: object) -> Any:
@@ -307,7 +307,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the stack's lock, so that only one `up` or `down` works at a time."""
+        """Hold the stack's lock, so that only one command starts or stops the stack at a time."""
         self._run.mkdir(parents=True, exist_ok=True)
         self.stack.state.chmod(0o700)
         with (self._run / "lock").open("w") as lock:
@@ -315,7 +315,7 @@ class Supervisor:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StackError(
-                    f"another command is starting or stopping the stack in {self.stack.state}: wait for it"
+                    f"another command is starting or stopping the stack in {self.stack.state}: wait until it ends"
                 ) from error
             try:
                 yield
@@ -325,7 +325,7 @@ class Supervisor:
 
 
 def _healthy(component: Component) -> bool:
-    """Probe twice: a single failure of a busy component means nothing."""
+    """Probe twice: a busy component may miss a single probe."""
     if component.healthy():
         return True
     time.sleep(0.5)
@@ -333,7 +333,7 @@ def _healthy(component: Component) -> bool:
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait until `condition` holds; return whether it did within `seconds`."""
+    """Wait until `condition` holds; return whether it held within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -14,7 +14,7 @@ from storeside.stack.probes import Connection
 from storeside.stack.processes import MARK, mark
 from storeside.stack.proxies import direct
 
-# What components get of the caller's variables: any other one may be a secret, or change their behaviour.
+# The caller's variables that components inherit: any other variable may be a secret, or change their behaviour.
 WANTED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TZDIR|TMPDIR|LD_LIBRARY_PATH"
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(?i:https?_proxy|all_proxy|no_proxy)"
@@ -60,7 +60,7 @@ stdout_logfile_backups = 2
 
 
 class Transport(xmlrpc.client.Transport):
-    """A transport that gives up when the supervisor does not answer."""
+    """A transport that raises an error if the supervisor does not answer."""
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
         """Return a connection with a time-out of ten seconds."""
@@ -70,18 +70,18 @@ class Transport(xmlrpc.client.Transport):
 
 
 def environment(state: Path) -> Mapping[str, str]:
-    """Return the variables of all components: those of the caller that they need, and the stack's mark."""
+    """Return the environment of all components: the caller's variables that they need, and the stack's mark."""
     kept = {name: value for name, value in os.environ.items() if WANTED.fullmatch(name)}
     return {**kept, **direct(kept), MARK: mark(state, "supervisord")}
 
 
 def escape(value: object) -> str:
-    """Escape a value of supervisord's configuration, which expands ``%`` and ends a value at `` ;``."""
+    """Escape a value for supervisord's configuration, in which ``%`` starts an expansion."""
     return str(value).replace("%", "%%")
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, completely or not at all."""
+    """Write a file that only its owner can read; readers see the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
@@ -91,7 +91,7 @@ def write(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> str | None:
-    """Return the content of a file; None if it is absent."""
+    """Return the content of a file; None if the file does not exist."""
     try:
         return path.read_text()
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def read(path: Path) -> str | None:
 
 
 def tail(path: Path, size: int = 8192) -> list[str]:
-    """Return the last lines of a log."""
+    """Return the lines in the last `size` bytes of a log."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - size))

@@ -10,7 +10,7 @@ from storeside.stack.supervisor import Status
 
 
 def print_components(found: Iterable[Status], *, as_json: bool) -> None:
-    """Print the components as a table with their faults below it, or as one line of JSON each."""
+    """Print the components as a table followed by their faults, or each as one line of JSON."""
     if as_json:
         for entry in found:
             print(json.dumps(asdict(entry)))

@@ -1,1 +1,1 @@
-"""Transfers from S3 to ClickHouse."""
+"""Loads S3 objects into ClickHouse tables, each object version exactly once."""

@@ -1,8 +1,8 @@
 """``python -m storeside.transfer s3://bucket/prefix database.table``: a transfer without Airflow.
 
-Environment variables name ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER, CLICKHOUSE_PASSWORD,
-CLICKHOUSE_SECURE) and S3 (those of boto3, such as AWS_ENDPOINT_URL_S3). With CLICKHOUSE_LEDGER_USER and
-CLICKHOUSE_LEDGER_PASSWORD another user writes Storeside's own tables.
+Environment variables configure the connection to ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER,
+CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE) and to S3 (boto3's variables, such as AWS_ENDPOINT_URL_S3). If
+CLICKHOUSE_LEDGER_USER and CLICKHOUSE_LEDGER_PASSWORD are set, that user writes Storeside's own tables.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from storeside.transfer.source import Source
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one transfer; return 1 when objects failed and 2 when the transfer could not run."""
+    """Run one transfer; return 1 when objects failed and 2 when the transfer cannot finish."""
     parser = transfer_arguments("storeside.transfer", __doc__ or "")
-    parser.add_argument("--all-or-nothing", action="store_true", help="a reader sees all objects or none")
-    parser.add_argument("--retry-failed", action="store_true", help="also objects that failed for good before")
+    parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
+    parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
     given = parser.parse_args(arguments)
     return exit_code(lambda: _transfer(given))
 
@@ -47,7 +47,7 @@ def _transfer(given: argparse.Namespace) -> int:
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Run a command and return its exit code. If it could not run, tell why and return 2."""
+    """Run a command and return its exit code: 2, with the reason on stderr, if it cannot finish."""
     from clickhouse_connect.driver.exceptions import DatabaseError
 
     quiet_logging()
@@ -56,49 +56,49 @@ def exit_code(work: Callable[[], int]) -> int:
     except StoresideError as e:
         print(f"error: {e}", file=sys.stderr)
     except DatabaseError as e:
-        print(f"error: ClickHouse: {plain(e)}: start it again, what is loaded stays loaded", file=sys.stderr)
+        print(f"error: ClickHouse: {plain(e)}: run the command again, loaded objects stay loaded", file=sys.stderr)
     return 2
 
 
 def run_of(given: argparse.Namespace) -> str:
-    """Return the name of the run: the given one, or a new one."""
+    """Return the value of --run-id, or a new unique name."""
     return given.run_id or f"cli/{uuid.uuid4().hex}"
 
 
 def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser for the arguments of all transfers, from listings and from events."""
+    """Return a parser with the arguments that transfers from listings and from events share."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description.split("\n", maxsplit=1)[0])
     parser.add_argument("source", help="s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz")
-    parser.add_argument("table", help="database.table; it is made where it is missing")
+    parser.add_argument("table", help="database.table; created if it does not exist")
     for options, fields in ((Request, CHOICES), (ReadOptions, ReadOptions.CHOICES)):
         for name, choices in fields.items():
             default = getattr(options, name)
             parser.add_argument(_option(name), choices=choices, default=default, help="default: %(default)s")
     parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
-    parser.add_argument("--delimiter", default=",", help="of CSV; default: %(default)s")
-    parser.add_argument("--names", default="", help="columns of CSV without a header, with commas between")
-    parser.add_argument("--order-by", default="tuple()", help="of a new table; default: %(default)s")
-    parser.add_argument("--partition-by", default="", help="of a new table")
+    parser.add_argument("--delimiter", default=",", help="delimiter of CSV; default: %(default)s")
+    parser.add_argument("--names", default="", help="comma-separated column names for CSV without a header")
+    parser.add_argument("--order-by", default="tuple()", help="ORDER BY of a new table; default: %(default)s")
+    parser.add_argument("--partition-by", default="", help="PARTITION BY of a new table")
     parser.add_argument(
-        "--column", action="append", default=[], metavar="NAME=TYPE", help="a type that is not deduced"
+        "--column", action="append", default=[], metavar="NAME=TYPE", help="type to use instead of the inferred one"
     )
     parser.add_argument("--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS))
     for name, default, what in (
         ("sample_objects", ReadOptions.sample_objects, "number of objects sampled to infer format and columns"),
         ("sample_bytes", ReadOptions.sample_bytes, "bytes read of each sampled text object"),
-        ("batch_objects", Batches.objects, "most objects that are published at once"),
+        ("batch_objects", Batches.objects, "maximum number of objects that are published in one step"),
     ):
         parser.add_argument(_option(name), type=int, default=default, help=f"{what}; default: %(default)s")
     parser.add_argument(
         "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
     )
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
-    parser.add_argument("--run-id", default="", help="names the run; the same name goes on where it was")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--run-id", default="", help="name of the run; a run of the same name continues")
     return parser
 
 
 def quiet_logging() -> None:
-    """Show the engine's log, but only errors of the client."""
+    """Show the engine's log, and only errors of client libraries."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for client in ("clickhouse_connect", "botocore", "urllib3"):
         logging.getLogger(client).setLevel(logging.ERROR)
@@ -136,16 +136,16 @@ def request(given: argparse.Namespace) -> Request:
 
 
 def ledger() -> Any:
-    """Return a client for Storeside's own tables; None if the environment names no user for them."""
+    """Return a client for Storeside's own tables; None if CLICKHOUSE_LEDGER_USER is not set."""
     if not os.environ.get("CLICKHOUSE_LEDGER_USER"):
         return None
     return clickhouse("CLICKHOUSE_LEDGER_USER", "CLICKHOUSE_LEDGER_PASSWORD")
 
 
 def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWORD") -> Any:  # noqa: S107 - names of variables
-    """Return a client of the ClickHouse that the environment names, with the login in these two variables.
+    """Return a client of the environment's ClickHouse server; `user` and `password` are names of variables.
 
-    Raises TransferInputError when ClickHouse does not answer.
+    Raises TransferInputError when the port is not a number or ClickHouse does not answer.
     """
     import clickhouse_connect
     from clickhouse_connect.driver.exceptions import ClickHouseError
@@ -173,14 +173,14 @@ def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWO
 
 
 def root_of(error: BaseException) -> BaseException:
-    """Return the root cause of an error: below the clients' errors, the operating system's."""
+    """Return the root cause of an error, such as the operating system's error behind a client library's."""
     while cause := error.__cause__ or error.__context__:
         error = cause
     return error
 
 
 def aws(service: Any) -> Any:
-    """Return boto3's client of a service, from the environment. Raises TransferInputError for invalid settings."""
+    """Return a boto3 client that the environment configures. Raises TransferInputError for invalid settings."""
     import boto3
     from botocore.exceptions import BotoCoreError
 

@@ -1,4 +1,4 @@
-"""ClickHouse's types for the columns of Parquet, as pyarrow describes them.
+"""Maps the Arrow types of Parquet columns to ClickHouse types.
 
 Each Parquet type maps to the type in the table of DoubleCloud's connector
 (https://double.cloud/blog/posts/2023/10/native-s3-connector-vs-airbyte-s3-connector/), or to a more precise
@@ -25,7 +25,7 @@ _SIMPLE = {
     # Parquet has no time in seconds: pyarrow writes milliseconds.
     "time32[s]": "Time64(3)", "time32[ms]": "Time64(3)", "time64[us]": "Time64(6)", "time64[ns]": "Time64(9)",
     "null": NOTHING,
-    # Stored as text: ClickHouse's JSON type takes only objects, and loses nulls, order and the notation of numbers.
+    # Stored as text: ClickHouse's JSON type accepts only objects, and loses nulls, order and the notation of numbers.
     "extension<arrow.json>": "String",
     "extension<arrow.uuid>": "UUID",
 }  # fmt: skip
@@ -34,11 +34,11 @@ _SIMPLE = {
 def arrow_columns(found: pyarrow.Schema) -> list[Column]:
     """Return a Parquet file's columns.
 
-    Raises TransferInputError for types without a counterpart, and for equal names.
+    Raises TransferInputError for types without a counterpart in ClickHouse, and for duplicate names.
     """
     for name, times in Counter(found.names).items():
         if times > 1:
-            raise TransferInputError(f"column {name!r} is there {times} times: a table has each name once")
+            raise TransferInputError(f"column {name!r} occurs {times} times: give each column its own name")
     return [Column(field.name, field_type(field)) for field in found]
 
 
@@ -55,7 +55,7 @@ def field_type(field: pyarrow.Field, *, in_optional: bool = False, keep: bool = 
 
 
 def arrow_type(kind: pyarrow.DataType, name: str, *, optional: bool = False, keep: bool = False) -> str:
-    """Return the ClickHouse type of an Arrow type; `name` is the column's, for errors.
+    """Return the ClickHouse type of an Arrow type; errors name the column `name`.
 
     `optional` and `keep` apply to structs: see `field_type`.
     """
@@ -73,7 +73,7 @@ def arrow_type(kind: pyarrow.DataType, name: str, *, optional: bool = False, kee
     if plain := _plain_type(kind):
         return plain
     raise TransferInputError(
-        f"column {name!r}: ClickHouse has no type for Arrow's {kind}: write it as another, or give the column's type"
+        f"column {name!r}: ClickHouse has no type for Arrow's {kind}: write another type, or set the column's type"
     )
 
 
@@ -88,7 +88,7 @@ def _plain_type(kind: pyarrow.DataType) -> str:
         return f"Decimal({kind.precision}, {kind.scale})"
     if of.is_fixed_size_binary(kind):
         return f"FixedString({kind.byte_width})"
-    return "Int64" if of.is_duration(kind) else ""  # Parquet has no durations: it stores their integers
+    return "Int64" if of.is_duration(kind) else ""  # Parquet stores durations as integers
 
 
 def _is_json(kind: pyarrow.DataType) -> bool:
@@ -108,4 +108,4 @@ def _nested_type(kind: pyarrow.DataType, name: str, *, optional: bool, keep: boo
         return f"Tuple({', '.join(fields)})"
     if hasattr(kind, "value_field"):
         return f"Array({field_type(kind.value_field, keep=keep)})"
-    raise TransferInputError(f"column {name!r}: ClickHouse has no type for Arrow's {kind}: give the column's type")
+    raise TransferInputError(f"column {name!r}: ClickHouse has no type for Arrow's {kind}: set the column's type")

@@ -1,4 +1,4 @@
-"""Loads one batch: stages its objects, publishes them, and takes out bad objects."""
+"""Loads one batch: stages its objects, isolates bad ones, and publishes the rest."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class BatchLoad:
                 for staged in self.staged():
                     self.publish(staged)
             except StaleError as e:
-                log.info("batch %d: %s: its objects are read again", self.batch.number, e)
+                log.info("batch %d: %s: reading its objects again", self.batch.number, e)
             else:
                 return
         raise TransferTransientError(
-            f"batch {self.batch.number} was overtaken {ATTEMPTS} times: do others load it as well?"
+            f"batch {self.batch.number} became stale {ATTEMPTS} times: check whether another run loads its objects"
         )
 
     def staged(self) -> Iterator[Staged]:
@@ -89,7 +89,7 @@ class BatchLoad:
                 error = classify(e)
                 if not isinstance(error, TransferTransientError):
                     raise TransferInputError(
-                        f"{self.staging.destination.name} does not take the rows: {error}"
+                        f"{self.staging.destination.name} does not accept the rows: {error}"
                     ) from e
                 if attempt == ATTEMPTS - 1:
                     raise error from e
@@ -98,7 +98,7 @@ class BatchLoad:
 
 
 def _divided(objects: list[Planned], error: LoadObjectError, bucket: str) -> list[list[Planned]]:
-    """Split the objects: the object that the error names alone, the others in halves."""
+    """Split the objects into the object that the error names and two halves of the others."""
     cause = error.__cause__ or error
     key = error.key or getattr(cause, "key", "") or named_file(cause).removeprefix(f"{bucket}/")
     named = [o for o in objects if o.key == key]

@@ -1,4 +1,4 @@
-"""Objects that a worker reads by range or as a stream, never whole into memory."""
+"""Reads objects on the worker by range or as a stream, so no object is held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHUNK = 1 << 20
 _SIP = 1 << 6
 # A block-compressed stream yields nothing before its first block is complete; lz4 blocks have up to 4 MB.
 _LONGEST_BLOCK = 4 * CHUNK + CHUNK
-_OVERWRITTEN = "it was overwritten after it was listed; the next run loads that"
+_OVERWRITTEN = "it was overwritten after it was listed; the next run loads the new version"
 _DENIED = ("AccessDenied", "403")
 _REASONS = {
     **dict.fromkeys(("PreconditionFailed", "412"), _OVERWRITTEN),
@@ -56,14 +56,14 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
         return TransferInputError(f"s3://{bucket} cannot be listed: {error}{remedy}")
     if code in _DENIED:
         return NoAccessError(DENIED)
-    return LoadObjectError(_REASONS.get(code, f"S3 says {code}: {error}"))
+    return LoadObjectError(_REASONS.get(code, f"S3 answered {code}: {error}"))
 
 
 class Content(io.RawIOBase):
     """An object as a seekable file; every read is one request for exactly these bytes.
 
-    With `etag` it is that version of the object; if the object has another version, a read raises LoadObjectError.
-    `most` is the number of bytes that it may have when it is decompressed; 0 is no limit.
+    With `etag`, a read raises LoadObjectError if the object has another version. `most` is the maximum size of the
+    decompressed content in bytes; 0 means no limit.
     """
 
     def __init__(self, client: S3Client, bucket: str, key: str, size: int, etag: str = "", most: int = 0) -> None:
@@ -72,15 +72,15 @@ class Content(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def seekable(self) -> bool:
-        """Tell that it can seek."""
+        """Return True, because a range request can start anywhere."""
         return True
 
     def tell(self) -> int:
-        """Return the position."""
+        """Return the position of the next read, in bytes."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -90,14 +90,14 @@ class Content(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer from the current position."""
+        """Fill a buffer from the current position; return the number of bytes read."""
         content = self.range(self._position, len(buffer))
         buffer[: len(content)] = content
         self._position += len(content)
         return len(content)
 
     def range(self, start: int, length: int) -> bytes:
-        """Return bytes of the object. Raises LoadObjectError or TransferTransientError."""
+        """Return up to `length` bytes from byte `start`. Raises LoadObjectError or TransferTransientError."""
         from botocore.exceptions import BotoCoreError
 
         length = min(length, self.size - start)
@@ -110,7 +110,7 @@ class Content(io.RawIOBase):
             raise s3_error(e, self.bucket, self.key) from e
 
     def _get(self, **what: Any) -> Any:
-        """Return the body of a response. It compares the ETag itself, because AIStore ignores the condition."""
+        """Return the body of a GetObject response. Compares the ETag here, because AIStore ignores `IfMatch`."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         condition: Any = {"IfMatch": f'"{self.etag}"'} if self.etag else {}
@@ -144,14 +144,14 @@ class Content(io.RawIOBase):
     def plain(self) -> Any:
         """Return the decompressed content as a file that can be read once.
 
-        A read raises LimitError when the content is longer than it may be.
+        A read raises LimitError when compressed content decompresses to more than `most` bytes.
         """
         kind = self.compression
         file = opened(_Body(self._get(), self), kind)
         return _Limited(file, self.most) if kind and self.most else file
 
     def sample(self, most: int) -> bytes:
-        """Return the first bytes, decompressed; a text that is longer ends with its last whole line."""
+        """Return about the first `most` bytes, decompressed; a truncated text ends with its last whole line."""
         kind = self.compression
         for reach in (most, CHUNK, _LONGEST_BLOCK):
             raw = self.range(0, max(reach, most))
@@ -178,7 +178,7 @@ def _beginning(raw: bytes, kind: str, most: int) -> tuple[bytes, OSError | None]
 
 
 def opened(file: Any, kind: str) -> Any:
-    """Return a readable file that decompresses `file` by `kind`, several members one after the other.
+    """Return a readable file that decompresses `file` by `kind`, including concatenated members.
 
     A read raises OSError if the content is corrupt or truncated.
     """
@@ -196,9 +196,9 @@ def opened(file: Any, kind: str) -> Any:
 
 
 class _Body:
-    """The body of a response; its errors are those of this package."""
+    """The body of a response, whose reads raise this package's errors."""
 
-    closed = False  # pyarrow asks
+    closed = False  # pyarrow reads this attribute
 
     def __init__(self, body: Any, content: Content) -> None:
         self._body, self._content = body, content
@@ -213,7 +213,7 @@ class _Body:
             raise s3_error(e, self._content.bucket, self._content.key) from e
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def close(self) -> None:
@@ -221,13 +221,13 @@ class _Body:
         self._body.close()
 
     def __del__(self) -> None:
-        self._body.close()  # most readers stop at the first row that is wrong
+        self._body.close()  # a reader that stops at a wrong row does not close it
 
 
 class _Decompressed:
-    """A decompressing file; all its errors are OSErrors."""
+    """A decompressing file, which raises OSError for all decoders' errors."""
 
-    closed = False  # pyarrow asks
+    closed = False  # pyarrow reads this attribute
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -244,18 +244,18 @@ class _Decompressed:
             raise OSError(str(e)) from e
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def close(self) -> None:
-        """Let go of what it reads from."""
+        """Close the file that it reads."""
         self._file.close()
 
 
 class _Limited:
-    """A file that may have a number of bytes, and no more."""
+    """A file that raises LimitError once more than `most` bytes were read."""
 
-    closed = False  # pyarrow asks
+    closed = False  # pyarrow reads this attribute
 
     def __init__(self, file: Any, most: int) -> None:
         self._file, self._most, self._read = file, most, 0
@@ -269,9 +269,9 @@ class _Limited:
         return content
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def close(self) -> None:
-        """Let go of what it reads from."""
+        """Close the file that it reads."""
         self._file.close()

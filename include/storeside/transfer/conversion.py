@@ -1,6 +1,6 @@
-"""How a value of one type becomes a value of another type, whole or not at all.
+"""SQL expressions that convert a value to another type without loss, or fail.
 
-Types are ClickHouse's, as text.
+Types are texts in ClickHouse's notation.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
 def reading(form: Format, target: str) -> str:
     """Return the type to read a value of a text object as, before its conversion to type `target`.
 
-    ClickHouse wraps integers that are out of range when it parses them (tried with 26.9: 300 becomes 44 in UInt8), so
-    they are read into a larger type and then cast with a check. It turns 31 February into a day of March, truncates
-    decimals, and truncates fractions of a second: these are read in a type that lets `whole` detect that. It parses
-    an empty quoted text in CSV as the integer 0: there integers are read as text, and an empty text is NULL.
+    ClickHouse wraps integers that are out of range when it parses them (tried with 26.9: 300 becomes 44 in UInt8).
+    So they are read into a larger type and then cast with a check. It turns 31 February into a day of March, and
+    truncates decimals and fractions of a second: these are read as a type that lets `whole` detect the loss. It
+    parses an empty quoted CSV field as the integer 0, so integers in CSV are read as text, and an empty text is NULL.
     """
     core = bare(target)
-    if not form.is_native:  # pyarrow parses, and checks
+    if not form.is_native:  # pyarrow parses and checks the values
         known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
         kind = "Int64" if INTEGER.fullmatch(core) else known.get(core, "String")
         return f"Nullable({'DateTime64(6)' if _TIME.fullmatch(core) else kind})"
@@ -78,7 +78,7 @@ def _unpadded(value: str) -> str:
 
 
 def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
-    """Return the condition that `converted` loses no part of a value; empty if it never does, or fails instead."""
+    """Return the condition that `converted` loses no part of a value; empty if the conversion itself ensures that."""
     a, b = bare(source), bare(target)
     column = _unpadded(value) if padded and a == "String" else value
     kept = ""
@@ -95,12 +95,12 @@ def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
     checks = [f"ifNull({kept}, 1)"] if kept else []
     if a == "String" and not _TAKES_TEXT.match(b) and not is_nested(b):
         valid = []
-        # A cast to Nullable makes NULL of what is no value. One to an integer that is not wraps: 300 becomes 44.
-        if b in ("Int128", "UInt128"):  # which wrap as Nullable as well
+        # A cast to a Nullable type returns NULL for an invalid text. A cast to a plain integer wraps: 300 becomes 44.
+        if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
             valid.append(f"isNotNull(accurateCastOrNull(CAST({column}, 'Nullable(Int256)'), {literal(b)}))")
         elif is_nullable(target) or _INTEGERS.fullmatch(b):
             valid.append(f"isNotNull(CAST({column}, {literal(nullable(b))}))")
-        if b.startswith("Decimal"):  # 1.5.5 would be 1.55, and e5 0
+        if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
             valid.append(f"match({column}, {literal(_DECIMAL)})")
         empty = f" OR empty({column})" if padded else ""
         if valid:
@@ -109,7 +109,7 @@ def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
 
 
 def _is_cut(a: str, b: str) -> bool:
-    """Tell whether type `a` has fractions of a second, decimal digits or values that type `b` lacks."""
+    """Return whether type `a` has fractions of a second, decimal digits or values that type `b` lacks."""
     if (digits := _scale(a)) is not None and (others := _scale(b)) is not None:
         return digits > others
     if _TIME.fullmatch(a) and _TIME.fullmatch(b):
@@ -135,8 +135,8 @@ def _fraction(kind: str) -> int:
 def converted(value: str, source: str, target: str, *, padded: bool = False) -> str:
     """Return the expression that converts a value of type `source` to type `target`, or fails.
 
-    It never wraps or truncates a value or replaces it by a default. With `padded`, text that is converted to another
-    type may have spaces and tabs around it.
+    It never wraps or truncates a value, or replaces it with a default. With `padded`, text that is converted to
+    another type may have spaces and tabs around it.
     """
     a, b = bare(source), bare(target)
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):
@@ -151,7 +151,7 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
 
 
 def fits(source: str, target: str) -> bool:
-    """Tell whether values of a type can be loaded into a column of another; single values may be out of range."""
+    """Return whether values of a type can be loaded into a column of another; single values may be out of range."""
     a, b = bare(source), bare(target)
     if a.startswith("Array(") and b.startswith("Array("):
         return fits(a[6:-1], b[6:-1])

@@ -1,4 +1,4 @@
-"""A transfer: prepares, loads in batches, each object exactly once, and reports."""
+"""Runs a transfer: prepares it, loads its objects in batches, each exactly once, and reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["Prepared", "Report", "Transfer"]
 
 log = logging.getLogger(__name__)
 
-# The result of each batch: an error, or the staging tables that it has not published.
+# The result of each batch: an error, or its unpublished staging tables.
 Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
 REPORT_SECONDS = 5.0
 _TICK_SECONDS = 0.5
@@ -54,7 +54,7 @@ MOST_FAILURES = 20
 
 @dataclass(frozen=True)
 class Report:
-    """What a run did: objects, rows and bytes, and the first twenty failures with their reasons."""
+    """Objects, rows and bytes of a run, its duration in seconds, and its first twenty failures as (key, reason)."""
 
     listed: int
     skipped: int
@@ -71,9 +71,9 @@ class Transfer:
     """One run of a request.
 
     `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client. `run_id`
-    names the run in the ledger: the same run, started again, continues where it stopped. An `owner` has one transfer
-    of a request at a time, under changing run ids: each cleans up after the previous one. `ledger` is a client of the
-    same server whose user may write Storeside's tables; without it, `client` is.
+    names the run in the ledger: the same run, started again, continues where it stopped. An `owner` runs one transfer
+    of a request at a time, under changing run ids, and each transfer cleans up after the previous one. `ledger` is a
+    client of the same server whose user may write Storeside's tables; `client` is used if there is none.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Transfer:
     def run(self, prepared: Prepared) -> Report:
         """Load the planned objects; return when every object is loaded or recorded as failed.
 
-        Raises TransferCancelled when it is stopped, TransferTransientError when a server stays unavailable: a new run
-        continues.
+        Raises TransferCancelled when the transfer is stopped, and TransferTransientError when a server stays
+        unavailable. A new run continues after both.
         """
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
         if form is not None:
@@ -133,7 +133,7 @@ class Transfer:
         queries.at_once(
             lambda: self.plan.forget("load_plan"),
             lambda: self.plan.forget("load_listings"),
-            lambda: sweep(self.client, self.id),  # drops what could not be dropped while a server was unavailable
+            lambda: sweep(self.client, self.id),  # staging tables that an unavailable server kept
         )
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
@@ -141,7 +141,7 @@ class Transfer:
         )  # fmt: skip
 
     def _load(self, work: Work, prepared: Prepared) -> None:
-        """Load the batches in threads that do not keep a process alive that was told to end."""
+        """Load the batches in daemon threads, which do not keep a terminated process alive."""
         batches, _ = queries.at_once(
             self.plan.batches, lambda: queries.bound(self.client, self.request.limits.seconds)
         )
@@ -150,14 +150,14 @@ class Transfer:
             waiting.put(batch)
         outcomes: Outcomes = queue.SimpleQueue()
         for _ in range(min(self.request.batches.parallel, len(batches))):
-            here = contextvars.copy_context()  # which assigns log lines to the task
+            here = contextvars.copy_context()  # Airflow assigns log lines to tasks by context
             threading.Thread(target=here.run, args=(_work_through, work, waiting, outcomes), daemon=True).start()
         kept: list[tuple[BatchLoad, Staged]] = []
         done, reported = 0, time.monotonic()
         while done < len(batches):
             if self._left.is_set():
                 work.stop.set()
-                raise LeftError("left while ClickHouse goes on")
+                raise LeftError("this process ends, and ClickHouse continues")
             try:
                 outcome = outcomes.get(timeout=_TICK_SECONDS)
             except queue.Empty:
@@ -181,7 +181,7 @@ class Transfer:
             for _, staged in kept:
                 first.staging.drop(staged.table)
             raise TransferInputError(
-                f"{failed} objects cannot be loaded, so nothing is: {_listed(self.loads.failures(MOST_FAILURES))}"
+                f"{failed} objects cannot be loaded, so none is: {_listed(self.loads.failures(MOST_FAILURES))}"
             )
         try:
             for _, staged in kept[1:]:
@@ -192,8 +192,8 @@ class Transfer:
             for _, staged in kept:
                 first.staging.drop(staged.table)
             raise StaleError(
-                f"the columns of {self.request.table} changed while its objects were read: start the load again, it"
-                " reads them with the columns that are there now"
+                f"the columns of {self.request.table} changed while objects were read: start the load again, so that"
+                " it reads them with the current columns"
             ) from e
         first.publish(whole)
 
@@ -204,7 +204,7 @@ class Transfer:
         return describe(totals, reading, prepared, time.time() - self.started)
 
     def cancel(self) -> None:
-        """Stop, from any thread: kill queries; nothing of unfinished batches becomes visible."""
+        """Stop from any thread and kill the queries; no row of an unfinished batch becomes visible."""
         self.stop.set()
         try:
             queries.kill(self.client, queries.tables_of(self.id), wait=False)
@@ -212,7 +212,7 @@ class Transfer:
             log.warning("queries of this transfer may still run: %s", plain(e))
 
     def leave(self) -> None:
-        """Stop, from any thread, and let ClickHouse continue: this process is about to end."""
+        """Stop from any thread and let ClickHouse continue, because this process is about to end."""
         self._left.set()
 
 
@@ -252,7 +252,7 @@ def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -
     done = totals.loaded + totals.failed
     share = totals.bytes / prepared.bytes if prepared.bytes else 0.0
     text = (
-        f"{done} of {prepared.planned} objects, {totals.rows} rows (and {reading} on their way),"
+        f"{done} of {prepared.planned} objects, {totals.rows} rows (and {reading} being read),"
         f" {totals.bytes / 1e6:.1f} of {prepared.bytes / 1e6:.1f} MB"
     )
     if share and seconds > 0:

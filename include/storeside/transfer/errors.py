@@ -1,10 +1,10 @@
-"""What can go wrong in a transfer, and how it is handled.
+"""Errors of a transfer, and the mapping of ClickHouse's errors to them.
 
 TransferError
 ├── TransferCancelled        the user has stopped it
 ├── LeftError                this process ends, and another one continues
 ├── TransferInputError       the request cannot be carried out; no retry helps
-├── LoadObjectError          one object cannot be loaded; the others are
+├── LoadObjectError          one object cannot be loaded; the others can
 │   ├── DriftError           its columns are not the table's
 │   ├── LimitError           it exceeds a limit of the load
 │   ├── NoAccessError        S3 denies it; the next run tries it again
@@ -40,9 +40,9 @@ class FailureKind(StrEnum):
 
 
 class TransferError(StoresideError):
-    """A transfer, or a part of it, cannot continue; the message names what and why.
+    """A transfer, or a part of it, cannot continue; the message states the object and the reason.
 
-    `key` is the key of the object that caused it, if one of several is known to be the cause.
+    `key` is the key of the object that caused the error; empty if the cause is not known to be a single object.
     """
 
     key = ""
@@ -95,8 +95,8 @@ class StaleError(TransferTransientError):
 
 
 DELETED = "it was deleted after it was listed"
-DENIED = "S3 denies the access to it (403): allow s3:GetObject on it"
-BUSY = "it cannot be read for now"
+DENIED = "S3 denies access to it (403): allow s3:GetObject on it"
+BUSY = "it cannot be read at the moment"
 
 # https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
 UNKNOWN_TABLE = 60
@@ -107,14 +107,14 @@ DIFFERENT_STRUCTURE = 122
 ACCESS_DENIED = 497
 _S3_ERROR = 499
 OBJECT_CHANGED = 1009
-# files that cannot be written, timeouts, names of hosts, memory, too many queries or parts, network, a session in
-# use, a server that stops, lost or killed queries, lack of space
+# Codes for unwritable files, timeouts, host names, memory, too many queries or parts, the network, a session in use,
+# a stopping server, lost or killed queries, and lack of space.
 _TRANSIENT = frozenset(
     {75, 159, 198, 202, 203, 209, 210, 236, 241, 242, 243, 252, 279, 290, 319, 373, 394, 425, 439, 999, 1000}
 )
-# Those of these codes that a single object may cause: it takes too long, or too much memory.
+# Transient codes that a single object may cause, because it needs too much time or memory.
 _BY_SIZE = frozenset({159, 241})
-# Limits on memory that other users' statements use as well.
+# Memory limits that other statements share.
 _SHARED_MEMORY = re.compile(r"\(total\) memory limit|User memory limit")
 _UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
 # S3's transient errors. ClickHouse gives all errors of S3 the one code S3_ERROR.
@@ -123,7 +123,7 @@ _S3_BUSY = re.compile(
     r"|DNS_ERROR"
     r"|ExpiredToken|token has expired|Skewed|difference between the request time"
 )
-# A proxy in front of ClickHouse answers instead of it.
+# The answer of a proxy in front of ClickHouse.
 _GATEWAY = re.compile(r"received HTTP status 5\d\d")
 _FILE = re.compile(
     r"\(in file/uri (?P<in>.+?)\)|while reading '(?P<while>.+?)' in bucket|reading from: (?P<from>\S+)"
@@ -146,7 +146,7 @@ _KEY = re.compile(r":? ?\(while reading the value of key (?P<name>.+?)\)")
 _BEFORE_NAME = re.compile(r"[:.\s]+(?=\([A-Z_0-9]+\)$)")
 _GONE = re.compile(r"HTTP response code: 404|NoSuchKey|The specified key does not exist")
 _DENIED = re.compile(r"HTTP response code: 403|Access ?Denied", re.IGNORECASE)
-# What the user can do about an error, by its name.
+# Remedies by the name of ClickHouse's error.
 _REMEDIES = {
     "CANNOT_CONVERT_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
     "VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
@@ -178,9 +178,9 @@ def _text(error: BaseException) -> str:
 
 
 def plain(error: BaseException, first_row: int = 0) -> str:
-    """Return the first words of an error, without the wrapping of client and server.
+    """Return the beginning of an error's text, without the parts that client and server add around it.
 
-    Rows are numbered like the column `_row_number`, from 0; the statement began with row `first_row`.
+    Rows are numbered from 0, like the column `_row_number`; the statement began with row `first_row`.
     """
     text = _NOISE.sub("", " ".join(_text(error).split())).strip()
     if cast := _CAST.search(text):
@@ -209,7 +209,7 @@ def remedy(text: str) -> str:
 
 
 def by_size(error: BaseException) -> bool:
-    """Tell whether the object may be the cause of the failure: a time-out, or the statement's memory limit."""
+    """Return whether the object may be the cause of the failure: a time-out, or the statement's memory limit."""
     cause = error.__cause__ if isinstance(error, TransferTransientError) and error.__cause__ else error
     return code_of(cause) in _BY_SIZE and not _SHARED_MEMORY.search(_text(cause))
 
@@ -221,15 +221,15 @@ def named_file(error: BaseException) -> str:
 
 
 def is_unlistable(error: BaseException) -> bool:
-    """Tell whether ClickHouse could not parse a listing, such as one with a control character, which XML forbids.
+    """Return whether ClickHouse could not parse a listing, such as one with a control character, which XML forbids.
 
-    The server has answered, so ClickHouse reaches it and may list; objects can still be read by name.
+    The server answered, so ClickHouse can reach it and may list. It can still read objects by name.
     """
     return code_of(error) == _S3_ERROR and "Xml Parse Error" in _text(error)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same statement may succeed later."""
+    """Return whether the same statement may succeed later."""
     from clickhouse_connect.driver.exceptions import OperationalError
 
     code = code_of(error)

@@ -14,10 +14,10 @@ from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.footer_schema import BYTE_ARRAY, Leaf, leaves
 from storeside.transfer.thrift import Decoder, Struct
 
-# The count of NULLs in a column for which the footer has none.
+# The count of NULLs in a column whose footer does not count them.
 UNKNOWN = 1 << 60
-OTHER_ROWS = "its footer says {} rows, and its row groups have {}: write it again"
-# The footers of most objects fit into this number of last bytes.
+OTHER_ROWS = "its footer declares {} rows, but its row groups have {}: write it again"
+# Most footers fit into this number of last bytes.
 _TAIL = 64 << 10
 _MAGIC = b"PAR1"
 # Compression codecs: all except LZO, which neither pyarrow nor ClickHouse reads.
@@ -25,7 +25,7 @@ _CODECS = frozenset({0, 1, 2, 4, 5, 6, 7})
 
 
 def last_bytes(content: Content) -> bytes:
-    """Return the last bytes of an object, with its whole footer if it is Parquet: one request for most objects."""
+    """Return the last bytes of an object, with the whole footer of Parquet. Most objects need one request."""
     tail = content.range(max(0, content.size - _TAIL), _TAIL)
     size = _length(tail)
     if len(tail) < size <= content.size and tail.endswith(_MAGIC):
@@ -39,7 +39,7 @@ def _length(tail: bytes) -> int:
 
 
 class Footer:
-    """What the footer within the last bytes of an object declares. Raises LoadObjectError if it is corrupt."""
+    """The declarations in the footer within the last bytes of an object. Raises LoadObjectError if it is corrupt."""
 
     def __init__(self, tail: bytes) -> None:
         try:
@@ -54,20 +54,20 @@ class Footer:
             raise LoadObjectError(f"its footer is broken: {e}") from e
 
     def check(self) -> None:
-        """Compare the numbers of rows and values, the types and the levels."""
+        """Compare numbers of rows and values, types and levels. Raises LoadObjectError for a contradiction."""
         rows = sum(count for count, _ in self._groups)
         if rows != self.rows:
             raise LoadObjectError(OTHER_ROWS.format(self.rows, rows))
         for count, chunks in self._groups:
             if len(chunks) != len(self.leaves):
                 raise LoadObjectError(
-                    f"it has {len(self.leaves)} columns, and a row group has {len(chunks)}: write it again"
+                    f"it has {len(self.leaves)} columns, but a row group has {len(chunks)}: write it again"
                 )
             for chunk, leaf in zip(chunks, self.leaves, strict=True):
                 _check_chunk(chunk, count, leaf)
 
     def null_counts(self) -> tuple[int, ...]:
-        """Return how many values of each column are NULL; UNKNOWN if the writer has not counted them."""
+        """Return how many values of each column are NULL; UNKNOWN if the writer did not count them."""
         found = [0] * len(self.leaves)
         for _, chunks in self._groups:
             for n, chunk in enumerate(chunks):
@@ -91,7 +91,7 @@ class Footer:
         return total
 
     def without_value(self, column: int) -> int | None:
-        """Return how many of a column's values are missing, by its levels; None where its writer has not counted."""
+        """Return how many of a column's values are missing, by its levels; None if the writer did not count them."""
         total = 0
         for _, chunks in self._groups:
             counts = _histogram(chunks[column])
@@ -101,11 +101,11 @@ class Footer:
         return total
 
     def has_dictionary(self, column: int) -> bool:
-        """Tell whether a column has a dictionary page."""
+        """Return whether a column has a dictionary page."""
         return any(_number(chunks[column], 11) for _, chunks in self._groups)
 
     def sizes(self, columns: Sequence[int]) -> dict[int, int]:
-        """Return the bytes of columns."""
+        """Return the compressed size of each of these columns in bytes, over all row groups."""
         return {n: sum(_number(chunks[n], 7) for _, chunks in self._groups) for n in columns}
 
 
@@ -131,22 +131,22 @@ def _check_chunk(chunk: Struct, rows: int, leaf: Leaf) -> None:
     if codec not in _CODECS:
         raise LoadObjectError(f"column {leaf.name!r} is compressed by codec {codec}, which ClickHouse does not read")
     if _number(chunk, 7) < 0 or _number(chunk, 9) < 0:
-        raise _contradiction(leaf, "begins or ends before the object does")
+        raise _contradiction(leaf, "has a negative size or offset")
     if kind != leaf.type:
-        raise _contradiction(leaf, f"has physical type {leaf.type}, and {kind} in a row group")
+        raise _contradiction(leaf, f"has physical type {leaf.type}, but {kind} in a row group")
     statistics = _field(chunk, 12)
     has_bounds = isinstance(statistics, dict) and any(n in statistics for n in (1, 2, 5, 6))
     if leaf.has_only_nulls and (has_bounds or any((_histogram(chunk) or [0])[-1:])):
-        raise _contradiction(leaf, "has values, and the type of none")
+        raise _contradiction(leaf, "has values, but its type declares that all are NULL")
     sizes = _field(chunk, 16)
     if not isinstance(sizes, dict):
         return
     for number, most in ((2, leaf.repetition), (3, leaf.definition)):
         counts = _field(sizes, number)
         if isinstance(counts, tuple) and len(counts[1]) not in (0, most + 1):
-            raise _contradiction(leaf, f"has levels from 0 to {most}, and counts of {len(counts[1])} levels")
+            raise _contradiction(leaf, f"has levels from 0 to {most}, but counts of {len(counts[1])} levels")
     if 1 in sizes and leaf.type != BYTE_ARRAY:
-        raise _contradiction(leaf, f"has physical type {leaf.type}, and a size of byte arrays")
+        raise _contradiction(leaf, f"has physical type {leaf.type}, but a size of byte arrays")
 
 
 def _contradiction(leaf: Leaf, what: str) -> LoadObjectError:

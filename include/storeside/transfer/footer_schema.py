@@ -24,7 +24,7 @@ _DEEPEST = 200
 class Leaf:
     """A column: its path, its physical type, and its maximum definition and repetition levels.
 
-    `has_only_nulls` is declared by its logical type.
+    `has_only_nulls` tells whether its logical type is UNKNOWN, which declares every value NULL.
     """
 
     path: tuple[str, ...]
@@ -35,14 +35,14 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """The path as text."""
+        """The path with dots between its parts, for messages."""
         return ".".join(self.path) or "?"
 
 
 def leaves(elements: Sequence[Struct]) -> list[Leaf]:
     """Return the columns of a flattened schema, which begins with its root.
 
-    Raises LoadObjectError for contradictions; LookupError, TypeError or AttributeError for fields of other types.
+    Raises LoadObjectError for contradictions, and LookupError, TypeError or AttributeError for unexpected types.
     """
     rest = iter(elements)
     root = next(rest)
@@ -73,7 +73,7 @@ def _leaves(rest: Iterator[Struct], path: tuple[str, ...], definition: int, repe
 
 def _check(element: Struct, name: str) -> None:
     if element[3][1] not in (_REQUIRED, _OPTIONAL, _REPEATED):
-        raise LoadObjectError(f"column {name!r} has repetition {element[3][1]}, which is none: write it again")
+        raise LoadObjectError(f"column {name!r} has an invalid repetition {element[3][1]}: write it again")
     if 6 not in element or 10 not in element:
         return
     ((logical, (_, details)),) = element[10][1].items()
@@ -86,7 +86,7 @@ def _check(element: Struct, name: str) -> None:
     if logical == _DECIMAL and {n: element[n][1] for n in (7, 8) if n in element} != {
         n + 6: details[n][1] for n in (1, 2) if n + 6 in element and n in details
     }:
-        raise LoadObjectError(f"column {name!r} has two scales or precisions as decimal: write it again")
+        raise LoadObjectError(f"column {name!r} declares two different decimal scales or precisions: write it again")
 
 
 def _of_unit(millis: int, micros: int) -> Callable[[Struct], tuple[int, ...]]:
@@ -106,7 +106,7 @@ def _always(*expected: int) -> Callable[[Any], tuple[int, ...]]:
     return lambda _: expected
 
 
-# By logical type, the converted types that older readers use in its place.
+# The converted types that older readers use in place of each logical type.
 _CONVERTED: dict[int, Callable[[Any], tuple[int, ...]]] = {
     1: _always(0),  # STRING
     2: _always(1, 2),  # MAP

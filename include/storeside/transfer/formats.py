@@ -1,4 +1,4 @@
-"""The formats of objects: how ClickHouse reads each format, and how content shows its format."""
+"""The formats of objects: how ClickHouse reads each format, and how a load recognizes it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Csv:
 
     def __post_init__(self) -> None:
         for name in ("names", "null_values", "true_values", "false_values", "timestamp_formats"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON turned them into lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has only lists
 
     def check(self) -> None:
         """Raise TransferInputError for a dialect that cannot be read."""
@@ -78,7 +78,9 @@ class Csv:
         try:
             "".encode(self.encoding)
         except LookupError as e:
-            raise TransferInputError(f"csv encoding {self.encoding!r}: Python knows no such encoding") from e
+            raise TransferInputError(
+                f"csv encoding {self.encoding!r}: use an encoding of Python, such as utf-8"
+            ) from e
 
     @property
     def is_native(self) -> bool:
@@ -95,14 +97,14 @@ class Csv:
 
 @dataclass(frozen=True)
 class Format:
-    """A format with its options, as ClickHouse must read it."""
+    """A format with its options."""
 
     name: FormatName
     csv: Csv = field(default_factory=Csv)
 
     @property
     def clickhouse(self) -> str:
-        """ClickHouse's name of the format."""
+        """The format's name in ClickHouse."""
         if self.name == "csv":
             return "CSV" if self.csv.names else "CSVWithNames"
         return {"parquet": "Parquet", "jsonl": "JSONEachRow"}[self.name]
@@ -142,7 +144,7 @@ class Format:
                 settings["format_csv_null_representation"] = self.csv.null_values[0]
         if self.name == "jsonl":
             settings["input_format_json_ignore_unknown_keys_in_named_tuple"] = 0
-            settings["input_format_json_ignore_unnecessary_fields"] = 0  # parse what follows the last known one
+            settings["input_format_json_ignore_unnecessary_fields"] = 0  # parse fields after the last known one
             settings["input_format_json_read_bools_as_numbers"] = 0
         return settings
 
@@ -153,15 +155,15 @@ def compression_of(head: bytes) -> str:
 
 
 def is_hadoop_snappy(key: str, head: bytes) -> bool:
-    """Tell by its name and first lengths whether an object has Hadoop's framing of snappy, which has no magic.
+    """Return whether an object has Hadoop's framing of snappy, by its name and its first two block lengths.
 
-    ClickHouse reads this framing.
+    ClickHouse reads this framing, which has no magic number.
     """
     blocks = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
     return key.lower().endswith(".snappy") and len(head) >= 8 and 0 < blocks[1] <= 2 * blocks[0] + 32 < 1 << 28
 
 
-# In text with these compressions ClickHouse does not detect a truncated stream, or cannot read it.
+# Compressions of text that ClickHouse cannot read, or in which it does not detect a truncated stream.
 BY_WORKER = frozenset({"zstd", "lz4", "bz2", "snappy"})
 
 
@@ -189,4 +191,4 @@ def format_of(key: str, head: bytes) -> FormatName:
     first = text.partition(b"\n")[0]
     if b"," in first and b"\0" not in first:
         return "csv"
-    raise TransferInputError(f"the format of {key!r} is not plain from its content or its name: give `format`")
+    raise TransferInputError(f"the format of {key!r} is clear from neither its content nor its name: set `format`")

@@ -30,7 +30,7 @@ _FACTS = (
 
 
 class Grouping:
-    """Groups objects by how they are read; the worker reads their footers if it has `pushed` objects."""
+    """Groups objects by how they are read. The worker reads the footers of `pushed` objects, ClickHouse others."""
 
     def __init__(self, work: Work, *, pushed: bool) -> None:
         self.work = work
@@ -68,7 +68,7 @@ class Grouping:
     ) -> frozenset[Nested]:
         """Return the object's lists, maps and structs that are NULL somewhere, if that matters for the table.
 
-        With `all_structs`, the footer's counts do not tell which structs may be NULL.
+        With `all_structs`, the footer's counts do not show which structs may be NULL.
         """
         if not told.shape.nested or not told.rows:
             return frozenset()

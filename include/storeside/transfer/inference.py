@@ -1,6 +1,6 @@
-"""Columns inferred from samples of text objects, and merged from the samples of all objects.
+"""Infers columns from samples of text objects, and merges the columns of all samples.
 
-ClickHouse itself infers the types of text. `arrow_types` has the types of Parquet.
+ClickHouse infers the types of text. `arrow_types` has the types of Parquet.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def text_columns(
 ) -> list[Column]:
     """Return the columns that ClickHouse infers from the first bytes of a text object, cut after a line.
 
-    `nested` is the type for objects within JSON Lines. UUIDs and columns with few distinct strings are recognised in
-    text. Columns with a `given` type are not inferred.
+    `nested` is the type for objects within JSON Lines. A column of UUIDs becomes a UUID, and one with few distinct
+    strings LowCardinality. Columns with a `given` type are not inferred.
     """
     # A literal, not a parameter: the statement also contains column names, which may look like parameters.
     function = f"format({form.clickhouse}, {literal(sample.decode('utf-8', 'replace'))})"
@@ -46,7 +46,7 @@ def text_columns(
         settings["column_names_for_schema_inference"] = ",".join(form.csv.names)
     if given:
         settings["schema_inference_hints"] = structure(Column(name, kind) for name, kind in given.items())
-    if form.name == "jsonl":  # otherwise one `true` among numbers has no type; the load refuses its object
+    if form.name == "jsonl":  # otherwise inference fails for one `true` among numbers; the load refuses its object
         settings["input_format_json_read_bools_as_numbers"] = 1
     rows = client.query(f"DESCRIBE TABLE {function}", settings=settings).result_rows
     columns = [Column(row[0], given.get(row[0]) or deduced(row[1], nested)) for row in rows]
@@ -59,9 +59,9 @@ def _numbers(
     client: Client, form: Format, function: str, sample: bytes, columns: list[Column], settings: dict[str, Any],
     given: Mapping[str, str],
 ) -> list[Column]:  # fmt: skip
-    """Return the columns of a CSV sample with the types of numbers that have spaces around them, or many digits.
+    """Return the columns of a CSV sample, with types for numbers that have spaces around them, or many digits.
 
-    Columns with a `given` type keep it. ClickHouse infers Float64 for integers beyond 64 bits, and would round them.
+    Columns with a `given` type keep it. ClickHouse infers Float64 for integers beyond 64 bits, which rounds them.
     """
     rows = client.query(
         f"DESCRIBE TABLE {function}", settings={**settings, "input_format_csv_trim_whitespaces": 1}
@@ -95,11 +95,11 @@ def _numbers(
 
 
 def deduced(kind: str, nested: Nested) -> str:
-    """Return the column type for an inferred type: times with a wide range, nesting as chosen."""
+    """Return the column type for a type that ClickHouse inferred; `nested` decides about objects."""
     core = bare(kind)
-    if core == "Date":  # ends in 2149
+    if core == "Date":  # its range ends in 2149
         return "Nullable(Date32)"
-    if re.fullmatch(r"DateTime(\(.*\))?", core):  # ends in 2106, and has no fractions
+    if re.fullmatch(r"DateTime(\(.*\))?", core):  # its range ends in 2106, and it has no fractions of a second
         return "Nullable(DateTime64(6))"
     if core.startswith(("Tuple(", "Object(", "Map(")):  # an object may be null in another row
         kept = f"Nullable({core})" if core.startswith("Tuple(") else core
@@ -136,7 +136,7 @@ def _refined(
 def merge(client: Client, samples: Sequence[Sequence[Column]], given: Mapping[str, str]) -> list[Column]:
     """Return the columns of all samples, each with a type that holds its values from every sample.
 
-    A column that some samples lack may be NULL. Columns with a `given` type keep it, whatever the samples show.
+    A column that some samples lack becomes Nullable. Columns with a `given` type keep it.
     """
     merged: dict[str, str] = {}
     for columns in samples:
@@ -165,7 +165,7 @@ def wider(client: Client, one: str, other: str) -> str:
         return max(one, other, key=len)
     if a != b and (a.startswith("Tuple(") or b.startswith("Tuple(")):
         raise TransferInputError(
-            f"no type takes the values of {a} and of {b}: load nested objects as JSON or as strings"
+            f"no type holds the values of {a} and {b}: load nested objects as JSON or as strings"
         )
     if a != b:
         try:
@@ -177,7 +177,7 @@ def wider(client: Client, one: str, other: str) -> str:
                 )
             )[0]
             kind = kind.removeprefix("Array(").removesuffix(")")
-        except DatabaseError:  # there is no lossless one
+        except DatabaseError:  # no common type without loss
             numbers = "Int128" if INTEGER.fullmatch(a) and INTEGER.fullmatch(b) else "Float64"
             kind = numbers if NUMBER.fullmatch(a) and NUMBER.fullmatch(b) else "String"
     if "LowCardinality(" in one and "LowCardinality(" in other and kind == "String":

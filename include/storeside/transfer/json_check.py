@@ -1,7 +1,7 @@
-"""Checks that JSON Lines objects which ClickHouse loads are JSON; see `strict_json`.
+"""Checks that JSON Lines objects that ClickHouse reads contain valid JSON; see `strict_json`.
 
-ClickHouse checks each line. The worker reads objects with a line that is not a document, because documents may span
-lines.
+ClickHouse checks each line. A document may span lines, so the worker reads each object that has a line which is not a
+document.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storeside.transfer.work import Work
 
 
 class JsonCheck:
-    """Checks objects of JSON Lines."""
+    """Checks the JSON Lines objects of one transfer."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -55,7 +55,7 @@ class JsonCheck:
         return broken
 
     def refuse(self, objects: Sequence[Planned]) -> None:
-        """Raise LoadObjectError for the first of these objects that has no JSON documents; the worker reads them."""
+        """Read these objects on the worker. Raises LoadObjectError for the first one with invalid JSON."""
         for o in objects:
             try:
                 for _ in checked(pieces(self.work.content(o).plain())):

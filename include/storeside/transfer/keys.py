@@ -1,7 +1,7 @@
 """ORDER BY, PARTITION BY and TTL of a new table, assembled from column names and a short list of functions.
 
-ClickHouse evaluates constant functions such as ``file()`` when it creates a table and shows their results in its
-errors, so the text of a form never becomes SQL: it is parsed, and the clause is written anew with quoted names.
+ClickHouse evaluates constant functions such as ``file()`` when it creates a table, and its errors show their results.
+So a form's text never becomes SQL: the parser reads it, and the clause is composed from the tokens with quoted names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.source import identifier
 
-# Functions of a column, and those that also take a number, such as ``modulo(id, 16)``.
+# Functions of a column, and functions of a column and a number, such as ``modulo(id, 16)``.
 FUNCTIONS = (
     *("toDate", "toDateTime", "toYear", "toMonth", "toHour", "toMonday", "toYYYYMM", "toYYYYMMDD", "toUnixTimestamp"),
     *("toStartOfHour", "toStartOfDay", "toStartOfWeek", "toStartOfMonth", "toStartOfQuarter", "toStartOfYear"),
@@ -25,14 +25,14 @@ UNITS = ("SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
 _QUOTED = r"`(?:[^`\\]|\\.)+`|\"(?:[^\"\\]|\\.)+\""
 _TOKEN = re.compile(rf"\s*(?:(?P<name>{_QUOTED}|[^\W\d][\w.]*)|(?P<number>\d{{1,9}})|(?P<sign>[(),+]))", re.DOTALL)
 _EMPTY = ("", "tuple()")
-# The check of expressions: strings and quoted names are removed before it.
+# Patterns of `_checked`, which removes strings and quoted names before it compares the rest.
 _STRINGS = re.compile(rf"'(?:[^'\\]|\\.)*'|{_QUOTED}", re.DOTALL)
 _EXPRESSION = re.compile(r"(?:[\w\s(),.+*%=<>!:?|\[\]]|-(?!-)|/(?!\*))*")
 
 
 @dataclass(frozen=True)
 class Expression:
-    """SQL of a DAG author for ORDER BY, PARTITION BY or TTL, which ClickHouse gets as it is.
+    """SQL of a DAG author for ORDER BY, PARTITION BY or TTL, which ClickHouse receives unchanged.
 
     Airflow renders no template in it, so no field of a form can become a part of it.
 
@@ -45,7 +45,7 @@ class Expression:
 def key(option: str, given: str | Expression) -> str:
     """Return the columns and functions of a key as SQL, separated by commas; empty if there are none.
 
-    Raises TransferInputError that names `option` for anything else.
+    Raises TransferInputError, with the name `option`, for anything else.
     """
     if isinstance(given, Expression):
         return _checked(option, given)
@@ -78,7 +78,7 @@ def ttl(given: str | Expression) -> str:
 
 
 def _checked(option: str, expression: Expression) -> str:
-    """Return the text of an expression, which has to stay within parentheses around it."""
+    """Return the text of an expression. Raises TransferInputError if it could escape the parentheses around it."""
     bare = _STRINGS.sub("_", expression.text)
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
     if _EXPRESSION.fullmatch(bare) and min(depths, default=0) >= 0 and not (depths and depths[-1]):
@@ -89,13 +89,13 @@ def _checked(option: str, expression: Expression) -> str:
 
 
 class _Parser:
-    """Reads the tokens of one option."""
+    """Parses the text of one option."""
 
     def __init__(self, option: str, text: str) -> None:
         self._error = TransferInputError(
             f"{option} {text!r}: write "
             + ("column + INTERVAL 30 DAY" if option == "ttl" else "columns, such as (city, toYYYYMM(taken_at))")
-            + f"; functions are {', '.join((*FUNCTIONS, *WITH_NUMBER))}; a DAG's author can give any other expression"
+            + f"; functions are {', '.join((*FUNCTIONS, *WITH_NUMBER))}. A DAG can set any other expression"
             f' in code: {option}=Expression("…")'
         )
         self._tokens: list[tuple[str, str]] = []
@@ -108,7 +108,7 @@ class _Parser:
         self._tokens.reverse()
 
     def term(self) -> str:
-        """Take a column, or a function of one."""
+        """Parse a column, or a function of a column, and return its SQL."""
         name = self._of("name")
         if name[0] in '`"' or not self.take("("):
             return _column(name)
@@ -122,29 +122,29 @@ class _Parser:
         return f"{name}({', '.join(arguments)})"
 
     def number(self) -> str:
-        """Take a whole number."""
+        """Parse a whole number."""
         return self._of("number")
 
     def word(self, words: tuple[str, ...]) -> str:
-        """Take one of these words, in any case."""
+        """Parse one of these words in upper or lower case, and return it in upper case."""
         if (found := self._of("name").upper()) not in words:
             raise self._error
         return found
 
     def take(self, text: str) -> bool:
-        """Take this token if it is the next one."""
+        """Consume this token if it is the next one; return whether it was."""
         if not self._tokens or self._tokens[-1][1].upper() != text:
             return False
         self._tokens.pop()
         return True
 
     def need(self, text: str) -> None:
-        """Take this token; anything else is an error."""
+        """Consume this token. Raises TransferInputError if it is not the next one."""
         if not self.take(text):
             raise self._error
 
     def end(self) -> None:
-        """Make sure that no token is left."""
+        """Raise TransferInputError if a token is left."""
         if self._tokens:
             raise self._error
 

@@ -1,4 +1,4 @@
-"""What processes that ended early have left: statements, staging tables, loads whose publication began."""
+"""Cleans up after processes that ended early: statements, staging tables, and loads whose publication began."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sweep(client: Client, transfer: str) -> None:
-    """End leftovers of an earlier attempt of a transfer, and drop stale staging tables."""
+    """Kill the statements of an earlier attempt of a transfer, and drop its staging tables and stale ones."""
     mine = queries.tables_of(transfer)
     if queries.running(client, mine):
         queries.kill(client, mine, wait=True)
@@ -24,7 +24,7 @@ def sweep(client: Client, transfer: str) -> None:
 
 
 def settle_doubtful(destination: Destination | None, loads: Loads, request: Request) -> None:
-    """Determine the outcome of loads whose publication was interrupted."""
+    """Compare loads whose publication was interrupted with the table, and record their outcome."""
     if destination is None or not loads.doubtful():
         return
     with locked(destination.client, destination.name, uuid.uuid4().hex[:8], "nothing"):

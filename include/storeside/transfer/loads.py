@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 SYNCHRONOUS = {"async_insert": 0}
 _SLICE = 1000
-# Bytes; a thousand keys have at most one megabyte, perhaps two when quoted.
+# Bytes; a thousand keys have at most one megabyte, or two when quoted.
 LONG_STATEMENT = 10_000_000
-# Columns of the ledger and the types they are sent as.
+# Columns of the ledger, and the types that the client sends for them.
 _LEDGER = {
     **dict.fromkeys(("destination", "bucket", "key", "version"), "String"),
     "load_id": "UInt64",
@@ -29,7 +29,7 @@ _LEDGER = {
     "modified": "DateTime64(3)",
     **dict.fromkeys(("reason", "run_id"), "String"),
 }
-# What this try has recorded: each plan includes again the objects that the run failed to load before.
+# Rows that this try has recorded: each plan includes the objects again that earlier tries of the run failed to load.
 NOW = (
     "run_id = {run_id:String} AND recorded_at >="
     " (SELECT if(count() = 0, now64(6), min(planned_at)) FROM storeside.load_plan WHERE transfer = {transfer:String})"
@@ -64,7 +64,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Totals:
-    """Objects, rows and bytes of a run, so far."""
+    """Objects, rows and bytes that a run has loaded so far, and objects that failed."""
 
     loaded: int
     failed: int
@@ -85,7 +85,7 @@ class Loads:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of statements about this transfer."""
+        """The query parameters that identify this transfer."""
         return {
             "transfer": self.transfer,
             "destination": self.destination,
@@ -100,7 +100,7 @@ class Loads:
         migrate(self.client)
 
     def states(self, objects: Sequence[Planned]) -> dict[int, str]:
-        """Return the states of these loads by their ids; loads that are not in the ledger are left out."""
+        """Return the states of these loads by their ids; loads without a row in the ledger are left out."""
         return {row[4]: row[7] for row in self._ledger("true", objects, by="load_id")}
 
     def outcomes(self, keys: Sequence[str]) -> dict[tuple[str, str], tuple[str, FailureKind, str]]:
@@ -120,19 +120,19 @@ class Loads:
         return found
 
     def doubtful(self, objects: Sequence[Planned] | None = None) -> list[Loaded]:
-        """Return the loads, of these or of all objects, whose publication began and did not end."""
+        """Return the loads whose publication began and did not end, for these objects or for all."""
         rows = self._ledger("state = 'publishing'", objects, by="load_id")
         return [Loaded(Planned(*row[:5]), row[5], row[6]) for row in rows]
 
     def others(self, objects: Sequence[Planned]) -> list[Planned]:
-        """Return other loaded versions of the same keys."""
+        """Return the loaded versions of the same keys other than these versions."""
         ids = {o.load_id for o in objects}
         return [Planned(*row[:5]) for row in self._ledger("state = 'loaded'", objects) if row[4] not in ids]
 
     def _ledger(self, where: str, objects: Sequence[Planned] | None, by: str = "key") -> list[tuple[Any, ...]]:
         """Return rows of the ledger: all of the destination and bucket, or those of the keys or ids of `objects`.
 
-        Lists go into the statement's text: as parameters they would be part of the URL, whose length is limited.
+        Lists are part of the statement's text, because parameters are part of the URL, whose length is limited.
         """
         found: list[tuple[Any, ...]] = []
         for some in [None] if objects is None else slices(objects):
@@ -151,11 +151,11 @@ class Loads:
         return found
 
     def record(self, loaded: Sequence[Loaded], state: str) -> None:
-        """Record objects as being published, or as loaded."""
+        """Record objects in a state, ``publishing`` or ``loaded``."""
         self._insert((o.planned, state, FailureKind.NONE, o.rows, o.rejected, "") for o in loaded)
 
     def record_failed(self, failed: Iterable[tuple[Planned, FailureKind, str]]) -> None:
-        """Record objects that cannot be loaded, with reasons, except those that another run has loaded by now.
+        """Record objects that cannot be loaded, with reasons, except objects that another run has loaded meanwhile.
 
         The kind decides whether the next run tries an object again.
         """
@@ -182,7 +182,7 @@ class Loads:
             )  # fmt: skip
 
     def forget_doubtful(self, loaded: Sequence[Loaded]) -> None:
-        """Remove loads from the ledger that turned out not to be published."""
+        """Remove interrupted loads from the ledger whose rows are not in the table."""
         for some in slices([o.planned for o in loaded]):
             self.client.command(
                 "DELETE FROM storeside.loads WHERE destination = {destination:String} AND bucket = {bucket:String}"
@@ -192,11 +192,11 @@ class Loads:
             )
 
     def record_replaced(self, objects: Sequence[Planned]) -> None:
-        """Record versions whose rows are not in the table, or no longer, because those of a newer version are."""
+        """Record versions whose rows are not in the table, because the rows of a newer version are."""
         self._insert((o, "replaced", FailureKind.NONE, 0, 0, "") for o in objects)
 
     def totals(self) -> Totals:
-        """Return what this run has loaded and failed to load so far, until the plan is dropped."""
+        """Return the totals of this run so far. The count of failures is correct only until the plan is dropped."""
         row = first_row(
             self.client.query(
                 f"SELECT countIf(state = 'loaded'), countIf(state = 'failed' AND {NOW}),"
@@ -224,7 +224,7 @@ def ids_text(objects: Sequence[Planned]) -> str:
 
 
 def slices(objects: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
-    """Yield slices of objects, each as large as one statement may name."""
+    """Yield slices of objects, each short enough for the text of one statement."""
     return (objects[n : n + _SLICE] for n in range(0, len(objects), _SLICE))
 
 

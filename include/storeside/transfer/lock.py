@@ -1,8 +1,8 @@
-"""A lock on a destination table during publication; stored in ClickHouse, which has no locks for users.
+"""A lock on a destination table during publication. It is a table, because ClickHouse has no locks for users.
 
-``CREATE TABLE`` is the only statement of ClickHouse that succeeds for exactly one of many callers. A dead holder does
-not block others for long: the lock names the staging table that its holder may publish, and a process that breaks an
-old lock first drops that table, so that a holder that was only slow can no longer publish.
+``CREATE TABLE`` is the only statement of ClickHouse that succeeds for exactly one of many callers. A process may
+break an old lock, whose holder is probably dead. The lock names the staging table that its holder may publish, and
+the process first drops that table, so that a holder that is only slow cannot publish it later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storeside.transfer.staging import BROKEN, STAGING, is_generated
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-# Publication usually takes milliseconds; if the lock of a live process is broken, that costs at most a retry.
+# Publication usually takes milliseconds. Breaking the lock of a live process costs that process at most a retry.
 STALE_SECONDS = 10.0
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.1
@@ -33,22 +33,22 @@ _POLL_SECONDS = 0.1
 def locked(client: Client, destination: str, owner: str, staging: str) -> Iterator[None]:
     """Hold the lock of `destination` in order to publish the table `staging`.
 
-    An `owner` that returns after a failure takes its own lock again. Raises TransferTransientError when others hold
-    the lock for five minutes.
+    An `owner` that retries after a failure gets its own lock back. Raises TransferTransientError when other processes
+    hold the lock for five minutes.
     """
     name = lock_name(destination)
     holder = json.dumps({"owner": owner, "staging": staging})
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not _take(client, name, holder):
         if time.monotonic() > deadline:
-            raise TransferTransientError(f"others have been publishing to {destination} for {_PATIENCE_SECONDS:g} s")
+            raise TransferTransientError(f"{destination} was locked by other loads for {_PATIENCE_SECONDS:g} s")
         time.sleep(_POLL_SECONDS)
     try:
         yield
     except DatabaseError as e:
         if code_of(e):
             _release(client, name, holder)
-        # Without a response the statement may still run: the owner takes the lock again, or it expires.
+        # Without a response, the statement may still run, so the lock stays until its owner retries or it is stale.
         raise
     except TransferError:
         _release(client, name, holder)
@@ -63,7 +63,7 @@ def lock_name(destination: str) -> str:
 
 
 def _release(client: Client, name: str, holder: str) -> None:
-    """Release the lock, unless another process has broken it: then the existing lock is not ours."""
+    """Release the lock, unless another process broke it and may hold it now."""
     found = _look(client, name)
     if found is not None and found[0] == holder:
         client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
@@ -99,9 +99,9 @@ def _take(client: Client, name: str, holder: str) -> bool:
 
 
 def _staged_by(comment: str) -> str:
-    """Return the staging table that a lock's holder may publish; empty if the lock's comment names none of ours.
+    """Return the staging table that a lock's holder may publish; empty if the comment names no staging table.
 
-    A lock with a comment of another kind has no holder that could publish: it is broken when it is old, as any other.
+    A lock with another comment has no holder that could publish a table. It is broken at the same age.
     """
     try:
         staging = json.loads(comment)["staging"]
@@ -111,12 +111,12 @@ def _staged_by(comment: str) -> str:
 
 
 def _break(client: Client, name: str, uuid: str, staging: str) -> None:
-    """Remove the lock of a dead holder, after its staging table; only one of many callers succeeds."""
+    """Drop the staging table of a stale lock, then remove the lock; only one of many callers succeeds."""
     if staging:
         client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(staging)} SYNC")
     try:
         client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
-        # A table's age counts from its last change: even if the lock is a day old, the hour starts now.
+        # `staging.sweep` drops broken locks an hour after their last change: this change starts that hour.
         client.command(f"ALTER TABLE {STAGING}.`{BROKEN}{uuid}` MODIFY COMMENT '{BROKEN}'")
     except DatabaseError as e:
         if code_of(e) not in (TABLE_EXISTS, UNKNOWN_TABLE):

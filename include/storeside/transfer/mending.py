@@ -1,4 +1,4 @@
-"""Objects that fail alone: loads them in another way by the request's options, or records them as failed."""
+"""Retries objects that failed alone in the ways that the request's options allow, or records them as failed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from storeside.transfer.work import How
 
 log = logging.getLogger(__name__)
 
-# Reasons of the checks in `statement`, which name a column and no row.
+# Reasons of the checks in `statement`, which state a column and no row.
 _OF_A_VALUE = re.compile(r"column .* has (a|invalid) ")
 
 
 class Mending:
-    """Loads objects that failed alone."""
+    """Loads the objects of one batch that failed alone."""
 
     def __init__(self, staging: Staging) -> None:
         self.staging = staging
@@ -46,7 +46,7 @@ class Mending:
         self.request = staging.work.request
 
     def mend(self, o: Planned, error: LoadObjectError) -> Staged | None:
-        """Load an object that failed alone, by the request's options; record it as failed if none helps."""
+        """Load an object in each way that the request's options allow; record it as failed if none succeeds."""
         remedies = (self._by_its_compression, self._by_tidying, self._by_drift, self._by_salvage)
         try:
             for remedy in () if isinstance(error, LimitError) else remedies:
@@ -62,7 +62,7 @@ class Mending:
         return None
 
     def _by_its_compression(self, o: Planned, error: LoadObjectError) -> Staged | None:
-        """Read an object whose name suggests another compression than its content has."""
+        """Read an object with the compression of its content, if its name suggests another one."""
         if self.staging.reader.pushed or not self.work.form.is_text:
             return None
         compression = self._compression(o)
@@ -71,7 +71,7 @@ class Mending:
         return self.staging.stage([o], How(compression=compression) if compression else How(push=True))
 
     def _compression(self, o: Planned) -> str | None:
-        """Return ClickHouse's name for the compression of a text object, "auto" if the object's name shows it.
+        """Return ClickHouse's name for the compression of a text object; "auto" if the object's name shows it.
 
         None if the worker must read the object.
         """
@@ -87,7 +87,7 @@ class Mending:
         form = self.work.form
         if not (form.is_text and form.is_native) or by_size(error.__cause__ or error):
             return None
-        if _OF_A_VALUE.match(str(error)):  # which has no other value then
+        if _OF_A_VALUE.match(str(error)):  # tidying changes no value
             return None
         try:
             if not is_untidy(self.work.content(o).plain(), form):
@@ -117,14 +117,14 @@ class Mending:
             self._check_columns(len(missing))
             with self.work.alters:
                 self.staging.destination = self.staging.look_up().widen(wanted)
-        except TransferInputError as e:  # the table's types cannot be widened for this object; the others continue
+        except TransferInputError as e:  # only this object fails: the table's types cannot hold its values
             raise LoadObjectError(str(e)) from e
         return self.staging.stage([o])
 
     def _check_columns(self, added: int) -> None:
         most = self.request.limits.columns
         if added and len(self.staging.destination.columns) + added > most:
-            raise LimitError(f"with its {added} new columns the table has more than {most}: see `limits`")
+            raise LimitError(f"with its {added} new columns the table exceeds {most} columns: see `limits`")
 
     def _by_salvage(self, o: Planned, error: LoadObjectError) -> Staged | None:
         if self.request.on_bad_rows == "fail" or not (self.work.form.is_text and self.work.form.is_native):
@@ -146,9 +146,9 @@ class Mending:
         return staged
 
     def _with_row(self, o: Planned, reason: str) -> str:
-        """Add the row to a reason that names a column of CSV: checks of values do not know the row.
+        """Add the row to a reason that states a column of CSV, because the checks of values do not know their row.
 
-        The object is read again up to the faulty row: by ClickHouse, unless the worker must read it.
+        ClickHouse reads the object again up to the faulty row, or the worker does if ClickHouse cannot.
         """
         form = self.work.form
         if not (form.name == "csv" and form.is_native and _OF_A_VALUE.match(reason)):
@@ -163,7 +163,7 @@ class Mending:
                     row = self.staging.reader.first_row(name, o, reading, check, compression)
                     return reason if row is None else f"row {row}, {reason}"
         except (TransferError, DatabaseError, OperationalError) as e:
-            log.debug("%r: its row is not known: %s", o.key, e)
+            log.debug("%r: the row of its error is unknown: %s", o.key, e)
         return reason
 
     def _row_by_worker(self, o: Planned, reason: str) -> str:
@@ -188,7 +188,7 @@ class Mending:
         return text_reading(self.work.form, self.staging.destination, empty_nulls=empty_nulls)
 
     def _columns(self, o: Planned) -> list[Column]:
-        """Return an object's columns; ClickHouse reads the whole object if it can."""
+        """Return an object's columns: from the whole object if ClickHouse can read it, else from a sample."""
         if not self.work.form.is_text:
             return list(ParquetObject(self.work.content(o)).facts().shape.columns)
         if self.staging.reader.pushed or not self.work.form.is_native:
@@ -196,7 +196,7 @@ class Mending:
         return whole_columns(self.work.client, self.request, self.work.form, o.key)
 
     def _hint(self, o: Planned) -> str:
-        """Return what the first bytes of a failed object suggest as the cause."""
+        """Return the likely cause of a failure, by the object's first bytes; empty if they suggest none."""
         try:
             head = self.work.content(o).range(0, 10)
         except TransferError:
@@ -205,6 +205,6 @@ class Mending:
             return " (the object is empty)" if self.work.form.name == "parquet" else ""
         is_parquet = head.startswith(b"PAR1")
         if is_parquet != (self.work.form.name == "parquet"):
-            kind = "is a Parquet file" if is_parquet else "does not begin as a Parquet file does"
-            return f" (the object {kind}: give it a prefix of its own)"
+            kind = "is a Parquet file" if is_parquet else "does not begin like a Parquet file"
+            return f" (the object {kind}: move it to a separate prefix)"
         return ""

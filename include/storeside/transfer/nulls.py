@@ -1,8 +1,8 @@
-"""Lists, maps and structs of Parquet that are NULL: ClickHouse's arrays, maps and tuples cannot be.
+"""Finds lists, maps and structs of Parquet that are NULL: ClickHouse's arrays, maps and tuples cannot be NULL.
 
-ClickHouse's reader silently makes them empty, or tuples of NULLs. For most objects the footer shows that there are
-none: a column without NULL values has no NULL around it either. Otherwise the definition levels of one column decide:
-newer writers count them in the footer (`SizeStatistics`); if not, they are read.
+ClickHouse's reader silently turns them into empty values, or tuples of NULLs. For most objects the footer proves that
+they have none: a column without NULL values has no NULL around it either. Otherwise the definition levels of one
+column decide. Newer writers count these in the footer (`SizeStatistics`); for other writers, the worker reads them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape, batches_of, faults
 from storeside.transfer.schema import bare, is_nullable
 
-# Writers that count the NULLs of dictionaries wrongly, as a footer names them.
+# How footers name the writers that count the NULLs of dictionaries wrongly.
 _MISCOUNTS = "parquet-cpp"
 _BATCH_ROWS = 65_536
 
 
 def holds(target: str) -> bool:
-    """Tell whether a column of this type can be NULL."""
+    """Return whether a column of this type can be NULL."""
     return is_nullable(target) or bare(target).startswith(("Variant(", "Dynamic"))
 
 
 def keeps(keeping: str, target: str) -> bool:
-    """Tell whether a column's type keeps all structs that are NULL."""
+    """Return whether a column's type `target` keeps all structs that are NULL, as the type `keeping` does."""
     return keeping.replace("`", "") == target.replace("`", "")
 
 
@@ -47,12 +47,12 @@ def wanted(shape: Shape, targets: dict[str, str | None], *, refuse: bool) -> lis
 
 
 def possible(facts: Facts, among: Iterable[Nested]) -> list[Nested]:
-    """Return those that may be NULL, by the footer's counts: each NULL is also a NULL in all its columns."""
+    """Return the lists, maps and structs that may be NULL: each such NULL counts in all columns below it."""
     return [nested for nested in among if all(facts.nulls[n] for n in nested.leaves)]
 
 
 def present(parquet: ParquetObject, among: Sequence[Nested]) -> frozenset[Nested]:
-    """Return those that are NULL somewhere in an object. Raises LoadObjectError."""
+    """Return the lists, maps and structs that are NULL somewhere in an object. Raises LoadObjectError."""
     if not among:
         return frozenset()
     counts = {nested: parquet.footer.at_level(nested.leaves, nested.level) for nested in among}
@@ -61,12 +61,12 @@ def present(parquet: ParquetObject, among: Sequence[Nested]) -> frozenset[Nested
 
 
 def miscounted(parquet: ParquetObject, facts: Facts) -> bool:
-    """Tell whether a footer counts no NULL in a column although a struct around it is NULL somewhere.
+    """Return whether a footer counts no NULL in a column although a struct around it is NULL somewhere.
 
     pyarrow writes such footers for dictionaries in structs, such as pandas' categoricals: it counts the NULLs of the
-    dictionary alone (tried with 26.0.1). ClickHouse 26.9 relies on the count, and then gives rows the values of other
-    rows, without an error. Newer versions of pyarrow also count definition levels, which give the true count. For
-    files without these counts, the levels are read. Raises LoadObjectError.
+    dictionary alone (tried with 26.0.1). ClickHouse 26.9 relies on the count: without an error, it gives rows the
+    values of other rows. Newer versions of pyarrow also count definition levels, which give the true count. For files
+    without these counts, the worker reads the levels. Raises LoadObjectError.
     """
     structs = [nested for nested in facts.shape.nested if nested.kind == "struct"]
     columns = {n for nested in structs for n in nested.leaves if facts.nulls[n] == 0}
@@ -151,8 +151,8 @@ def _emptied_list(array: Any) -> Any:
     kind = array.type
     if of.is_map(kind):
         return pa.MapArray.from_arrays(array.offsets, array.keys, emptied(array.items))
-    # No cast of lists of fixed size, or of views, to others: pyarrow 26.0.1 ends the process for some of them. A NULL
-    # may stand over values, as one of fixed size does: `flatten` leaves these out, and so do the offsets.
+    # Lists of fixed size and list views are not cast to lists, because pyarrow 26.0.1 crashes for some of them. A
+    # NULL list of fixed size still has values: `flatten` and the offsets leave them out.
     made, offset = (pa.ListArray, pa.int32()) if of.is_list(kind) else (pa.LargeListArray, pa.int64())
     ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(offset))
     return made.from_arrays(pa.concat_arrays([pa.array([0], offset), ends]), emptied(array.flatten()))

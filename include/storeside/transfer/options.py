@@ -1,7 +1,7 @@
-"""Options of a transfer, grouped by purpose; operators, command line, forms and events share them.
+"""Options of a transfer, grouped by purpose, for operators, the command line, forms and events.
 
-An operator's options may contain templates until a task renders them, so an options object checks nothing when it is
-created: a `Request` calls its `check`.
+An operator's options may contain templates until a task renders them. So an options object checks nothing when it is
+created; a `Request` calls its `check`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
 from storeside.transfer.keys import Expression, key, ttl
 
-# Optional columns in addition to those of the data, with their types.
+# Optional columns that a load adds to the columns of the data, with their types.
 SYSTEM_COLUMNS = {
     "_object": "LowCardinality(String)",
     "_row_number": "UInt64",
     "_version": "LowCardinality(String)",
     "_loaded_at": "DateTime64(3)",
 }
-# The other engines change rows when they merge parts, and lose track of a row's load.
+# Other engines change rows when they merge parts, so that a row's load is lost.
 _ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
-# Up to this number of bytes an object may become any number of times as large.
+# `LoadLimits.ratio` applies to objects whose rows have more bytes than this.
 _ANY_RATIO = 1 << 30
-# Arguments of a replicated engine, and the version column: quoted text and words.
+# Arguments of an engine: the quoted paths of a replicated one, and a version column.
 _ENGINE_ARGUMENTS = re.compile(r"\(\s*(?:(?:'[^'\\]*'|\w+)\s*(?:,\s*(?:'[^'\\]*'|\w+)\s*)*)?\)")
 # A type's name and its arguments, after the quoted text in these was removed.
 _TYPE = re.compile(r"\w+(?:\s*\(['\w\s(),.=:+-]*\))?")
@@ -47,11 +47,11 @@ def require_positive(**values: float) -> None:
 
 
 def require_engine(engine: str, table: str) -> None:
-    """Raise TransferInputError for a table engine that loses track of a row's load."""
+    """Raise TransferInputError for a table engine that changes rows, so that a row's load is lost."""
     if not _ENGINE.fullmatch(engine):
         raise TransferInputError(
-            f"{table} is of engine {engine}: exactly-once needs a MergeTree or ReplacingMergeTree, whose rows stay"
-            " what they were; load into one, and let a materialized view of it do the rest"
+            f"{table} has the engine {engine}, which changes rows: load into a MergeTree or ReplacingMergeTree, and"
+            " let a materialized view fill the other table"
         )
 
 
@@ -64,7 +64,7 @@ class ReadOptions:
     :param on_null_nested: what happens to an object with a NULL list, map or struct that its column cannot hold:
         ``refuse`` fails the object, ``empty`` loads ``[]``, ``{}`` or a tuple of NULLs
     :param strict_json: check JSON Lines against RFC 8259, which ClickHouse's parser does not do
-    :param max_bad_rows: maximum skipped rows per object; an object with more fails
+    :param max_bad_rows: maximum skipped or kept rows per object; an object with more fails
     :param sample_objects: number of objects sampled to infer format and columns
     :param sample_bytes: bytes read of each sampled text object
     """
@@ -89,14 +89,14 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a new table is created, and which columns it has in addition to the data's.
+    """How a new table is created, and which columns a load adds to the columns of the data.
 
-    Users enter `order_by` and `partition_by` in forms, so a text may contain columns and some functions of a column.
-    Any other expression has to be an `Expression`.
+    Users enter `order_by` and `partition_by` in forms, so a text may contain only columns and some functions of a
+    column. Any other expression must be an `Expression`.
 
     :param columns: ClickHouse types by column; these columns are not inferred
     :param system_columns: any of ``_object``, ``_row_number`` (from 0), ``_version``, ``_loaded_at``
-    :param engine: ``MergeTree`` or ``ReplacingMergeTree``, also replicated
+    :param engine: ``MergeTree``, ``ReplacingMergeTree``, or a replicated variant
     :param order_by: ORDER BY, such as ``(city, taken_at)``
     :param partition_by: PARTITION BY, such as ``toYYYYMM(taken_at)``
     :param ttl: TTL, such as ``taken_at + INTERVAL 30 DAY``
@@ -110,11 +110,11 @@ class TableOptions:
     ttl: str | Expression = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "system_columns", tuple(self.system_columns))  # JSON turned it into a list
+        object.__setattr__(self, "system_columns", tuple(self.system_columns))  # JSON has only lists
 
     @property
     def sorting_key(self) -> str:
-        """The SQL between the parentheses of ORDER BY. Raises TransferInputError, as the other clauses do."""
+        """The SQL between the parentheses of ORDER BY. All three clauses raise TransferInputError."""
         return key("order_by", self.order_by)
 
     @property
@@ -132,22 +132,22 @@ class TableOptions:
         engine, bracket, arguments = self.engine.partition("(")
         require_engine(engine, "a new table")
         if bracket and not _ENGINE_ARGUMENTS.fullmatch(bracket + arguments):
-            raise TransferInputError(f"engine {self.engine!r}: its arguments are columns and quoted text")
+            raise TransferInputError(f"engine {self.engine!r}: write its arguments as columns and quoted text")
         for name, text in self.columns.items():
             if not _is_type(text):
                 raise TransferInputError(
                     f"column {name!r} has the type {text!r}: write a type, such as Nullable(Date)"
                 )
-        _ = self.sorting_key, self.partition_key, self.lifetime  # which raise for what they cannot take
+        _ = self.sorting_key, self.partition_key, self.lifetime  # each raises for invalid text
         unknown = set(self.system_columns) - set(SYSTEM_COLUMNS)
         if unknown:
             raise TransferInputError(
-                f"system columns {', '.join(sorted(unknown))}: there are {', '.join(SYSTEM_COLUMNS)}"
+                f"system columns {', '.join(sorted(unknown))}: choose from {', '.join(SYSTEM_COLUMNS)}"
             )
 
 
 def _is_type(text: str) -> bool:
-    """Tell whether a text is one type of ClickHouse and nothing else, such as a default expression."""
+    """Return whether a text is one type of ClickHouse and nothing else, such as a default expression."""
     bare = _QUOTED.sub("'", text.strip())
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
     closed = [n for n, depth in enumerate(depths) if not depth and bare[n] == ")"]
@@ -156,13 +156,13 @@ def _is_type(text: str) -> bool:
 
 @dataclass(frozen=True)
 class LoadLimits:
-    """What one object may cost: an object that exceeds a limit fails alone, and the others are loaded.
+    """Limits of one object: an object that exceeds a limit fails alone, and the others are loaded.
 
-    Small objects that one statement reads share what each may have in bytes. A statement takes at most half of the
-    server's memory, unless the user's profile has another limit.
+    For small objects that one statement reads, the limits in bytes apply to their sum. A statement uses at most half
+    of the server's memory, unless the user's profile has another limit.
 
     :param bytes: bytes of an object's rows in ClickHouse, uncompressed
-    :param ratio: those bytes by the bytes of the object; below 1 GiB any ratio is allowed
+    :param ratio: bytes of an object's rows divided by its size; below 1 GiB of rows any ratio is allowed
     :param rows: rows of an object
     :param columns: columns of a table that is created or extended
     :param seconds: time of one statement, which may read several small objects
@@ -181,7 +181,7 @@ class LoadLimits:
         )
 
     def bytes_of(self, size: int) -> int:
-        """Return the most bytes that objects of `size` bytes may become."""
+        """Return the maximum number of bytes for the rows of objects of `size` bytes."""
         return min(self.bytes, max(self.ratio * size, _ANY_RATIO))
 
 

@@ -1,4 +1,4 @@
-"""Parquet objects as a worker reads them: their footers and their rows."""
+"""Reads footers and rows of Parquet objects on the worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _BATCH_ROWS = 65_536
 # The worker fetches a row group of at most this number of bytes at once. It fetches a larger one a column and a
 # megabyte at a time: that takes more requests, but the memory does not grow with the row group.
 WHOLE_ROW_GROUP = 128 << 20
-# Logical types of pyarrow that ClickHouse 26.9 refuses to read; for "UNDEFINED" pyarrow knows only the storage type.
+# pyarrow's logical types that ClickHouse 26.9 refuses to read. pyarrow reports a type that it does not know as
+# "UNDEFINED".
 _FOREIGN = frozenset({"GEOMETRY", "GEOGRAPHY", "VARIANT", "UNDEFINED"})
 
 
@@ -30,8 +31,8 @@ _FOREIGN = frozenset({"GEOMETRY", "GEOGRAPHY", "VARIANT", "UNDEFINED"})
 class Nested:
     """A list, map or struct that may be NULL.
 
-    `path` has the names from the column down to it, "[]" for the elements of a list. `level` is the definition level
-    of a NULL, and `leaves` are the numbers of its Parquet columns.
+    `path` has the names from the column down to the value, with "[]" for the elements of a list. `level` is the
+    definition level of a NULL, and `leaves` are the numbers of its Parquet columns.
     """
 
     path: tuple[str, ...]
@@ -57,7 +58,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a footer says: columns, rows, and the number of NULLs in each Parquet column that may have some."""
+    """The facts in a footer: columns, rows, and the number of NULLs in each Parquet column."""
 
     shape: Shape
     rows: int
@@ -65,7 +66,7 @@ class Facts:
 
 
 class ParquetObject:
-    """A Parquet object. Its footer is fetched once, when it is first needed; every method raises LoadObjectError."""
+    """A Parquet object, whose footer is fetched once at first use. Every method raises LoadObjectError."""
 
     def __init__(self, content: Content) -> None:
         self.content = content
@@ -76,14 +77,14 @@ class ParquetObject:
 
     @cached_property
     def footer(self) -> Footer:
-        """What the footer declares, field by field, without contradictions."""
+        """The decoded footer, after the check for contradictions."""
         footer = Footer(self._tail)
         footer.check()
         return footer
 
     @cached_property
     def _of_footer(self) -> Any:
-        """pyarrow's file of the footer alone, which has a schema and no rows."""
+        """A pyarrow file of the footer alone, which has a schema and no rows."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -91,13 +92,13 @@ class ParquetObject:
             return pq.ParquetFile(pa.BufferReader(self._tail))
 
     def facts(self) -> Facts:
-        """Return what the footer says."""
+        """Return columns, rows and counts of NULLs from the footer."""
         with faults():
             shape = _shape(self._of_footer)
         return Facts(shape, self.footer.rows, self.footer.null_counts())
 
     def file(self, *, pre_buffer: bool) -> Any:
-        """Return pyarrow's file of the object; with `pre_buffer`, everything that one read needs is fetched first."""
+        """Return a pyarrow file of the object; with `pre_buffer`, each read first fetches all bytes that it needs."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -109,7 +110,7 @@ class ParquetObject:
 
 
 def columns_of(schema: Any) -> list[Column]:
-    """Return the columns of an Arrow schema. Raises LoadObjectError, also for names that are not UTF-8."""
+    """Return the columns of an Arrow schema. Raises LoadObjectError for unsupported types and invalid names."""
     try:
         with faults():
             return arrow_columns(schema)
@@ -125,7 +126,7 @@ def row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
         groups = range(file.num_row_groups)
         if any(file.metadata.row_group(n).total_byte_size > WHOLE_ROW_GROUP for n in groups):
             file = parquet.file(pre_buffer=False)
-        # One after the other: pyarrow holds all row groups of one request in memory together.
+        # One row group per call, because pyarrow holds all row groups of one call in memory.
         each = (file.iter_batches(_BATCH_ROWS, row_groups=[n]) for n in groups)
         return file.schema_arrow, batches_of(itertools.chain.from_iterable(each))
 
@@ -146,7 +147,7 @@ def batches_of(reader: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def faults(what: str = "") -> Iterator[None]:
-    """Turn each error by which pyarrow blames the content into a LoadObjectError."""
+    """Turn pyarrow's errors about corrupt content into a LoadObjectError with the prefix `what`."""
     import pyarrow as pa
 
     try:
@@ -173,7 +174,9 @@ def _shape(file: Any) -> Shape:
         if strange or not original.name:
             foreign.append(field.name)
         if strange:
-            log.info("column %r: its type %s is loaded as it is stored", field.name, ", ".join(strange))
+            log.info(
+                "column %r: no ClickHouse type for %s: loading the stored values", field.name, ", ".join(strange)
+            )
         if field.nullable and not _parts(getattr(field.type, "storage_type", field.type)):
             flat.append((field.name, numbers[0]))
     columns = columns_of(schema)

@@ -1,4 +1,4 @@
-"""The plan of a transfer: listed objects that the ledger does not have, in batches."""
+"""The plan of a transfer: the listed objects that still have to be loaded, in batches."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ class Plan:
             )  # fmt: skip
             sent += len(some)
         if (arrived := self.listed_below("")) != sent:
-            raise TransferTransientError(
-                f"of a listing of {sent} objects {arrived} arrived in ClickHouse: list again"
-            )
+            raise TransferTransientError(f"ClickHouse stored {arrived} of {sent} listed objects: list again")
 
     def listed_below(self, prefix: str) -> int:
         """Return the number of listed objects below a prefix."""
@@ -73,16 +71,16 @@ class Plan:
         )
 
     def start_after(self, overlap_seconds: float) -> str:
-        """Return the key after which to look for new objects, if keys only grow.
+        """Return the key after which a listing has all new objects, if new keys sort after older ones.
 
         It is the last key loaded before the newest object's time minus the overlap. It also precedes all objects that
-        a run had planned and did not reach, or could not read at the time.
+        a run planned and did not reach, or could not read at the time.
         """
         parameters = {**self.loads.parameters, "overlap": int(overlap_seconds * 1000)}
         return str(first_row(self.loads.client.query(sql.query("start_after"), parameters=parameters))[0])
 
     def make(self, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool) -> tuple[int, int, int]:
-        """Plan listed objects that are not in the ledger; return the numbers listed and planned, and planned bytes.
+        """Plan the listed objects that are not loaded; return the numbers listed and planned, and the planned bytes.
 
         Objects that failed for good in other runs are left out, unless `retry_failed`. Raises TransferInputError if
         an object has no ETag.
@@ -110,9 +108,9 @@ class Plan:
         if row[3]:
             bucket = self.loads.source.bucket
             raise TransferInputError(
-                f"s3://{bucket}/{row[3]} is listed without an ETag, so its versions cannot be told apart: AIStore has"
-                " ETags of what is written into its own buckets while their checksum is MD5; set that (ais bucket"
-                f" props set ais://{bucket} checksum.type=md5) and write the objects again"
+                f"s3://{bucket}/{row[3]} is listed without an ETag, so versions cannot be told apart: in AIStore, set"
+                f" the bucket's checksum to MD5 (ais bucket props set ais://{bucket} checksum.type=md5)"
+                " and write the objects again"
             )
         return int(row[0]), int(row[1]), int(row[2])
 
@@ -135,7 +133,7 @@ class Plan:
         return self._planned(_UNFINISHED)
 
     def sample(self, count: int) -> list[Planned]:
-        """Return some unfinished objects of the plan: the first, and others spread over it."""
+        """Return up to `count` unfinished objects of the plan: the first by key, and others spread over it."""
         first = "(SELECT min(key) FROM storeside.load_plan WHERE transfer = {transfer:String} AND size > 0)"
         order = f"ORDER BY key != {first}, load_id LIMIT {{count:UInt32}}"
         return self._planned(f"size > 0 AND {_UNFINISHED} {order}", count=count)
@@ -149,5 +147,5 @@ class Plan:
         return [Planned(*row) for row in rows]
 
     def forget(self, table: str) -> None:
-        """Drop this transfer's partition of a working table."""
+        """Drop this transfer's partition of ``load_listings`` or ``load_plan``."""
         self.loads.client.command(f"ALTER TABLE storeside.{table} DROP PARTITION '{self.loads.transfer}'")

@@ -1,4 +1,4 @@
-"""What a transfer does before it loads: list and plan the objects, find out their format, create a missing table."""
+"""Prepares a transfer: lists and plans objects, recognizes their format, creates a missing table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
-from storeside.transfer.schema import Column, settled, with_overrides
+from storeside.transfer.schema import Column, resolved, with_overrides
 from storeside.transfer.source import Listed, list_objects
 from storeside.transfer.table import REST, Destination, create, look_up
 
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 
 # Maximum number of sampled objects when the first samples have no rows.
 MOST_SAMPLED = 200
-# Maximum objects published in one step: the ledger is queried for all of them while others wait for the lock.
+# Maximum objects published in one step: the ledger is queried for all of them while other loads wait for the lock.
 MOST_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was found and must be done: enough for another process to continue."""
+    """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects."""
 
     format: str
     push: bool
@@ -55,7 +55,7 @@ class Prepared:
 
 
 class Preparation:
-    """Prepares the loading of a request; `client` is that of the user who loads, `s3` a boto3 client."""
+    """Prepares a request; `client` belongs to the loading ClickHouse user, `s3` is a boto3 client."""
 
     def __init__(self, request: Request, client: Client, s3: Any, plan: Plan) -> None:
         self.request = request
@@ -90,7 +90,7 @@ class Preparation:
             batch_bytes=self.request.batches.bytes,
             batch_objects=self.request.batches.objects,
             push=push,
-            # All or none: an object that failed in another run still belongs to all.
+            # All-or-nothing also covers objects that failed in other runs.
             retry_failed=self.request.retry_failed or self.request.all_or_nothing,
         )
         if not is_whole:
@@ -102,7 +102,7 @@ class Preparation:
         )  # fmt: skip
         if self.request.all_or_nothing and planned > MOST_AT_ONCE:
             raise TransferInputError(
-                f"{planned} objects at once: all_or_nothing takes at most {MOST_AT_ONCE}; choose fewer with `keys`"
+                f"{planned} objects: all_or_nothing publishes at most {MOST_AT_ONCE}: select fewer with `keys`"
             )
         if not planned:
             return Prepared(self.request.format, push, listed, 0, 0)
@@ -155,9 +155,9 @@ class Preparation:
         return not after
 
     def _look(self, with_columns: bool, *, given: bool) -> tuple[Format, list[Column]] | None:
-        """Return what samples show: the format and, `with_columns`, the columns.
+        """Return the format of sampled objects and, `with_columns`, their columns; None if no object is left to load.
 
-        With `given` objects, those that show neither have failed; returns None if all have.
+        If objects were `given`, samples without a recognizable format or columns are recorded as failed.
         """
         sample_size = self.request.read.sample_objects
         while True:
@@ -178,21 +178,21 @@ class Preparation:
                     return None
                 if not given:
                     raise
-                left = sample or self.plan.unfinished()  # empty ones
+                left = sample or self.plan.unfinished()  # without a sample, all are empty
                 self.loads.record_failed((o, kind_of(e), str(e)) for o in left)
                 if not sample:
                     return None
 
     def _are_all(self, sample: Sequence[Planned]) -> bool:
-        """Tell whether every object of the plan that is not empty is in a sample."""
+        """Return whether a sample contains all unfinished objects that are not empty."""
         return len([o for o in self.plan.unfinished() if o.size]) <= len(sample)
 
     def _without_rows(self) -> None:
-        """Record the plan's objects as loaded: none has a row, so there is no table to create."""
+        """Record the plan's objects as loaded. None has a row, so no table is created."""
         objects = self.plan.unfinished()
         self.loads.record([Loaded(o, 0) for o in objects], "loaded")
         log.info(
-            "%d objects have no rows, such as %r: %s is made when an object has one",
+            "%d objects have no rows, such as %r: %s is created when an object has one",
             len(objects), objects[0].key, self.request.table,
         )  # fmt: skip
 
@@ -201,11 +201,11 @@ class Preparation:
 
     def _create(self, columns: list[Column]) -> Destination:
         options = self.request.table_options
-        columns = [Column(c.name, settled(c.type)) for c in with_overrides(columns, options.columns)]
+        columns = [Column(c.name, resolved(c.type)) for c in with_overrides(columns, options.columns)]
         return create(self.client, self.request.table, columns, options, self.request.limits.columns)
 
     def _complete(self, destination: Destination) -> None:
-        """Add the columns that the request asks for in addition to the data's."""
+        """Add missing system columns, and the column ``_rest`` if the request uses it."""
         wanted = [Column(name, SYSTEM_COLUMNS[name]) for name in self.request.table_options.system_columns]
         if self.request.on_drift == "rest":
             wanted.append(Column(REST, "Map(String, String)"))

@@ -1,4 +1,4 @@
-"""What a command prints at its end: a table for people, or one JSON object."""
+"""Formats the report that a command prints: as a table, or as one JSON object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def report_text(report: Any, *, as_json: bool) -> str:
     """Return a report (a dataclass of numbers) as one line of JSON, or as one line per number.
 
-    The table leaves out fields that are not numbers, such as failures: a command prints these itself.
+    The table leaves out fields that are not numbers, such as failures, which a command prints separately.
     """
     fields = dataclasses.asdict(report)
     if as_json:

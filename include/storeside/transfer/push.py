@@ -26,10 +26,10 @@ from storeside.transfer.strict_json import checked
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-# ClickHouse keeps the whole body of a Parquet request in memory: larger objects are sent by row group.
+# ClickHouse keeps the whole body of a Parquet request in memory, so the worker sends larger objects by row group.
 WHOLE_PARQUET = 256 << 20
-# Encodings that ClickHouse accepts in requests. It takes a truncated zstd or lz4 stream for a complete one, and not
-# every build has bz2: a worker decompresses those.
+# Encodings that ClickHouse accepts in requests. It does not detect truncated zstd and lz4 streams, and some builds
+# lack bz2: the worker decompresses those.
 _ENCODINGS = {"gzip": "gzip", "xz": "xz", "": None}
 
 
@@ -45,10 +45,10 @@ def push(
     strict: bool = False,
     tidy: bool = False,
 ) -> int:
-    """Stream one object into the staging table; return the number of rows that ClickHouse has read.
+    """Stream one object into the staging table; return the number of rows that ClickHouse read.
 
-    The worker sends the object's own bytes, unless it must parse them first. With `strict`, it checks JSON Lines on
-    the way; see `strict_json`. With `tidy` it sends the rows that `records` yields.
+    The worker sends the object's bytes unchanged, unless it must parse them first. With `strict`, it checks JSON
+    Lines while it sends them; see `strict_json`. With `tidy`, it sends the rows that `records` yields.
     """
     form = reading.form
     if form.is_text and not planned.size:  # ClickHouse reports an empty request as a missing header
@@ -61,7 +61,7 @@ def push(
     encoding: str | None = None
     body: Iterator[bytes] = content.stream()
     if tidy:
-        reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # they are gone
+        reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
         rows = records(content.plain(), form)
         if (first := next(rows, None)) is None:
             return 0
@@ -82,14 +82,14 @@ def insert(
     client: Client, body: Iterator[bytes], kind: str, reading: Reading, planned: Planned, staging: str,
     system: Sequence[str], query_id: str, *, encoding: str | None = None, first_row: int = 0,
 ) -> int:  # fmt: skip
-    """Send a body of ClickHouse's format `kind` through the reading's expressions; return the rows read.
+    """Send a body of ClickHouse's format `kind` through the reading's expressions; return the number of rows read.
 
-    The body is a stream that can be read once: the client would resend a body that it can read again when the
-    connection breaks after the rows have arrived.
+    `body` can be read only once. The client would resend a body that it can read again if the connection broke after
+    the rows arrived.
     """
     source = f"input({literal(structure(reading.columns))})"
     more: dict[str, Any] = {"query_id": query_id}
-    if "_row_number" in system:  # rows are numbered as they arrive, so one stream must bring them
+    if "_row_number" in system:  # ClickHouse numbers rows as they arrive, so they need one stream
         more |= {"max_threads": 1, "max_insert_threads": 1, "input_format_parquet_preserve_order": 1}
     elif kind == reading.form.clickhouse and reading.form.is_text and not encoding:
         more |= queries.fewer_parsers(client)
@@ -140,9 +140,9 @@ def _arrow_stream(schema: Any, batches: Iterator[Any]) -> Iterator[bytes]:
 
 
 def _sendable(schema: Any, batches: Iterator[Any], reading: Reading) -> tuple[Any, Iterator[Any]]:
-    """Return the rows of a Parquet object in a form that ClickHouse's Arrow reader accepts.
+    """Return the rows of a Parquet object as Arrow arrays that ClickHouse's Arrow reader accepts.
 
-    The Arrow reader refuses values that the Parquet reader accepts: NULL structs for tuples, and some kinds of lists.
+    That reader refuses values that the Parquet reader accepts: NULL structs for tuples, and some kinds of lists.
     """
     import pyarrow as pa
 
@@ -203,7 +203,7 @@ def _arrow_type(kind: str) -> Any:
 
 
 def _has_one_column(sample: bytes, csv: Csv) -> bool:
-    """Tell whether the first row of a CSV dialect has a single column."""
+    """Return whether the first row of a CSV dialect has a single column."""
     if csv.names:
         return len(csv.names) == 1
     lines = sample.decode(csv.encoding, "replace").splitlines()[csv.skip_rows :]
@@ -211,10 +211,9 @@ def _has_one_column(sample: bytes, csv: Csv) -> bool:
 
 
 def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any], *, has_one: bool = False) -> Any:
-    """Return pyarrow's streaming reader of a CSV dialect; with `has_one` column, blank lines are empty values.
+    """Return pyarrow's streaming reader of a CSV dialect. If the text `has_one` column, blank lines are empty values.
 
-    Columns without a type get the type that the first rows suggest. Raises LoadObjectError when not even these can be
-    read.
+    The first rows decide the type of columns without one. Raises LoadObjectError when these rows cannot be read.
     """
     import pyarrow as pa
     import pyarrow.csv as pc

@@ -1,4 +1,4 @@
-"""A transfer's statements that run in ClickHouse: named after the table that they fill, so any process finds them."""
+"""Finds, follows and kills a transfer's statements; their ids name the table that they fill, for any process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MARK = "storeside-"
 _CHECK = "storeside-check-"
 _POLL_SECONDS = 0.5
-# How often ClickHouse writes its logs (config.xml, flush_interval_milliseconds), and a little more.
+# Slightly longer than the interval at which ClickHouse writes its logs (config.xml, flush_interval_milliseconds).
 _FLUSH_SECONDS = 8.0
 # A statement's memory limit: half of the server's memory, or this number of bytes if that is more.
 _SHARE, _LEAST = 2, 2 << 30
@@ -67,8 +67,8 @@ def kill(client: Client, tables: str, *, wait: bool) -> None:
 def follow(client: Client, query: str, stop: threading.Event) -> None:
     """Wait for a statement whose connection was lost; return when it has succeeded.
 
-    Raises TransferTransientError when it failed, or when ClickHouse does not know its outcome: it must then run
-    again.
+    Raises TransferCancelled after `stop`, and TransferTransientError when the statement failed or its outcome is
+    unknown: it must then run again.
     """
     while client.query(
         "SELECT 1 FROM system.processes WHERE query_id = {id:String}", parameters={"id": query}
@@ -77,7 +77,7 @@ def follow(client: Client, query: str, stop: threading.Event) -> None:
             raise TransferCancelled("the transfer was stopped")
     try:
         client.command("SYSTEM FLUSH LOGS")
-    except DatabaseError:  # no right to
+    except DatabaseError:  # the user lacks the privilege
         stop.wait(_FLUSH_SECONDS)
     try:
         rows = client.query(
@@ -85,14 +85,14 @@ def follow(client: Client, query: str, stop: threading.Event) -> None:
             " AND type != 'QueryStart' AND event_date >= today() - 1",
             parameters={"id": query},
         ).result_rows
-    except DatabaseError:  # no log, or no right to read it
+    except DatabaseError:  # ClickHouse writes no log, or the user may not read it
         rows = []
     if not rows or rows[0][0] != "QueryFinish":
         raise TransferTransientError(f"query {query} was lost{f': {rows[0][1]}' if rows else ''}")
 
 
 def bound(client: Client, seconds: int) -> None:
-    """Limit memory and time of each statement of a client, unless the user's profile has limits of its own."""
+    """Limit memory and time (seconds) of each statement of a client, unless the user's profile sets limits."""
     bound_memory(client)
     name = "max_execution_time"
     limit = client.server_settings.get(name)
@@ -101,10 +101,10 @@ def bound(client: Client, seconds: int) -> None:
 
 
 def bound_memory(client: Client) -> None:
-    """Limit each statement of a client to half of the server's memory, unless the user's profile allows more.
+    """Limit each statement of a client to half of the server's memory, unless the user's profile sets a limit.
 
-    ClickHouse sets no limit by default. A row of gigabytes in any object would use all memory, make the queries of
-    others fail as well, and look like a busy server.
+    ClickHouse sets no limit by default. A row of gigabytes in one object would use all memory and make queries of
+    other users fail, and its error would look like that of a busy server.
     """
     name = "max_memory_usage"
     limit = client.server_settings.get(name)
@@ -116,7 +116,7 @@ def bound_memory(client: Client) -> None:
             " AND total > 0 AND (SELECT max IS NULL FROM system.settings WHERE name = {name:String})",
             parameters={"name": name},
         ).result_rows
-    except DatabaseError:  # no right to
+    except DatabaseError:  # the user lacks the privilege
         return
     for (total,) in rows:
         client.set_client_setting(name, str(max(total // _SHARE, _LEAST)))
@@ -129,9 +129,9 @@ def abandon(client: Client, query: str) -> None:
 
 
 def fewer_parsers(client: Client) -> dict[str, int]:
-    """Return the setting that lets half of the cores parse a text object, unless the server configures a number.
+    """Return the setting that lets half of the cores parse a text object; none if the server configures a number.
 
-    The other half converts, sorts, writes and checks the parsed rows. With a single parser ClickHouse also skips its
+    The other half converts, sorts, writes and checks the parsed rows. With a single parser, ClickHouse also skips its
     search for row ends before parsing. For CSV without `input_format_csv_trim_whitespaces`, ClickHouse 26.9 counts a
     reference to the column's type at each value, and all parsers share that counter: two parsers on two cores took 40
     % more CPU than one, and were 13 % faster. For compressed objects another thread decompresses first.

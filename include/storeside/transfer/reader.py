@@ -1,4 +1,4 @@
-"""Reads the objects of a batch into a staging table: ClickHouse pulls them, or this process pushes them."""
+"""Reads the objects of a batch into a staging table: ClickHouse pulls them, or the worker pushes them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached
 
-# Minimum bytes of an object that gets a statement of its own.
+# Minimum bytes of an object that gets a separate statement.
 _LARGE = 8 << 20
 
 
 class Reader:
-    """Reads objects into staging tables; ClickHouse does, unless `pushed`."""
+    """Fills staging tables. ClickHouse reads the objects, unless they are `pushed`."""
 
     def __init__(self, work: Work, *, pushed: bool) -> None:
         self.work = work
@@ -39,7 +39,7 @@ class Reader:
         self._queries = count(1)
 
     def pushes(self, group: Group, how: How) -> bool:
-        """Whether this process reads a group."""
+        """Return whether the worker reads a group."""
         return self.pushed or how.push or group.reading.hides_virtual or group.reading.by_arrow
 
     def read(self, table: str, destination: Destination, groups: Sequence[Group], how: How) -> list[Loaded]:
@@ -80,7 +80,7 @@ class Reader:
             more = {} if reading.form.is_text else cached(group.planned)
             if (
                 only and not reading.form.is_text
-            ):  # otherwise the condition on `_path` counts as one on a missing column
+            ):  # otherwise ClickHouse treats `_path` in the condition as a missing column
                 more = {**more, "input_format_parquet_allow_missing_columns": 1}
             if reading.form.is_text and not any(_is_compressed(o, how.compression) for o in few):
                 more = {**more, **queries.fewer_parsers(self.client)}
@@ -95,7 +95,7 @@ class Reader:
     def _execute_and_check(
         self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned], compression: str
     ) -> None:
-        """Run an INSERT and, at the same time, the check of the objects that it reads; see `json_check`."""
+        """Run an INSERT and, at the same time, the JSON check of its objects; see `json_check`."""
         check = self._check_id(table)
 
         def load() -> None:
@@ -109,7 +109,7 @@ class Reader:
         self._json.refuse(broken)
 
     def _execute(self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned]) -> None:
-        """Run an INSERT of objects that may take longer than a connection lasts. Raises LimitError."""
+        """Run an INSERT of objects, and follow it if its connection breaks. Raises LimitError."""
         query_id = self.query_id(table)
         with self._watched(query_id, objects):
             try:
@@ -126,7 +126,7 @@ class Reader:
         return watched(self.client, query_id, rows=limits.rows * len(objects), size=size)
 
     def check_json(self, table: str, objects: Sequence[Planned]) -> None:
-        """Check that JSON Lines objects are JSON, if the request asks for it. Raises LoadObjectError."""
+        """Check JSON Lines objects against RFC 8259 if the request is strict. Raises LoadObjectError."""
         if self.work.is_strict:
             for few in statements(objects):
                 self._json.refuse(self._json.broken(self._check_id(table), few))
@@ -134,7 +134,7 @@ class Reader:
     def first_row(self, table: str, o: Planned, reading: Reading, check: Check, compression: str) -> int | None:
         """Return the number of the first row of a text object that fails a check; None if there is none.
 
-        ClickHouse reads the object up to that row. The staging `table` need not exist: it names the statement.
+        ClickHouse reads the object up to that row. `table` only names the statement and need not exist.
         """
         source, _ = self.work.source([o], reading.form.clickhouse, structure(reading.columns), compression)
         one_after_the_other = {"max_threads": 1, "max_parsing_threads": 1}
@@ -142,7 +142,7 @@ class Reader:
             f"SELECT _row_number FROM {source} WHERE {check.fault} LIMIT 1",
             settings=settings(
                 reading.form, **one_after_the_other,
-                input_format_skip_unknown_fields=1,  # all columns but that of the check
+                input_format_skip_unknown_fields=1,  # the query reads only the column of the check
                 query_id=self._check_id(table),
             ),
         ).result_rows  # fmt: skip
@@ -174,11 +174,11 @@ class Reader:
 
 
 def statements(objects: Sequence[Planned]) -> list[list[Planned]]:
-    """Return objects by statement; large objects go alone, because it costs time to tell many objects' rows apart."""
+    """Group objects by statement. Large objects get one each, because telling apart rows of several costs time."""
     small = [o for o in objects if o.size < _LARGE]
     return [[o] for o in objects if o.size >= _LARGE] + ([small] if small else [])
 
 
 def _is_compressed(o: Planned, compression: str) -> bool:
-    """Tell whether ClickHouse decompresses an object in the thread that would parse it."""
+    """Return whether ClickHouse decompresses an object before it parses it."""
     return compression != "none" and bool(compression_by_name(o.key) if compression == "auto" else compression)

@@ -1,4 +1,4 @@
-"""The rows of text objects as raw text, for a worker that must examine each row."""
+"""Splits text objects into raw rows, for a worker that must examine each row."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Record = tuple[int, bytes]
 
 
 def records(file: Any, form: Format) -> Iterator[Record]:
-    """Yield a text's rows, each with its number and a line feed at its end; the header of CSV has number 0.
+    """Yield the rows of a text, each with its number and a final line feed; the header of CSV has number 0.
 
     A line feed within quotes does not end a CSV row. Blank lines are left out, except after the header of CSV with
-    one column: there they are empty values. A column without a name gets the name `UNNAMED`.
+    one column, where they are empty values. A column without a name gets the name `UNNAMED`.
     """
     if form.name == "csv":
         yield from _csv_records(file, form.csv)
@@ -50,7 +50,7 @@ def _csv_records(file: Any, dialect: Csv) -> Iterator[Record]:
 
 
 def one_column(header: bytes, dialect: Csv) -> bool:
-    """Tell whether CSV with this header, or first row, has a single column."""
+    """Return whether CSV with this header, or first row, has a single column."""
     return len(_fields(header, dialect)) == 1
 
 
@@ -88,7 +88,7 @@ def _named(line: bytes) -> bytes:
 
 
 def is_untidy(file: Any, form: Format) -> bool:
-    """Tell whether a text has faults that ClickHouse refuses and `records` repairs."""
+    """Return whether a text has faults that ClickHouse refuses and `records` repairs."""
     if form.name == "jsonl":
         return any(_NO_NAME.search(line) for line in lines(file))
     for n, record in enumerate(_joined(file, form.csv)):
@@ -100,7 +100,7 @@ def is_untidy(file: Any, form: Format) -> bool:
 
 
 def _joined(file: Any, dialect: Csv) -> Iterator[bytes]:
-    """Yield the lines of CSV after those to skip; lines of one row are joined."""
+    """Yield the rows of CSV after the skipped lines, each with all its lines."""
     opening = re.compile(rb'(?:^|%b)"' % re.escape(dialect.delimiter.encode()))
     pending: list[bytes] = []
     size = number = 0
@@ -131,14 +131,14 @@ def _ended(record: bytes) -> bytes:
 
 
 def _ends_inside(line: bytes, opening: re.Pattern[bytes], inside: bool) -> bool:
-    """Tell whether a line ends within quotes. A quote opens only at the start of a field; elsewhere it is text."""
+    """Return whether a line ends within quotes. A quote opens only at the start of a field; elsewhere it is text."""
     at = 0
     while True:
         if inside:
             at = line.find(b'"', at) + 1
             if not at:
                 return True
-            inside = line[at : at + 1] == b'"'  # two quotes stand for one
+            inside = line[at : at + 1] == b'"'  # a doubled quote is text
             at += inside
         else:
             found = opening.search(line, at)
@@ -149,7 +149,7 @@ def _ends_inside(line: bytes, opening: re.Pattern[bytes], inside: bool) -> bool:
 
 def lines(file: Any) -> Iterator[bytes]:
     """Yield the lines of a text with their line feeds, without a byte order mark. Raises LoadObjectError."""
-    pending: list[bytes] = []  # of an unfinished line: joining at each piece would take quadratic time
+    pending: list[bytes] = []  # pieces of an unfinished line: joining them at each piece takes quadratic time
     size = 0
     is_first = True
     while True:

@@ -1,4 +1,4 @@
-"""The request of a transfer."""
+"""The request of a transfer: its source, its table and its options."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ CHOICES = {
     "on_overwrite": ("append", "replace"),
 }
 
-# What no load may name: these tables decide what counts as loaded, which messages are done and what the pages show.
+# Databases that no load may write to: their tables decide which objects count as loaded, which messages are done and
+# which rows the pages show.
 RESERVED = ("storeside", "storeside_staging", "system", "information_schema")
 MANIFEST = "speech.manifest"
 
 
 @dataclass(frozen=True)
 class Request:
-    """A transfer from an S3 bucket into a ClickHouse table; serialisable as JSON. Raises TransferInputError.
+    """A transfer from an S3 bucket into a ClickHouse table; serializable as JSON. Raises TransferInputError.
 
     `table` is ``database.table``; a missing table is created from `table_options` and the columns of sampled objects.
 
-    `loader`: ``pull`` has ClickHouse read the objects, ``push`` has the worker stream them, ``auto`` pulls when
-    ClickHouse reaches the bucket.
-    `on_drift`: when an object's columns differ from the table's, the object fails, its new columns are added, types
-    are widened as well, or columns that the table lacks go into the column ``_rest``.
-    `on_bad_rows`: when a row cannot be parsed, its object fails, or the row is skipped and counted, or also kept in
-    ``<table>_rejected``.
-    `on_overwrite`: rows of an earlier version of an object stay beside those of the new one, or are replaced.
-    `retry_failed`: objects that failed for good in earlier runs are tried again.
-    `all_or_nothing`: all objects of the run become visible at once, or, if one fails, none does.
-    `overlap_seconds`: assumes that keys grow with time, and lists only keys after those loaded this many seconds
-    before the newest; None lists all keys and misses none.
+    `loader`: with ``pull`` ClickHouse reads the objects, with ``push`` the worker streams them, and ``auto`` pulls
+    when ClickHouse can read the bucket.
+    `on_drift`: when an object's columns differ from the table's, ``fail`` fails the object, ``add`` adds its new
+    columns, ``widen`` also widens types, and ``rest`` stores columns that the table lacks in the column ``_rest``.
+    `on_bad_rows`: when a row cannot be parsed, ``fail`` fails its object, ``skip`` skips and counts the row, and
+    ``keep`` also stores it in ``<table>_rejected``.
+    `on_overwrite`: ``append`` keeps the rows of an object's earlier versions, ``replace`` replaces them.
+    `retry_failed`: load objects again that failed for good in earlier runs.
+    `all_or_nothing`: publish all objects of the run in one step, or none if one fails.
+    `overlap_seconds`: if keys grow with time, list only keys after those loaded this many seconds before the newest;
+    None lists all keys and misses none.
     """
 
     source: Source
@@ -69,12 +70,12 @@ class Request:
             raise TransferInputError(f"table {self.table!r}: write database.table")
         if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
             raise TransferInputError(
-                f"table {self.table!r}: no load writes to {', '.join(RESERVED)} or {MANIFEST}: choose another, such"
-                " as data.trips; docs/versions.md says how a table of an earlier version moves there"
+                f"table {self.table!r}: no load writes to {', '.join(RESERVED)} or {MANIFEST}: choose another table,"
+                " such as data.trips; docs/versions.md explains how to move a table of an earlier version"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the request as plain values."""
+        """Return the request as values that JSON can represent."""
         return asdict(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Text objects with rows that cannot be parsed: the good rows are loaded, the bad ones are counted or kept."""
+"""Loads the good rows of text objects, and counts or keeps the rows that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def salvage(
 ) -> int:  # fmt: skip
     """Send the rows of an object that can be parsed to the staging table; return their number.
 
-    Rows are sent in blocks; a refused block is halved until the bad rows are alone. These go to `reject`, which may
-    raise to give up. With `strict`, lines of JSON that RFC 8259 forbids go there as well. Raises LoadObjectError for
-    content without rows.
+    Rows are sent in blocks; a refused block is halved until the bad rows are alone. `reject` receives each bad row,
+    and may raise an error to stop. With `strict`, it also receives lines that RFC 8259 forbids. Raises
+    LoadObjectError for content without rows.
     """
     header = b""
     rows = records(content.plain(), reading.form)
     if reading.form.clickhouse == "CSVWithNames":
         header = next(rows, (0, b""))[1]
-    # The first lines that must be skipped are already removed.
+    # `records` has removed the lines to skip.
     reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))
     shift = 1 if header else 0
     accepted = 0
@@ -106,7 +106,7 @@ def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 
 class RejectedRows:
-    """Collects the bad rows of an object: counted, up to a limit, and kept in ``<table>_rejected`` if asked for."""
+    """Counts the rejected rows of an object, up to a limit, and with `keep` stores them in ``<table>_rejected``."""
 
     def __init__(self, destination: Destination, planned: Planned, bucket: str, *, keep: bool, limit: int) -> None:
         self.destination = destination
@@ -122,7 +122,7 @@ class RejectedRows:
         return self.destination.database, f"{self.destination.table}_rejected"
 
     def __call__(self, rejected: Rejected) -> None:
-        """Take one row. Raises LoadObjectError when the limit is exceeded."""
+        """Count one row, and store it with `keep`. Raises LoadObjectError when the limit is exceeded."""
         self.count += 1
         if self.count > self.limit:
             raise LoadObjectError(
@@ -136,7 +136,7 @@ class RejectedRows:
                 self.flush()
 
     def flush(self) -> None:
-        """Write the kept rows; a row that is written twice is stored once."""
+        """Write the collected rows. The table's engine removes a row that is written twice."""
         if not self._rows:
             return
         database, table = self._table

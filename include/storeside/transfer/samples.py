@@ -1,4 +1,4 @@
-"""What samples of objects show: their format, and the columns of a table for them."""
+"""Infers the format of sampled objects, and the columns of a table for them."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
             if head := content.sample(_HEAD):
                 found.append((content, format_of(content.key, head)))
         except LoadObjectError as e:
-            log.warning("%r is no sample: %s", content.key, e)
+            log.warning("%r cannot be sampled: %s", content.key, e)
         except TransferInputError as e:
             if request.format == "auto":
-                log.warning("%r is no sample: %s", content.key, e)
+                log.warning("%r cannot be sampled: %s", content.key, e)
             else:
                 found.append((content, request.format))
     name = request.format
     if name == "auto":
         if not found:
             such = f", such as {contents[0].key!r}" if contents else ""
-            raise TransferInputError(f"none of the sampled objects tells its format{such}: give `format`")
+            raise TransferInputError(f"no sampled object shows its format{such}: set `format`")
         name = Counter(form for _, form in found).most_common(1)[0][0]
     fitting = [content for content, form in found if (form == "parquet") == (name == "parquet")]
     return Format(name, request.read.csv), fitting  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def _readable(client: Client, request: Request, form: Format, contents: Sequence
         except NoRowsError:
             continue
         except (LoadObjectError, DatabaseError) as e:
-            log.warning("%r is no sample: %s", content.key, plain(e))
+            log.warning("%r cannot be sampled: %s", content.key, plain(e))
     if not readable:
         raise TransferInputError(f"no sampled object can be read as {form.name}: create {request.table} yourself")
     return readable
@@ -100,7 +100,7 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
     rows = [[raw for _, raw in records(io.BytesIO(sample), form)] for sample in samples]
     samples = [b"".join(some) for some in rows if len(some) > header]
     _require_rows(samples, request)
-    form = replace(form, csv=replace(form.csv, skip_rows=0))  # they are gone
+    form = replace(form, csv=replace(form.csv, skip_rows=0))  # `records` has removed them
     if form.name == "jsonl":  # ClickHouse merges the columns of all lines of one text
         samples = [b"".join(samples)]
     nested: Any = request.read.nested
@@ -118,13 +118,13 @@ def _require_rows(samples: Sequence[bytes], request: Request) -> None:
 
 
 def _has_rows(sample: bytes, csv: Csv) -> bool:
-    """Tell whether a sample of a CSV dialect has more than a header."""
+    """Return whether a sample of a CSV dialect has more than a header."""
     lines = sample.decode(csv.encoding, "replace").splitlines()[csv.skip_rows :]
     return sum(bool(line) for line in lines) > (0 if csv.names else 1)
 
 
 def whole_columns(client: Client, request: Request, form: Format, key: str) -> list[Column]:
-    """Return the columns of a text object; ClickHouse reads every row."""
+    """Return the columns that ClickHouse infers from every row of a text object."""
     rows = client.query(
         f"DESCRIBE TABLE {request.source.objects([key], form.clickhouse)}",
         settings={

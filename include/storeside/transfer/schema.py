@@ -1,4 +1,4 @@
-"""Columns and their types, which are ClickHouse's, as text."""
+"""Columns, and operations on the text of ClickHouse types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTEGER = re.compile(r"U?Int(?:8|16|32|64)")
 NUMBER = re.compile(r"U?Int\d+|Float\d+|BFloat16|Decimal.*")
 # The type of a column that has only NULLs, until another object shows its type.
 NOTHING = "Nothing"
-# The name for a column without one: every column of ClickHouse must have a name.
+# The name for unnamed columns, because every column of ClickHouse needs a name.
 UNNAMED = "_unnamed"
 
 
@@ -31,19 +31,19 @@ class Column:
 
 
 def bare(kind: str) -> str:
-    """Return a type without its Nullable and LowCardinality."""
+    """Return a type without Nullable and LowCardinality around it."""
     while match := re.fullmatch(r"(?:Nullable|LowCardinality)\((.*)\)", kind, re.DOTALL):
         kind = match.group(1)
     return kind
 
 
 def same(one: str, other: str) -> bool:
-    """Tell whether types differ at most in Nullable, LowCardinality, and quotes around names of tuple elements."""
+    """Return whether types differ at most in Nullable, LowCardinality, and quotes around names of tuple elements."""
     return bare(one).replace("`", "") == bare(other).replace("`", "")
 
 
 def nullable(kind: str) -> str:
-    """Return the type that also holds NULL, if ClickHouse has one."""
+    """Return the variant of a type that also holds NULL, or the type itself if ClickHouse has none."""
     if is_nullable(kind) or is_nested(kind) or bare(kind).startswith(("JSON", "Variant(", "Dynamic")):
         return kind
     if kind.startswith("LowCardinality("):
@@ -52,17 +52,17 @@ def nullable(kind: str) -> str:
 
 
 def is_nullable(kind: str) -> bool:
-    """Tell whether a column of this type holds NULL."""
+    """Return whether a column of this type holds NULL."""
     return kind.startswith(("Nullable(", "LowCardinality(Nullable("))
 
 
 def is_nested(kind: str) -> bool:
-    """Tell whether a type holds lists, maps or structs."""
+    """Return whether a type holds lists, maps or structs."""
     return bare(kind).startswith(("Array(", "Map(", "Tuple("))
 
 
-def settled(kind: str) -> str:
-    """Return the type of a new column: String if no value has shown another type."""
+def resolved(kind: str) -> str:
+    """Return a column type with String in place of types that no value has shown."""
     return re.sub(rf"\b{NOTHING}\b", "String", kind)
 
 
@@ -99,7 +99,7 @@ def structure(columns: Iterable[Column]) -> str:
 
 
 def with_overrides(columns: Sequence[Column], overrides: Mapping[str, str]) -> list[Column]:
-    """Return columns with the types that a user has chosen.
+    """Return columns with the types that a user chose.
 
     Raises TransferInputError for a column that does not exist.
     """
@@ -107,6 +107,6 @@ def with_overrides(columns: Sequence[Column], overrides: Mapping[str, str]) -> l
     for name in overrides:
         if name not in known:
             raise TransferInputError(
-                f"column {name!r} has a type but is in no sample: there are {', '.join(sorted(known))}"
+                f"column {name!r} has a type but is in no sample: choose from {', '.join(sorted(known))}"
             )
     return [Column(column.name, overrides.get(column.name, column.type)) for column in columns]

@@ -1,8 +1,8 @@
 """Reads snappy streams, in the framing format or in Hadoop's format.
 
-This is our own code because pyarrow decompresses only single blocks, and because the memory for a block of a hostile
-object must have a limit. The framing format: https://github.com/google/snappy/blob/main/framing_format.txt. Hadoop
-writes blocks with their decompressed length and, in them, pieces with their compressed length, both big-endian.
+pyarrow decompresses only single blocks, and a hostile object must not decide the size of a block in memory, so this
+is our own code. The framing format: https://github.com/google/snappy/blob/main/framing_format.txt. In Hadoop's
+format, a block starts with its decompressed length, and each piece in it with its compressed length, both big-endian.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST = 64 << 20
 class Snappy:
     """A snappy stream as a file that can be read once; `kind` is ``snappy`` or ``hadoop-snappy``."""
 
-    closed = False  # pyarrow asks
+    closed = False  # pyarrow reads this attribute
 
     def __init__(self, file: Any, kind: str) -> None:
         self._file = file
@@ -34,11 +34,11 @@ class Snappy:
         return content
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True; pyarrow checks this before it reads."""
         return True
 
     def close(self) -> None:
-        """Let go of what it reads from."""
+        """Close the compressed file."""
         self._file.close()
 
     def _framed(self) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ class Snappy:
     def _exactly(self, size: int) -> bytes:
         content = self._file.read(size) if size <= _MOST else b""
         if len(content) < size:
-            raise OSError("snappy stream is cut off, or none")
+            raise OSError("snappy stream is truncated, or the content is not snappy")
         return bytes(content)
 
 

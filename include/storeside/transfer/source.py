@@ -1,4 +1,4 @@
-"""Objects of an S3 bucket: as ClickHouse addresses them, and as a worker lists and reads them."""
+"""Objects of an S3 bucket: table functions with which ClickHouse reads them, and their listing by a worker."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from storeside.transfer.errors import TransferInputError
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-# ClickHouse takes these characters in a key for patterns, however they are escaped, and refuses `//`. For an
-# archive's name it looks for an entry in the archive. It takes a truncated zstd or lz4 stream for a complete one, and
-# not every build reads bz2.
+# Keys that ClickHouse misreads. It interprets these characters as patterns, even if they are escaped, and refuses
+# `//`. With the name of an archive it looks for an entry in the archive. It does not detect truncated zstd and lz4
+# streams, and some builds cannot read bz2.
 WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|7z)$|(?i:\.(?:zstd?|lz4|bz2)$)"
 _GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
-# Names the objects in a page, and the handler that puts them there.
+# The key of a page's objects in botocore's response, and the id of the handler that adds them.
 _TAKEN = "StoresideObjects"
 
 
 class Listed(NamedTuple):
-    """One object of a listing, as S3 wrote it: `modified` is a text such as ``2022-07-01T12:00:00.000Z``."""
+    """One object of a listing; `size` is in bytes, `modified` a text such as ``2022-07-01T12:00:00.000Z``."""
 
     key: str
     etag: str
@@ -43,8 +43,8 @@ class Source:
     """Which objects to read, and how ClickHouse reaches them.
 
     `keys` is a prefix, or a pattern with ``*`` (within a folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse
-    takes credentials from its named `collection`, whose URL is the endpoint's; without one it uses `endpoint` and the
-    credentials of its own environment or role. With `cluster` all replicas of that cluster read.
+    reads with the URL and the credentials of its named `collection`. Without a collection, it uses `endpoint` and the
+    credentials of its own environment or role. With `cluster`, all replicas of that cluster read.
     """
 
     bucket: str
@@ -64,7 +64,7 @@ class Source:
 
     @property
     def prefix(self) -> str:
-        """The common prefix of all keys."""
+        """The part of `keys` before the first pattern."""
         found = _GLOB.search(self.keys)
         return self.keys[: found.start()] if found else self.keys
 
@@ -114,9 +114,9 @@ class Source:
 def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:
     """Return the source that the extras of an AWS connection describe for ClickHouse.
 
-    ClickHouse reads with its named collection ``clickhouse_collection``. Without one it uses the credentials in its
-    own environment and the endpoint ``clickhouse_endpoint``, otherwise the connection's ``endpoint_url``, otherwise
-    AWS's endpoint of the region. With ``clickhouse_cluster`` all replicas of that cluster read (``s3Cluster``).
+    ClickHouse reads with its named collection ``clickhouse_collection``. Without one, it uses the credentials of its
+    own environment and the endpoint ``clickhouse_endpoint``, or else the connection's ``endpoint_url``, or else AWS's
+    endpoint of the region. With ``clickhouse_cluster``, all replicas of that cluster read (``s3Cluster``).
     """
     given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
     endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
@@ -124,14 +124,14 @@ def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:
 
 
 def wild(key: str) -> bool:
-    """Tell whether ClickHouse would misread this key: read only a part of the object, or other objects."""
+    """Return whether ClickHouse would read only a part of this object, or other objects, by its key."""
     return re.search(WILD, key) is not None
 
 
 def literal(text: str) -> str:
-    """Return a string literal of ClickHouse's SQL, for values that cannot be bound as parameters.
+    """Return a string literal of ClickHouse's SQL.
 
-    Arguments of table functions are such values.
+    For values that cannot be bound as parameters, such as arguments of table functions.
     """
     from clickhouse_connect.driver.binding import format_str
 
@@ -139,10 +139,10 @@ def literal(text: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """Return a quoted identifier for ClickHouse's SQL, for any name.
+    """Return any name as a quoted identifier of ClickHouse's SQL.
 
-    The client's own `quote_identifier` does not quote a name that begins and ends with quotes; here quotes are part
-    of the name.
+    The client's `quote_identifier` does not quote a name that begins and ends with quotes; here, quotes are part of
+    the name.
     """
     from clickhouse_connect.driver.binding import escape_str
 
@@ -165,7 +165,7 @@ def pattern(keys: str) -> str:
 
 def _plain(text: str, keys: str) -> str:
     if "{" in text or "}" in text:
-        raise TransferInputError(f"keys {keys!r}: braces have to be closed and cannot stand in one another")
+        raise TransferInputError(f"keys {keys!r}: close each brace, and do not nest braces")
     return re.escape(text)
 
 
@@ -177,7 +177,9 @@ def _part(glob: str, keys: str) -> str:
         if bounds := _RANGE.fullmatch(choice):
             low, high = bounds.groups()
             if not int(low) <= int(high) < int(low) + _MOST_ALTERNATIVES:
-                raise TransferInputError(f"keys {keys!r}: {glob} has no numbers, or over {_MOST_ALTERNATIVES}")
+                raise TransferInputError(
+                    f"keys {keys!r}: {glob} is not ascending, or has over {_MOST_ALTERNATIVES} numbers"
+                )
             width = len(low) if low.startswith("0") else 0
             parts.append("|".join(str(n).zfill(width) for n in range(int(low), int(high) + 1)))
         else:
@@ -188,13 +190,13 @@ def _part(glob: str, keys: str) -> str:
 def list_objects(client: S3Client, bucket: str, prefix: str, start_after: str = "") -> Iterator[list[Listed]]:
     """Yield a bucket's objects after a key, page by page; folder markers are left out.
 
-    The objects are extracted from a page before botocore parses it, which would take ten times as long. Threads may
-    list with one client at the same time.
+    A handler extracts the objects from a page before botocore parses it, which would take ten times as long. Several
+    threads may list with one client.
     """
     arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
     if start_after:
         arguments["StartAfter"] = start_after
-    # Registered once and for all, as threads share the client: a handler that is called twice finds no objects.
+    # `unique_id` registers one handler, although threads share the client: a second one would find no objects.
     client.meta.events.register("before-parse.s3.ListObjectsV2", _take_objects, unique_id=_TAKEN)
     pages = iter(client.get_paginator("list_objects_v2").paginate(**arguments))
     while True:
@@ -209,7 +211,7 @@ def list_objects(client: S3Client, bucket: str, prefix: str, start_after: str = 
 
 
 class _Listing(threading.local):
-    """Whether this thread waits for a page of `list_objects`; other users of the client get whole responses."""
+    """Whether this thread waits for a page of `list_objects`; other callers of the client get whole responses."""
 
     here = False
 

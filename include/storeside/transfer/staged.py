@@ -1,4 +1,4 @@
-"""Staging tables: fills them with the rows of objects, and checks that they have all of these rows and no others."""
+"""Fills staging tables with the rows of objects, and checks that they have all of these rows and no others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from storeside.transfer.work import USUAL, How, Work
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-# Attempts for an object that takes too long or too much memory: each may cost minutes, and more rarely help.
+# Attempts for an object that needs too much time or memory: each may take minutes, and more attempts rarely help.
 _ATTEMPTS_BY_SIZE = 2
 
 
@@ -50,7 +50,7 @@ class Staged:
 
 
 class Staging:
-    """The staging tables of one batch. The worker reads the objects if they are `pushed`."""
+    """Creates, fills, checks and drops the staging tables of one batch. The worker reads `pushed` objects."""
 
     def __init__(self, work: Work, number: int, *, pushed: bool) -> None:
         self.work = work
@@ -62,7 +62,7 @@ class Staging:
         self.destination: Destination
 
     def look_up(self) -> Destination:
-        """Look up the destination, whose columns staging tables have."""
+        """Look up the destination, which staging tables copy. Raises TransferInputError if it cannot be used."""
         self.destination = existing(self.client, self.work.request.table)
         return self.destination
 
@@ -74,13 +74,13 @@ class Staging:
                 return self._read(objects, how)
             except (DatabaseError, OperationalError, TransferTransientError) as e:
                 if self.work.relists and (code_of(e) == OBJECT_CHANGED or is_unlistable(e)):
-                    self.work.relists = False  # some endpoints write ETags differently in listings and in responses
+                    self.work.relists = False  # some endpoints write ETags differently in listings and responses
                     continue
                 error = classify(e)
                 if not isinstance(error, TransferTransientError):
                     raise error from e
                 is_too_much = by_size(e)
-                if is_too_much and len(objects) > 1:  # one of them may be the cause; the others can be loaded
+                if is_too_much and len(objects) > 1:  # one object may be the cause; the others can be loaded
                     raise LoadObjectError(str(error)) from e
                 most = _ATTEMPTS_BY_SIZE if is_too_much else ATTEMPTS
                 if attempt >= most - 1:
@@ -90,12 +90,12 @@ class Staging:
                             raise LoadObjectError(remedy(reason)) from e
                         raise BusyObjectError(f"{BUSY}: {reason}") from e
                     raise error from e
-                log.info("batch %d: %s: once more", self.number, error)
+                log.info("batch %d: %s: retrying", self.number, error)
                 self.wait(attempt)
                 attempt += 1
 
     def wait(self, attempt: int) -> None:
-        """Wait before another attempt. Raises TransferCancelled."""
+        """Wait before another attempt, up to 10 s. Raises TransferCancelled."""
         if self.work.stop.wait(min(0.5 * 2**attempt, 10)):
             raise TransferCancelled("the transfer was stopped")
 
@@ -113,7 +113,7 @@ class Staging:
     def filled(self, fill: Callable[[str], list[Loaded]], load_ids: Sequence[int] = ()) -> Staged:
         """Create a staging table, call `fill` for it, and check its rows.
 
-        With `load_ids` one statement fills it, which another process may adopt.
+        `load_ids` marks a table that one statement fills, so that another process may adopt it.
         """
         self._tables_made += 1
         table = f"{self.tables}{self.work.token}_{self._tables_made}"
@@ -132,7 +132,7 @@ class Staging:
         return queries.tables_of(self.work.loads.transfer, self.number)
 
     def adopt(self, objects: Sequence[Planned], running: Iterable[str]) -> Staged | None:
-        """Wait for statements of a dead process and return the table that they filled; None if there are none."""
+        """Wait for the statements of a dead process; return a table that one has filled, or None."""
         for query_id in running:
             table = queries.table_of(query_id)
             notes = self.client.query(
@@ -141,7 +141,7 @@ class Staging:
             ).result_rows
             if not notes or not notes[0][0]:
                 continue
-            log.info("batch %d: ClickHouse is still reading it, as an earlier process asked it to", self.number)
+            log.info("batch %d: waiting for the statement of an earlier process", self.number)
             ids = set(json.loads(notes[0][0]))
             some = [o for o in objects if o.load_id in ids]
             try:
@@ -151,7 +151,7 @@ class Staging:
                 staged = Staged(table, [o for group in groups for o in group.objects])
                 self._check(staged)
             except (DatabaseError, OperationalError, LoadObjectError, TransferTransientError) as e:
-                log.info("batch %d: that did not succeed: %s", self.number, e)
+                log.info("batch %d: the statement of an earlier process failed: %s", self.number, e)
                 continue
             return staged
         if running:
@@ -188,18 +188,18 @@ class Staging:
         )
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
-            if reason := excess(there, 0, rows=limits.rows, size=0):  # too quick to be watched
+            if reason := excess(there, 0, rows=limits.rows, size=0):  # too fast for `watched`
                 raise about(LimitError(reason), o.planned.key)
             if o.rows >= 0 and there != o.rows:
                 raise about(LoadObjectError(f"it has {o.rows} rows, but {there} arrived"), o.planned.key)
             for name, count in o.nulls if there else ():
                 if arrived[o.planned.load_id][name] != count:
-                    reason = f"{arrived[o.planned.load_id][name]} arrived: its content is damaged, write it again"
+                    reason = f"{arrived[o.planned.load_id][name]} arrived: its content is corrupt, write it again"
                     raise about(LoadObjectError(f"column {name!r} has {count} NULLs, but {reason}"), o.planned.key)
             staged.loaded[n] = Loaded(o.planned, there, o.rejected)
 
     def join(self, whole: Staged, part: Staged) -> None:
-        """Move the rows of another staging table into one of this batch."""
+        """Move the rows and objects of staging table `part` into `whole`, and drop `part`."""
         self.client.command(
             f"ALTER TABLE {STAGING}.{identifier(whole.table)}"
             f" ATTACH PARTITION ALL FROM {STAGING}.{identifier(part.table)}"

@@ -1,7 +1,7 @@
-"""The names of our staging tables, and the one cleaner that drops those that no process needs any more.
+"""The names of staging tables, and the sweep that drops staging tables without a process.
 
-Other users of ClickHouse may be allowed to create tables in the database, so a name or a comment in it is input:
-statements quote it, and the cleaner drops only names that Storeside generates.
+Other users of ClickHouse may have the right to create tables in the database, so names and comments in it are input:
+statements quote them, and the sweep drops only names that Storeside generates.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 STAGING = "storeside_staging"
-# A broken lock keeps its name while another process may try to break it as well; it is dropped after an hour.
+# A broken lock keeps its name while another process may try to break it, and is dropped after an hour.
 BROKEN = "broken_"
 BROKEN_HOURS = 1
-# Tables of a run that failed and was never cleared.
+# The age of tables of a run that failed and was never cleared.
 STALE_HOURS = 7 * 24
 # Batches of transfers, locks, and the tables of the speech manifest and of the doctor.
 _GENERATED = (
@@ -28,12 +28,12 @@ _GENERATED = (
 
 
 def is_generated(name: str) -> bool:
-    """Tell whether a table in the staging database has a name of the kind that Storeside generates."""
+    """Return whether Storeside generates names of this form for tables in the staging database."""
     return re.fullmatch(_GENERATED, name) is not None
 
 
 def sweep(client: Client, mine: str = "") -> None:
-    """Drop our stale staging tables, and our tables of any age whose names begin with `mine`.
+    """Drop stale staging tables, and staging tables of any age whose names begin with `mine`.
 
     Raises DatabaseError.
     """

@@ -1,4 +1,4 @@
-"""The one statement that reads objects into a staging table, for both loaders."""
+"""Composes the statement with which both loaders read objects into a staging table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storeside.transfer.loads import LONG_STATEMENT, Planned
 from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
-from storeside.transfer.schema import NOTHING, Column, bare, is_nested, is_nullable, loose, nullable, same, settled
+from storeside.transfer.schema import NOTHING, Column, bare, is_nested, is_nullable, loose, nullable, resolved, same
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID, REST, Destination
@@ -42,9 +42,9 @@ class Check:
 class Reading:
     """How to read objects of one shape: their columns, and the expression for each column of the table.
 
-    With `by_arrow`, a worker reads them: Parquet that ClickHouse cannot read, or reads incompletely. The worker sends
-    columns in `as_it_is` with their NULL structs, and columns in `wrapped` within a struct that is NULL for them; in
-    all other columns NULL lists, maps and structs become empty.
+    With `by_arrow`, a worker reads Parquet objects that ClickHouse cannot read, or reads incompletely. The worker
+    sends columns in `as_it_is` with their NULL structs, and puts each value of columns in `wrapped` into a struct,
+    which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty.
     """
 
     form: Format
@@ -73,9 +73,9 @@ class Reading:
 def text_reading(
     form: Format, destination: Destination, rest: Sequence[Column] = (), *, empty_nulls: bool = False
 ) -> Reading:
-    """Return how to read text objects into a table; they may have every column of the table.
+    """Return how to read text objects, which may have any column of the table.
 
-    `rest` are columns of the objects that the table does not have; they go into its column `_rest`. With
+    `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. With
     `empty_nulls`, a NULL list, map or struct becomes empty if its column cannot be NULL.
     """
     data = [c for c in destination.columns if c.name not in SYSTEM_COLUMNS and c.name != REST]
@@ -113,19 +113,19 @@ def text_reading(
 
 
 def _whole(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
-    """Return the check for values that a column would truncate; none if it holds all."""
+    """Return the check for values that the conversion would truncate; no check if it truncates none."""
     if not (kept := whole(value, source, target, padded=padded)):
         return []
     return [Check(f"NOT ({kept})", f"column {name!r} has a value that {target} cannot hold whole")]
 
 
 def _finite(name: str, kind: str) -> list[Check]:
-    """Return the check for numbers beyond a float's range, which ClickHouse makes infinite.
+    """Return the check for numbers beyond a float's range, which ClickHouse turns into infinity.
 
-    There is none unless the column holds floats or arrays of floats.
+    Only columns of floats and of arrays of floats have this check.
     """
     if re.fullmatch(r"Float\d+", bare(kind)):
-        infinite = f"isInfinite(assumeNotNull({identifier(name)}))"  # NULL has a 0 there
+        infinite = f"isInfinite(assumeNotNull({identifier(name)}))"  # 0 for NULL
     elif re.fullmatch(r"Array\((Nullable\()?Float\d+\)+", kind):
         infinite = f"arrayExists(x -> isInfinite(ifNull(x, 0)), {identifier(name)})"
     else:
@@ -135,7 +135,7 @@ def _finite(name: str, kind: str) -> list[Check]:
 
 def _valid(name: str) -> Check:
     """Return the check for invalid UTF-8: ClickHouse accepts any bytes in a String."""
-    valid = f"isValidUTF8(assumeNotNull({identifier(name)}))"  # NULL has an empty text there
+    valid = f"isValidUTF8(assumeNotNull({identifier(name)}))"  # an empty text for NULL
     return Check(f"NOT {valid}", f"column {name!r} has invalid UTF-8")
 
 
@@ -150,19 +150,19 @@ def parquet_reading(
 ) -> Reading:
     """Return how to read Parquet objects of a shape into a table.
 
-    `nulls` are the lists, maps and structs that are NULL somewhere. Raises DriftError for columns that the table
-    lacks, unless `keep_rest`, and for columns that it cannot hold. Raises LoadObjectError for NULLs that a column
-    cannot hold, unless they become empty.
+    `nulls` lists the lists, maps and structs that are NULL somewhere. Raises DriftError for columns that the table
+    lacks, unless `keep_rest`, and for columns that it cannot hold. With `refuse_nulls`, raises LoadObjectError for
+    NULLs that a column cannot hold; otherwise they become empty.
     """
     ways, rest = [], []
     for column, keeping in zip(shape.columns, shape.keeping, strict=True):
         here = [nested for nested in nulls if nested.path[0] == column.name]
         target = destination.type_of(column.name)
         if target is None:
-            rest.append(Column(column.name, settled(column.type)))
+            rest.append(Column(column.name, resolved(column.type)))
         elif not fits(column.type, target):
             raise DriftError(
-                f"column {column.name!r} is {column.type}, which {destination.name} cannot take as {target}"
+                f"column {column.name!r} is {column.type}, which {destination.name} cannot convert to {target}"
             )
         way = None if target is None else _way(column, keeping, target, here, refuse_nulls)
         lost = [nested for nested in here if way is None or not way.keeps(nested)]
@@ -188,7 +188,7 @@ def parquet_reading(
 
 @dataclass(frozen=True)
 class _Way:
-    """How to read one Parquet column; `sent` says how a worker must send it if ClickHouse cannot read it."""
+    """How to read one Parquet column; `sent` is how a worker must send it if ClickHouse cannot read it."""
 
     read: Column
     expression: str
@@ -196,7 +196,7 @@ class _Way:
     sent: str = ""
 
     def keeps(self, nested: Nested) -> bool:
-        """Tell whether the column keeps such NULLs."""
+        """Return whether the column keeps the NULLs of this list, map or struct."""
         return (self.sent == "as it is" and nested.kind == "struct") or (
             self.sent == "wrapped" and len(nested.path) == 1
         )
@@ -208,7 +208,7 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
         return _nothing(name, target, refuse_nulls)
     if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
         return _Way(Column(name, target), here, sent="as it is")
-    kind = settled(column.type)
+    kind = resolved(column.type)
     if clock := re.fullmatch(r"Time64\((\d)\)", bare(kind)):
         return _time_of_day(name, kind, target, int(clock.group(1)))
     if holds(target) and any(len(nested.path) == 1 for nested in nulls):
@@ -216,14 +216,14 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
         read = Column(name, f"Nullable(Tuple(v {kind}))")
         return _Way(read, f"if(isNull({here}), NULL, {value})", sent="wrapped")
     if same(kind, target) or (loose(kind) == loose(target) and is_nested(kind) and "Nullable(Tuple(" not in target):
-        if target.startswith("Nullable(Tuple("):  # which the reader does not make
+        if target.startswith("Nullable(Tuple("):  # ClickHouse's reader does not produce this type
             target, here = bare(target), f"CAST({here}, {literal(target)})"
-        return _Way(Column(name, target), here)  # the reader itself refuses a NULL
+        return _Way(Column(name, target), here)  # ClickHouse's reader refuses a NULL
     return _Way(Column(name, kind), converted(here, kind, target), _whole(name, here, kind, target))
 
 
 def _time_of_day(name: str, kind: str, target: str, digits: int) -> _Way:
-    """Return how to read times: ClickHouse's reader makes moments of 1970 of them, and as times these would wrap."""
+    """Return how to read times of day: ClickHouse's reader makes moments of 1970 of them, and times would wrap."""
     moment = f"DateTime64({digits}, 'UTC')"
     first, end = (f"toDateTime64('1970-01-{day} 00:00:00', {digits}, 'UTC')" for day in ("01", "02"))
     here = identifier(name)
@@ -237,7 +237,7 @@ def _time_of_day(name: str, kind: str, target: str, digits: int) -> _Way:
 def _nothing(name: str, target: str, refuse_nulls: bool) -> _Way:
     """Return how to read a column that has only NULLs."""
     here = identifier(name)
-    check = Check(f"{here} IS NOT NULL", f"column {name!r} has a value, and the type of none")
+    check = Check(f"{here} IS NOT NULL", f"column {name!r} has a value, but its type declares that all are NULL")
     made = f"CAST({here}, {literal(target)})"
     if is_nested(target) and not is_nullable(target) and not refuse_nulls:
         made = f"defaultValueOfTypeName({literal(target)})"
@@ -252,18 +252,18 @@ def _as_map(columns: Sequence[Column]) -> str:
 def pulled_columns(
     destination: str, bucket: str, objects: Sequence[Planned], system: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return load id and system columns for objects that ClickHouse reads: from its virtual columns.
+    """Return load id and system columns for objects that ClickHouse reads, computed from its virtual columns.
 
-    Rows of an object or version that was not requested get a load id of no requested object.
+    Rows of any other object or version get a load id that belongs to none of these objects.
     """
     key = f"substring(_path, {len(bucket.encode()) + 2})"
-    if len(objects) == 1:  # some endpoints quote it
+    if len(objects) == 1:  # some endpoints quote the ETag
         version = literal(objects[0].version)
         path, quoted = literal(f"{bucket}/{objects[0].key}"), literal(f'"{objects[0].version}"')
         load_id = (
             f"if(_path = {path} AND _etag IN ({version}, {quoted}), toUInt64({objects[0].load_id}), toUInt64(0))"
         )
-    else:  # as the plan computes it
+    else:  # the same expression as in plan_loads.sql
         version = PULLED_VERSION
         load_id = f"sipHash64({literal(destination)}, {literal(bucket)}, {key}, {version})"
     values = {
@@ -276,7 +276,7 @@ def pulled_columns(
 
 
 def pushed_columns(planned: Planned, system: Sequence[str], first_row: int = 0) -> list[tuple[str, str]]:
-    """Return load id and system columns for rows that a worker sends, from row `first_row` on."""
+    """Return load id and system columns for rows that a worker sends; `first_row` is the number of the first."""
     values = {
         "_object": literal(planned.key),
         "_row_number": f"{first_row} + rowNumberInAllBlocks()",
@@ -287,11 +287,11 @@ def pushed_columns(planned: Planned, system: Sequence[str], first_row: int = 0) 
 
 
 def settings(form: Format, **more: Any) -> dict[str, Any]:
-    """Return the settings of a load."""
+    """Return the settings of a statement that loads rows; `more` adds to them or replaces them."""
     return {
         **form.settings(),
         "async_insert": 0,
-        "insert_allow_materialized_columns": 1,  # the load id
+        "insert_allow_materialized_columns": 1,  # the load id is one
         "insert_null_as_default": 0,
         "input_format_null_as_default": 0,
         "insert_deduplicate": 0,

@@ -1,8 +1,8 @@
-"""JSON Lines checked against RFC 8259: ClickHouse's own parser is lenient, and sometimes changes values.
+"""Checks JSON Lines against RFC 8259, because ClickHouse's parser is lenient, and sometimes changes values.
 
-ClickHouse 26.9 drops the backslash of an unknown escape, takes ``012``, ``+1``, ``1.`` and ``.5`` for numbers, and
-accepts control characters within strings, a comma before ``]``, ``;`` after a document, and anything between the
-brackets of a value that becomes text. https://www.rfc-editor.org/rfc/rfc8259 forbids all of these.
+ClickHouse 26.9 drops the backslash of an unknown escape, and accepts ``012``, ``+1``, ``1.`` and ``.5`` as numbers,
+control characters within strings, a comma before ``]``, ``;`` after a document, and anything between the brackets of
+a value that becomes text. https://www.rfc-editor.org/rfc/rfc8259 forbids all of these.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def fault(document: bytes) -> str:
 def checked(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a JSON Lines text unchanged, in pieces of whole lines, each after its check.
 
-    A document may span lines, and an array may contain several documents, but no line may have the end of one and the
-    beginning of the next. Raises LoadObjectError with the number of the row, from 0, and the reason.
+    A document may span lines, and an array may contain several documents, but no line may contain the end of one and
+    the beginning of the next. Raises LoadObjectError with the number of the row, from 0, and the reason.
     """
     check = _Check()
     pending: list[bytes] = []
@@ -132,7 +132,7 @@ class _Check:
 
 
 def _documents(block: bytes) -> int | None:
-    """Return the number of lines if each clearly is one JSON document, otherwise None."""
+    """Return the number of lines if each is one JSON document for msgspec, otherwise None."""
     try:
         if not block.isascii():
             block.decode()

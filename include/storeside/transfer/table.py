@@ -1,4 +1,4 @@
-"""The destination table: creates or extends it, fills staging tables, and publishes their rows in one step."""
+"""Creates and extends the destination table, creates its staging tables, and publishes their rows in one step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from storeside.transfer.errors import (
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
 from storeside.transfer.lock import locked
 from storeside.transfer.options import TableOptions, require_engine
-from storeside.transfer.schema import Column, bare, nullable, settled
+from storeside.transfer.schema import Column, bare, nullable, resolved
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The column with a row's load: ``storeside.loads.load_id``. ``SELECT *`` omits it because it is MATERIALIZED.
+# The column with the load of each row: ``storeside.loads.load_id``. ``SELECT *`` omits it, as it is MATERIALIZED.
 LOAD_ID = "_storeside_load"
 REST = "_rest"
-# The destination merges the published parts; earlier merges would only slow down reading.
+# The destination merges the published parts; merges before that only slow down the load.
 _NO_MERGES = (
     "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
     ", parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
@@ -50,7 +50,7 @@ _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_syn
 
 @dataclass(frozen=True)
 class Destination:
-    """The current state of a table of the MergeTree family."""
+    """A table of the MergeTree family with its columns, keys and defaults at the time of the query."""
 
     client: Client
     database: str
@@ -85,23 +85,25 @@ class Destination:
         return existing(self.client, self.name)
 
     def widen(self, columns: Sequence[Column]) -> Destination:
-        """Give columns these types, and add those that are missing."""
+        """Change columns to these types, and add missing columns. Raises TransferInputError for a column of a key."""
         key = f"{self.partition_key} {self.sorting_key}"
         actions = []
         for column in columns:
             now = self.type_of(column.name)
             if now is None:
-                actions.append(f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(settled(column.type))}")
+                actions.append(
+                    f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(resolved(column.type))}"
+                )
             elif now != column.type:
                 if _names(key, column.name):
                     raise TransferInputError(
-                        f"column {column.name!r} of {self.name} is part of its key and stays {now}"
+                        f"column {column.name!r} of {self.name} is part of its key, so it stays {now}"
                     )
                 actions.append(f"MODIFY COLUMN {column.definition}")
         return self.alter(actions) if actions else self
 
     def stage(self, staging: str, note: str = "") -> None:
-        """Create an empty table `staging` whose parts this table can take over; `note` is its comment."""
+        """Create an empty table `staging` whose parts can be attached to this table; `note` is its comment."""
         quoted = f"{STAGING}.{identifier(staging)}"
         clauses = [f"CREATE TABLE {quoted} AS {self.quoted} ENGINE = MergeTree"]
         if self.partition_key:
@@ -132,12 +134,12 @@ class Destination:
             try:
                 self.client.command(f"DELETE FROM {self.quoted} {those}", settings=_SYNCHRONOUS)
             except DatabaseError as e:
-                if code_of(e) != SUPPORT_IS_DISABLED:  # tables with projections
+                if code_of(e) != SUPPORT_IS_DISABLED:  # the table has projections
                     raise
                 self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=_SYNCHRONOUS)
 
     def take(self, staging: str) -> None:
-        """Make the rows of `staging` visible, all at once if the table can take over parts."""
+        """Make the rows of `staging` visible, in one step if `takes_parts`."""
         source = f"{STAGING}.{identifier(staging)}"
         query_id = queries.query_id(staging, time.time_ns())
         if self.takes_parts:
@@ -186,16 +188,18 @@ def look_up(client: Client, name: str) -> Destination | None:
         {n: default for n, _, kind, default in columns if kind == "DEFAULT"},
     )  # fmt: skip
     if LOAD_ID not in {n for n, *_ in columns}:
-        log.info("adding the hidden column %s to %s: it tells which load a row came with", LOAD_ID, found.name)
+        log.info("adding the hidden column %s to %s, with the load of each row", LOAD_ID, found.name)
         client.command(f"ALTER TABLE {found.quoted} ADD COLUMN IF NOT EXISTS {LOAD_ID} UInt64 MATERIALIZED 0")
     return found
 
 
 def existing(client: Client, name: str) -> Destination:
-    """Return a table that existed before. Raises TransferInputError if it is gone or cannot be a destination."""
+    """Return an existing table. Raises TransferInputError if it does not exist or cannot be a destination."""
     found = look_up(client, name)
     if found is None:
-        raise TransferInputError(f"table {name} is gone: was it dropped while objects were loaded into it?")
+        raise TransferInputError(
+            f"table {name} does not exist: check whether it was dropped while objects were loaded into it"
+        )
     return found
 
 
@@ -227,14 +231,14 @@ def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
 def create(
     client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int
 ) -> Destination:
-    """Create a destination, and its database if that is missing, and return it.
+    """Create a destination, and its database if it does not exist, and return the destination.
 
     Raises TransferInputError for too many columns, and ClickHouse's errors.
     """
     if len(columns) > most_columns:
         raise TransferInputError(
-            f"{name} would have {len(columns)} columns, and `limits` allows {most_columns}: raise it, or leave out"
-            " the objects that have them"
+            f"{name} would have {len(columns)} columns, but `limits` allows {most_columns}: raise the limit, or leave"
+            " out objects with many columns"
         )
     statement = ddl(name, columns, options)
     log.info("creating the table:\n%s", statement)
@@ -249,20 +253,20 @@ def create(
 
 
 def _names(key: str, column: str) -> bool:
-    """Tell whether the expressions of a table's keys contain a column."""
+    """Return whether the expressions of a table's keys contain a column."""
     return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", key) is not None
 
 
 def publish(
     destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *, replace_older: bool
 ) -> None:
-    """Make the rows of `staging` visible in the destination exactly once, whatever failed before.
+    """Make the rows of `staging` visible in the destination exactly once, even after failed attempts.
 
-    `staged` are the objects in it. Raises StaleError when the destination has changed in the meantime, or another run
-    has broken our lock, so that the objects must be read again.
+    `staged` lists the objects in it. Raises StaleError when the destination changed meanwhile, or another run broke
+    this run's lock, so that the objects must be read again.
     """
     with locked(destination.client, destination.name, owner, staging):
-        # A statement whose connection was lost may still run; the lock was kept for that case.
+        # A statement whose connection was lost may still run; its owner kept the lock for this case.
         while queries.running(destination.client, staging):
             time.sleep(_POLL_SECONDS)
         objects = [o.planned for o in staged]
@@ -276,7 +280,7 @@ def publish(
         new = [o for o in staged if o.planned.load_id not in left_out]
         try:
             if left_out:
-                log.info("%d objects were loaded by another run, in this version or a later one", len(left_out))
+                log.info("another run has loaded %d objects in this version or a later one", len(left_out))
                 _leave_out(destination.client, staging, [o for o in objects if o.load_id in left_out])
                 loads.record_replaced(outdated)
             if not new:
@@ -292,7 +296,7 @@ def publish(
 
 
 def _leave_out(client: Client, staging: str, objects: Sequence[Planned]) -> None:
-    """Remove the rows of these loads from a table that no other process reads."""
+    """Remove the rows of these loads from a staging table."""
     for some in slices(objects):
         client.command(
             f"ALTER TABLE {STAGING}.{identifier(staging)} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
@@ -301,16 +305,16 @@ def _leave_out(client: Client, staging: str, objects: Sequence[Planned]) -> None
 
 
 def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], *, replace_older: bool) -> None:
-    """Determine which loads with unfinished publication are in the table; remove loads that are there in part.
+    """Record which loads with an interrupted publication are in the table, and remove partial ones from it.
 
-    The caller must hold the lock, so that no process publishes them any more.
+    The caller must hold the lock, so that no process still publishes them.
     """
     if not doubtful:
         return
     found = destination.count([o.planned for o in doubtful])
     whole = [o for o in doubtful if found.get(o.planned.load_id, 0) == o.rows]
     other = [o for o in doubtful if found.get(o.planned.load_id, 0) != o.rows]
-    log.info("%d loads that were cut off while they were published are there, %d are not", len(whole), len(other))
+    log.info("%d loads with an interrupted publication are in the table, %d are not", len(whole), len(other))
     if partial := [o.planned for o in other if o.planned.load_id in found]:
         destination.remove(partial)
     older, outdated = _versions(loads, [o.planned for o in whole], replace_older)

@@ -1,6 +1,6 @@
-"""Thrift's compact protocol, in which Parquet writes its footers and page headers.
+"""Decodes Thrift's compact protocol, the encoding of Parquet's footers and page headers.
 
-A struct is a dictionary from field id to type and value; a list is the type of its elements with the elements.
+A struct is a dictionary from field id to type and value; a list is a pair of the elements' type and the elements.
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
 
@@ -17,16 +17,16 @@ _DEEPEST = 32
 
 
 class Decoder:
-    """Reads structs of the compact protocol; `at` is the position after the last struct read.
+    """Reads structs of the compact protocol; `at` is the position after the last struct that was read.
 
-    Raises ValueError for content that is not in this protocol.
+    Raises ValueError for content in another encoding.
     """
 
     def __init__(self, content: bytes, at: int = 0) -> None:
         self.content, self.at = content, at
 
     def struct(self, depth: int = 0) -> Struct:
-        """Return the struct that begins here."""
+        """Return the struct that begins at the current position."""
         if depth > _DEEPEST:
             raise ValueError("its metadata is nested too deeply")
         found: Struct = {}

@@ -1,4 +1,4 @@
-"""Ends a statement that writes more than the limits of its objects allow: ClickHouse has no such limit for `s3()`."""
+"""Kills a statement that writes more than its objects' limits allow: ClickHouse has no such limit for `s3()`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often a running statement is checked. What it writes until then stays in its staging table, which is dropped.
+# The interval between two checks of a statement. Rows written meanwhile are dropped with the staging table.
 _SECONDS = 1.0
 
 
@@ -41,8 +41,8 @@ def watched(client: Client, query_id: str, *, rows: int, size: int) -> Iterator[
                     "SELECT written_rows, written_bytes FROM system.processes WHERE query_id = {id:String}",
                     parameters={"id": query_id},
                 ).result_rows
-            except (DatabaseError, OperationalError) as e:  # the next look may succeed
-                log.debug("statement %s is not seen: %s", query_id, e)
+            except (DatabaseError, OperationalError) as e:  # the next query may succeed
+                log.debug("statement %s cannot be watched: %s", query_id, e)
                 continue
             for written, taken in found:
                 if reason := excess(written, taken, rows=rows, size=size):
@@ -65,7 +65,7 @@ def watched(client: Client, query_id: str, *, rows: int, size: int) -> Iterator[
 
 
 def stored(client: Client, table: str) -> int:
-    """Return the bytes of a staging table's rows, uncompressed: a statement may end before anything was watched."""
+    """Return the uncompressed bytes of a staging table's rows, for statements that end before the first check."""
     row = first_row(
         client.query(
             f"SELECT sum(data_uncompressed_bytes) FROM system.parts WHERE active AND database = '{STAGING}'"

@@ -1,4 +1,4 @@
-"""What all batches of a run share, and how their objects are grouped and reached."""
+"""The state that all batches of a run share, and the table functions for their objects."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from storeside.transfer.statement import Reading
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-# From this number on, ClickHouse lists objects again, which also gives ETags and sizes, instead of requesting each
-# one, unless the listing would have this many times as many objects.
+# From _MANY objects on, ClickHouse lists them, which also returns ETags and sizes, and does not send a request for
+# each, unless the listing would have more than _LISTED times as many objects.
 _MANY, _LISTED = 20, 16
-# Parquet objects are opened twice, for their footers and their rows. This number of bytes of small objects stays in
-# ClickHouse's page cache in between, if the server has one, in blocks that are not much larger than the objects.
+# ClickHouse opens a Parquet object twice, for its footer and its rows. Its page cache, if the server has one, keeps
+# up to this number of bytes of small objects between, in blocks that are not much larger than the objects.
 _CACHED_BYTES = 128 << 20
 _CACHED = {"use_page_cache_for_object_storage": 1, "page_cache_block_size": 64 << 10}
 
@@ -34,8 +34,8 @@ _CACHED = {"use_page_cache_for_object_storage": 1, "page_cache_block_size": 64 <
 class Work:
     """State that all batches of a run share.
 
-    `client` is ClickHouse's, which threads share; its user loads, and need not have rights on the ledger.
-    For `neighbours` see `Transfer.prepare`.
+    `client` is the ClickHouse client of the loading user, who needs no rights on the ledger; threads share it.
+    `token` is part of the names of the run's staging tables. For `neighbours` see `Transfer.prepare`.
     """
 
     request: Request
@@ -81,7 +81,7 @@ class Work:
             and len(keys) >= _MANY
             and not source.cluster
             and not wild(prefix)
-            # a listing that was dropped or is not complete has too few
+            # a dropped or incomplete listing has fewer objects
             and len(keys) <= (self.neighbours or self.plan.listed_below(prefix)) <= _LISTED * len(keys)
         ):
             return source.among(keys, form, columns, compression), source.only(keys)
@@ -92,9 +92,9 @@ class Work:
 class How:
     """How to read objects that need special handling.
 
-    `rest` are the columns that go into the column `_rest`. `compression` is ClickHouse's name for the content's
-    compression if the objects' names say something else. With `push` this process reads the objects, with `tidy` as
-    the rows that `records` yields.
+    `rest` lists the columns that are stored in the column `_rest`. `compression` is ClickHouse's name for the
+    compression of the content if the objects' names suggest another. With `push`, the worker reads the objects; with
+    `tidy`, it sends the rows that `records` yields.
     """
 
     rest: tuple[Column, ...] = ()
@@ -108,14 +108,14 @@ USUAL = How()
 
 @dataclass
 class Group:
-    """Objects that are read in the same way, each with its number of rows if known before reading; -1 for text."""
+    """Objects that are read in the same way, each with its number of rows, or -1 if unknown before reading (text)."""
 
     reading: Reading
     objects: list[Loaded]
 
     @property
     def planned(self) -> list[Planned]:
-        """The objects, as they were planned."""
+        """The planned objects of the group."""
         return [o.planned for o in self.objects]
 
 

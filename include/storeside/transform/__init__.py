@@ -1,1 +1,1 @@
-"""AIStore ETL jobs: submit, follow, reconcile, retry."""
+"""Runs bucket jobs: plans, submits, follows, reconciles and retries copies and transforms of AIStore."""

@@ -1,7 +1,7 @@
 """Makes sure that no job writes into the bucket that it reads.
 
-There, a result could overwrite a source object, even one that the job refuses or has not processed yet. Buckets are
-compared by where their objects are stored; see `storeside.aistore.places`.
+In the same bucket, a result could overwrite a source object, even one that the job refuses or has not processed yet.
+Buckets are compared by where their objects are stored; see `storeside.aistore.places`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def require_apart(client: Client, buckets: Mapping[str, Bucket | None]) -> None:
     """Compare the buckets of a job. Each key is the use of its bucket, such as ``source`` or ``quarantine``.
 
-    Raises AIStoreInputError when two of them are the same bucket; it names both uses and the remedy.
+    Raises AIStoreInputError, with both uses and the remedy, when two of them are the same bucket.
     """
     clusters = Clusters.of(client)
     seen: dict[Bucket, tuple[str, Bucket]] = {}
@@ -39,8 +39,8 @@ def _refusal(use: str, bucket: Bucket, other_use: str, other: Bucket, where: Buc
     else:
         named = f"{other}, the {other_use}, and {bucket}, the {use}, are one bucket"
         named += f", {where}" if where not in (bucket, other) else ""
-    in_place = "; a transform that is to replace its objects needs in_place=True" if use == "destination" else ""
+    in_place = ", or replace its objects with in_place=True" if use == "destination" else ""
     return (
-        f"{named}: what is written there could overwrite objects that are read, or results. Name another bucket for"
-        f" the {use}{in_place}"
+        f"{named}: a write could replace objects that the job reads, or results. Name another bucket for the"
+        f" {use}{in_place}"
     )

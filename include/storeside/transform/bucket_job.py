@@ -1,11 +1,11 @@
 """One bucket job, a copy or transform of a bucket: it is complete, or it accounts for every missing object.
 
-A bucket job never trusts AIStore's report of success. Before a job it lists the two buckets and compares them with
-the ledger; after it, it lists the destination again. An object without a fresh result has failed. It failed for good
-if our server's journal says so. Otherwise it is retried over ``hpush``; an object that fails again is listed with its
-last known reason.
+A bucket job never trusts AIStore's report of success. Before AIStore's job, it lists the two buckets and compares
+them with the ledger; afterwards, it lists the destination again. An object without a fresh result has failed. It
+failed for good if the transformer's log states so. Otherwise it is retried over ``hpush``; an object that fails again
+is recorded with its last known reason.
 
-A `BucketJob` is a state machine. The caller waits between its steps: an operator defers, a script sleeps.
+A `BucketJob` is a state machine. The caller waits between the steps: an operator defers, a script sleeps.
 
     state = job.begin()
     while state.phase != "done":
@@ -30,6 +30,7 @@ from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.aistore.errors import NO_REASON, AIStoreInputError, AIStoreTransientError
 from storeside.aistore.existence import require_bucket
+from storeside.aistore.existing import described
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 
 # Names per multi-object request: a few MB of JSON at most.
 WINDOW = 10_000
-# Retries of objects that failed for a reason that may pass, and the seconds before the second retry.
+# Retries of objects that failed for a temporary reason, and the seconds before the second retry.
 RETRIES = 2
 RETRY_DELAY = 5.0
 
@@ -56,9 +57,10 @@ RETRY_DELAY = 5.0
 class BucketJob:
     """Copies (`spec` is None) or transforms `source` into `destination`.
 
-    `list_source` overrides how the source is listed, for buckets whose own service lists better than AIStore. `pods`
-    watches an ETL's pods, so an ETL that does not start reports why. `scope` overrides the key of the listings, for a
-    job that is a part of another. Raises AIStoreInputError for options that do not go together.
+    `list_source` replaces AIStore's listing of the source, for buckets that their own service lists better. `pods`
+    watches an ETL's pods, so that the error of an ETL that does not start has a reason. `scope` replaces the key of
+    the listings, for a job that is a part of another. Raises AIStoreInputError for options that exclude each other,
+    and as `described` when `spec` has an existing ETL that does not run.
     """
 
     listings = Listings
@@ -86,11 +88,13 @@ class BucketJob:
         self.options = options or Options()
         self.pods = pods
         if self.options.sync and not source.is_remote:
-            raise AIStoreInputError(f"sync follows deletions in a remote bucket, which {source} is not")
+            raise AIStoreInputError(
+                f"sync follows deletions in a remote bucket, but {source} is not remote: leave it out"
+            )
         if spec and (self.options.latest or self.options.sync):
             spec = spec.without_files()
-        self.spec = spec
-        # the caller of acknowledge() knows only buckets, effect and run, so intermediate results have no selection
+        self.spec = spec = described(client, spec) if spec else None
+        # no selection for intermediate results: the caller of acknowledge() knows only buckets, effect and run
         names = list(self.options.names or ())
         selection = repr((self.options.prefix, names, self.naming)) if self.options.keeps_result else ""
         self.scope = scope or Scope(str(source), str(destination), spec.effect if spec else "", run_id, selection)
@@ -100,13 +104,13 @@ class BucketJob:
         self._planner = Planner(ledger, self.scope, self._listings, self.options)
 
     def begin(self) -> State:
-        """Return the first state: follow a job that runs already, resume what a killed try began, or plan.
+        """Return the first state: follow a running job, resume the plan of a killed try, or make a plan.
 
         Raises StuckTargetError when a target of the cluster must be restarted first.
         """
         jobs.require_targets(self.client)
         with jobs.naming_stuck_targets(self.client):
-            return self._begin()
+            return replace(self._begin(), effect=self.scope.effect)
 
     def _begin(self) -> State:
         jobs.wait_for_rebalance(self.client)
@@ -116,22 +120,22 @@ class BucketJob:
         self._require_destinations()
         running = jobs.running_between(self.client, self.source, self.destination)
         if running:
-            log.warning("job %s runs between %s and %s already: following it", running, self.source, self.destination)
-            # with a plan, the job is that of a killed try; without one, it is another task's and this task waits
+            log.warning("job %s already runs between %s and %s: following it", running, self.source, self.destination)
+            # if there is a plan, a killed try submitted the job; otherwise another task did, and this task waits
             return State(Phase.ATTACHED, time.time(), job_id=running, waits=self.ledger.planned(self.scope) is None)
         return self._planner.resume() or self._planner.plan()
 
     def preview(self) -> dict[str, int]:
-        """Return how many objects a job would list, process, leave alone and refuse; changes nothing."""
+        """Return how many objects a job would list, process, skip and refuse, without a change to the buckets."""
         self._require_apart()
         require_bucket(self.client, self.source)
         self.ledger.create()
         return self._planner.preview()
 
     def submit(self, state: State) -> State:
-        """Submit the next job; return the state with its id, or without one when nothing is left in this phase.
+        """Submit the next job; return the state with its id, or without an id when nothing is left in this phase.
 
-        While another task's job runs between the buckets, nothing is submitted and the state has that job's id.
+        While another task's job runs between the buckets, this task submits nothing and returns that job's id.
         """
         if state.phase in (Phase.ATTACHED, Phase.DONE):
             return state
@@ -139,6 +143,7 @@ class BucketJob:
             return self._submit(state)
 
     def _submit(self, state: State) -> State:
+        self._require_same_effect(state)
         jobs.wait_for_rebalance(self.client)
         window: list[Pending] = []
         if state.phase != "bucket":
@@ -172,7 +177,7 @@ class BucketJob:
         return replace(state, job_id=job_id, etl_names=tuple(names), cursor=cursor)
 
     def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
-        """Return the follower that tells when the submitted job is over."""
+        """Return the follower that detects the end of the submitted job."""
         return jobs.Follower(self.client, state.job_id, stall_seconds)
 
     def advance(self, state: State, seconds: float = 0) -> State:
@@ -180,9 +185,18 @@ class BucketJob:
         with jobs.naming_stuck_targets(self.client):
             return self._advance(state, seconds)
 
+    def _require_same_effect(self, state: State) -> None:
+        """Raise AIStoreTransientError when the ETL does something else than at the beginning."""
+        if state.effect is not None and state.effect != self.scope.effect:
+            raise AIStoreTransientError(
+                f"the ETL of {self.source} -> {self.destination} was replaced by another while the job ran: a retry"
+                " transforms all objects with the new one"
+            )
+
     def _advance(self, state: State, seconds: float) -> State:
+        self._require_same_effect(state)
         if state.phase == "attached":
-            return self._planner.resume() or self._planner.plan()
+            return replace(self._planner.resume() or self._planner.plan(), effect=state.effect)
         if state.waits:
             return replace(state, job_id="", waits=False)
         state = replace(state, job_seconds=state.job_seconds + seconds)
@@ -201,7 +215,7 @@ class BucketJob:
         return self._after_pass(replace(state, job_id="", cursor=""))
 
     def _accept_copies(self) -> bool:
-        """Accept copies that were there before, and delete others; return whether any were deleted."""
+        """Accept earlier copies of the current source, and delete other unchanged copies; return whether any were."""
         return copies.accept(self.client, self.ledger, self.scope, self.source, self.destination)
 
     def list_results(self) -> None:
@@ -210,9 +224,9 @@ class BucketJob:
 
     def _after_pass(self, state: State) -> State:
         """Choose the next phase after all pending objects were tried: a retry, the quarantine, or the end."""
-        retries = RETRIES if self._may_go_on() else 0
+        retries = RETRIES if self._may_continue() else 0
         if state.retries < retries and self.ledger.missing(self.scope, "", 1):
-            # another communication type may help at once; the same copy may only succeed later
+            # another communication type may help at once; a copy may only succeed later
             wait = RETRY_DELAY if state.retries or self.spec is None else 0
             is_last = state.retries == retries - 1
             # over hpush, a result with unchanged content keeps its old version
@@ -229,26 +243,26 @@ class BucketJob:
             return replace(state, phase=Phase.QUARANTINE)
         return replace(state, phase=Phase.DONE)
 
-    def _may_go_on(self) -> bool:
+    def _may_continue(self) -> bool:
         return self.options.continue_on_error or not self.ledger.has_reasons(self.scope)
 
     def finish(self, state: State) -> Summary:
-        """Record every outcome and return the summary. Removes empty results that a WebSocket transform left behind.
+        """Record every outcome and return the summary. Removes empty results of a WebSocket transform.
 
-        Raises AIStoreTransientError when objects were not copied and the objects are not the cause.
+        Raises AIStoreTransientError when objects were not copied for reasons outside the objects.
         """
         options = self.options
         if state.pending:
-            no_reason = NO_REASON if self.spec and self._may_go_on() else ""
+            no_reason = NO_REASON if self.spec and self._may_continue() else ""
             remote = self.source.is_remote
             self.ledger.settle(self.scope, record_done=options.keeps_result, no_reason=no_reason, remote=remote)
-            if self.spec is None and self._may_go_on():
+            if self.spec is None and self._may_continue():
                 self._require_copies()
         if state.pending or options.sync:
             if self.spec:
                 copies.remove_empty(self.client, self.ledger, self.scope, self.destination)
             for to in filter(None, (self.destination, options.quarantine)):
-                # a job stays for minutes when a target has not heard that it ended
+                # an ended job stays idle for minutes if a target missed its end
                 jobs.end_idle(self.client, self.source, to)
             if self.spec and not options.keep_etl:
                 etls.release(self.client, self.spec.all_names)
@@ -301,21 +315,21 @@ class BucketJob:
         return etls.ensure(self.client, self.spec.over("hpush") if phase == Phase.RETRY else self.spec, self.pods)
 
     def _require_copies(self) -> None:
-        """Raise AIStoreTransientError for objects that were not copied although nothing is wrong with them."""
+        """Raise AIStoreTransientError for objects that were not copied for reasons outside the objects."""
         missing = self.ledger.missing(self.scope, "", REASONS)
         if missing:
             count = f"{len(missing)} or more" if len(missing) == REASONS else str(len(missing))
             raise AIStoreTransientError(
                 f"{count} objects of {self.source} were not copied to {self.destination}, such as"
-                f" {missing[0].object!r}: the source did not answer AIStore, a retry goes on with them"
+                f" {missing[0].object!r}: the source did not answer AIStore, a retry copies them"
             )
 
 
 def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]) -> None:
-    """Record the objects of a job without `keeps_result` as done: their results have been used.
+    """Record the objects of a job without `keeps_result` as done, after the caller has used their results.
 
     `before_closing` may record exceptions while the job's listings still exist. A repeated call does nothing, because
-    the plan is gone.
+    the plan no longer exists.
     """
     if ledger.planned(scope):
         ledger.settle(scope, record_done=True, no_reason=NO_REASON)

@@ -1,7 +1,7 @@
-"""Handles copies and results at the destination that a job did not change.
+"""Decides about copies and results at the destination that a job left unchanged.
 
 AIStore does not write an object again when the checksum is the same, and the same content gets no new version. So an
-unchanged copy may be a copy of the current source: a dead run or another user may have made it.
+unchanged copy may be a copy of the current source, by a dead run or another user.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _THREADS = 8
 def accept(client: Client, ledger: Ledger, scope: Scope, source: Bucket, destination: Bucket) -> bool:
     """Accept copies of the current source and delete other unchanged copies; return whether any were deleted.
 
-    For a copy from a remote bucket AIStore keeps that bucket's ETag and version. For copies within the cluster the
+    For a copy from a remote bucket, AIStore keeps that bucket's ETag and version. For copies within the cluster, the
     ledger has compared the checksums: an unchanged copy with another checksum is old, or its buckets have no
-    checksums. Nothing is deleted if another storage system would have to restore it or would see the deletion.
+    checksums. Copies from or to a remote bucket are never deleted, because another storage system would have to
+    restore them or would see the deletion.
     """
     if not (source.is_remote or destination.is_remote):
         return make_way(client, ledger, scope, destination)
@@ -43,10 +44,10 @@ def accept(client: Client, ledger: Ledger, scope: Scope, source: Bucket, destina
 
 
 def make_way(client: Client, ledger: Ledger, scope: Scope, destination: Bucket) -> bool:
-    """Delete unchanged objects, and accept whatever is there later; return whether there were any.
+    """Delete unchanged objects, and accept any later object of their names; return whether there were any.
 
-    A result that was made again with the same content looks like one that was not made at all. After the deletion,
-    any object that is there was made by the next try.
+    A new result with the same content looks like an old one. After the deletion, any object of that name is a result
+    of the next try.
     """
     after = ""
     while window := ledger.unchanged(scope, after, _WINDOW):
@@ -57,7 +58,7 @@ def make_way(client: Client, ledger: Ledger, scope: Scope, destination: Bucket) 
 
 
 def _is_copy(client: Client, p: Pending, source: Bucket, destination: Bucket) -> bool:
-    """Tell whether the copy's metadata has the listed version of the source, or the current one if none is listed."""
+    """Return whether the copy's metadata has the listed version of the source, or the current one if none is."""
     kept = _custom(client, destination, p.destination_object)
     if p.version:
         return p.version in (kept.get("ETag"), kept.get("version"))
@@ -76,7 +77,7 @@ def _custom(client: Client, bucket: Bucket, name: str) -> dict[str, str]:
 
 
 def remove_empty(client: Client, ledger: Ledger, scope: Scope, destination: Bucket) -> None:
-    """Delete the empty objects that errors over WebSocket leave at the destination."""
+    """Delete the empty objects that failed WebSocket transforms leave at the destination."""
     from aistore.sdk.errors import AISError
 
     after = ""
@@ -85,4 +86,4 @@ def remove_empty(client: Client, ledger: Ledger, scope: Scope, destination: Buck
         try:
             delete_objects(client, destination, window)
         except AISError as e:
-            log.warning("%s: not all empty results can be removed: %s", destination, said(e))
+            log.warning("%s: cannot delete all empty results: %s", destination, said(e))

@@ -1,13 +1,13 @@
-"""A transform that replaces the objects of one of AIStore's own buckets by their results.
+"""A transform that replaces the objects of an ``ais://`` bucket with their results.
 
-No object is overwritten before its result is complete. All results first go to a bucket of the job's own; an object
-that failed has none there. The job then copies each result over its object if that object still has the version that
-was transformed. An object that was overwritten or deleted in the meantime stays unchanged and counts as failed. The
+No object is overwritten before its result is complete. All results first go to a work bucket of the job; an object
+that failed has no result there. The job then copies each result over its object if that object still has the version
+that was transformed. An object that was overwritten or deleted meanwhile stays unchanged and counts as failed. The
 job never deletes an object of the user.
 
-The ledger keeps the version that each object has *after* its replacement. So the next run leaves the object alone and
-does not transform a result again. Only another try of the same run can continue a killed run, because only that run
-has the plan. Until then another run is refused.
+The ledger keeps the version that each object has *after* its replacement, so the next run skips the object and does
+not transform a result again. Only another try of the same run can continue a killed run, because only that run has
+the plan. Until it has finished, the job refuses other runs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, delete_objects, list_aistore
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.existing import described, require_reports
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
@@ -38,23 +39,23 @@ log = logging.getLogger(__name__)
 
 _PREFIX = "storeside-in-place-"
 _WINDOW = 10_000
-CHANGED = "it was overwritten or deleted while it was transformed: it is left as it is, for the next run"
+CHANGED = "it was overwritten or deleted while it was transformed: the next run transforms it if it exists"
 
 
 class _SameNames(Listings):
-    """Refuses an object whose result would have another name."""
+    """Listings that refuse an object whose result would have another name."""
 
     def rows(self) -> Iterator[Row]:
         for name, destination, size, version, reason in super().rows():
             if destination in ("", name):
                 yield name, destination, size, version, reason
             else:
-                why = f"its result would be named {destination}, and an in-place transform keeps names"
-                yield name, "", size, version, f"{why}: write results of other names to another bucket"
+                why = f"its result would be named {destination}, but an in-place transform keeps names"
+                yield name, "", size, version, f"{why}: write the results to another bucket"
 
 
 class _Make(BucketJob):
-    """Transforms into the job's own bucket."""
+    """Transforms the objects into the work bucket."""
 
     listings = _SameNames
 
@@ -63,16 +64,16 @@ class _Replace(BucketJob):
     """Copies results over their objects."""
 
     def _accept_copies(self) -> bool:
-        """Accept only what a listing shows: deleting an unchanged object would delete an original."""
+        """Accept nothing: an unchanged object is an original, and must not be deleted."""
         return False
 
 
 class InPlaceJob:
-    """Replaces the objects of `bucket` by their results; the caller drives it like a `BucketJob`.
+    """Replaces the objects of `bucket` with their results; the caller drives it like a `BucketJob`.
 
-    Objects are transformed over ``hpush``: AIStore stores a result that arrives over WebSocket without a checksum,
-    and a checksum is needed to tell a result from another version of its object. Raises AIStoreInputError for options
-    that an in-place transform cannot have.
+    Objects are transformed over ``hpush``, because AIStore stores a WebSocket result without a checksum, and the
+    checksum distinguishes a result from another version of its object. Raises AIStoreInputError for options that an
+    in-place transform excludes.
     """
 
     def __init__(
@@ -90,15 +91,16 @@ class InPlaceJob:
         options = options or Options()
         if bucket.is_remote:
             raise AIStoreInputError(
-                f"in_place: {bucket} is not a bucket of the cluster's own; its objects may change without AIStore"
-                " knowing, between their transform and their replacement. Write to another bucket"
+                f"in_place: {bucket} is a remote bucket, whose objects may change between transform and replacement"
+                " without AIStore's knowledge: write to another bucket"
             )
         if options.latest or options.sync:
-            raise AIStoreInputError("in_place goes with neither latest nor sync, which follow a remote bucket")
+            raise AIStoreInputError("in_place excludes latest and sync, which follow a remote bucket: leave them out")
         self.client = client
         self.ledger = ledger
         self.source = self.destination = bucket
-        self.spec = spec.over("hpush")
+        self.spec = described(client, spec.over("hpush"))
+        require_reports(self.spec, "a transform in place")
         self.options = options
         selection = repr((options.prefix, list(options.names or ()), naming))
         self.scope = Scope(str(bucket), str(bucket), self.spec.effect, run_id, selection)
@@ -117,10 +119,10 @@ class InPlaceJob:
         )
 
     def begin(self) -> State:
-        """Plan, or resume what an earlier try of the run began.
+        """Make a plan, or resume the plan of an earlier try of the run.
 
-        Raises AIStoreInputError for a bucket that fronts another one, and AIStoreTransientError while an in-place
-        transform of another run or selection is unfinished.
+        Raises AIStoreInputError for a bucket whose objects are stored in another one, and AIStoreTransientError while
+        an in-place transform of another run or selection is unfinished.
         """
         self._require_own()
         self.ledger.create()
@@ -128,7 +130,7 @@ class InPlaceJob:
         return self._after(self._make.begin())
 
     def preview(self) -> dict[str, int]:
-        """Return how many objects the job would list, process, leave alone and refuse; changes nothing."""
+        """Return how many objects the job would list, process, skip and refuse, without a change to the bucket."""
         self._require_own()
         return self._make.preview()
 
@@ -137,19 +139,19 @@ class InPlaceJob:
         return self._step(state).submit(state)
 
     def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
-        """Return the follower that tells when the submitted job is over."""
+        """Return the follower that detects the end of the submitted job."""
         return self._step(state).follower(state, stall_seconds)
 
     def advance(self, state: State, seconds: float = 0) -> State:
-        """Continue after the submitted job; when all results are made, start to replace the objects by them."""
+        """Continue after the submitted job; when all results exist, start to replace the objects with them."""
         after = self._step(state).advance(state, seconds)
         if not state.replaces:
             return self._after(after)
-        # a new step counts its own objects; the first step's counts are those of the whole job
+        # the counts of the first step apply to the whole job
         return _of(state, after)
 
     def finish(self, state: State) -> Summary:
-        """Record every outcome with the objects' new versions, and remove the job's own bucket.
+        """Record every outcome with the objects' new versions, and delete the work bucket.
 
         Raises AIStoreTransientError when results were not copied over their objects; a retry copies the rest.
         """
@@ -174,7 +176,7 @@ class InPlaceJob:
             return state
         self._list_now()
         while changed := self.ledger.changed(self.scope, _WINDOW):
-            log.warning("%s: %d objects have changed while they were transformed", self.source, len(changed))
+            log.warning("%s: %d objects changed while they were transformed", self.source, len(changed))
             self.ledger.record_reasons(self.scope, ((name, CHANGED, True) for name in changed))
             delete_objects(self.client, self.work, changed)
             self._make.list_results()
@@ -189,12 +191,12 @@ class InPlaceJob:
         where = place(self.client, self.source, Clusters.of(self.client))
         if where != self.source:
             raise AIStoreInputError(
-                f"in_place: the objects of {self.source} are in {where}, where AIStore cannot tell whether one has"
-                " changed before it is replaced. Write to another bucket"
+                f"in_place: the objects of {self.source} are stored in {where}, where AIStore cannot detect a change"
+                " before it replaces an object: write to another bucket"
             )
 
     def _begin_alone(self) -> None:
-        """Create the job's own bucket. A source bucket has one such job at a time, until it is finished."""
+        """Create the work bucket. Raises AIStoreTransientError while another in-place job has one."""
         ours = self.work.handle(self.client)
         resumes = self.ledger.planned(self.scope) is not None
         if not resumes:  # results without their plan may belong to other versions
@@ -207,9 +209,9 @@ class InPlaceJob:
         if not resumes:
             ours.delete(missing_ok=True)
         raise AIStoreTransientError(
-            f"{self.source} is being transformed in place by another task, or one that was killed has left its"
-            f" results in ais://{others[0]}: retry that task, so that no result is transformed again. To give it up,"
-            f" delete that bucket: objects that it has replaced stay replaced, and a next run transforms them again"
+            f"{self.source} is being transformed in place by another task, or a killed task has left its results in"
+            f" ais://{others[0]}: retry that task, so that no result is transformed again. To abandon its work,"
+            f" delete that bucket: objects that it replaced stay replaced, and the next run transforms them again"
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks whether objects can be transformed, without keeping a result: AIStore's dry validation of a bucket."""
+"""Checks whether objects can be transformed, without a result: AIStore's dry validation of a bucket."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.existence import require_bucket
+from storeside.aistore.existing import described, require_reports
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.transform.journal import failures
@@ -23,9 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inspection:
-    """Has every object of `source` transformed and discards the results.
+    """Transforms every object of `source` and discards the results.
 
-    It always uses ``hpush``: over WebSocket AIStore 5.0 reports an inspection but transforms nothing.
+    It uses ``hpush``, because over WebSocket AIStore 5.0 reports an inspection but transforms nothing. An existing
+    ETL keeps its own channel, which must not be ``ws``.
     """
 
     client: Client
@@ -38,12 +40,14 @@ class Inspection:
     def submit(self) -> str:
         """Start the ETL and the job; return the job's id."""
         require_bucket(self.client, self.source)
+        spec = described(self.client, self.spec.over("hpush"))
+        require_reports(spec, "an inspection")
         jobs.wait_for_rebalance(self.client)
         jobs.end_idle(self.client, self.source, self.source)
-        names = etls.ensure(self.client, self.spec.over("hpush"), self.pods)
+        names = etls.ensure(self.client, spec, self.pods)
         job_id = self.source.handle(self.client).inspect(
             names[0],
-            timeout=self.spec.request_timeout,
+            timeout=spec.request_timeout,
             prefix_filter=self.prefix,
             num_workers=self.workers,
             etl_pipeline=names[1:] or None,
@@ -53,7 +57,8 @@ class Inspection:
 
     def failures(self, job_id: str) -> dict[str, str]:
         """Return the reason for each object that could not be transformed, and release the ETL."""
-        names = self.spec.over("hpush").names
+        spec = self.spec.over("hpush")
+        names = spec.names
         reasons: dict[str, str] = {}
         try:
             for failure in failures(self.client, names, job_id, self.source.name):
@@ -61,5 +66,5 @@ class Inspection:
             for name, reason in object_errors(self.client, names, job_id, self.source):
                 reasons.setdefault(name, reason)
         finally:
-            etls.release(self.client, names)
+            etls.release(self.client, spec.own_names)
         return reasons

@@ -1,4 +1,4 @@
-"""Reads failed objects from the logs of the servers beside the targets; see `storeside.transformers.failures`."""
+"""Reads failed objects from the logs of transformers; see `storeside.transformers.failures`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ log = logging.getLogger(__name__)
 def failures(client: Client, etl_names: Iterable[str], job_id: str, bucket: str) -> Iterator[Failure]:
     """Yield the failures of one job on `bucket` (its name), read from the logs of its ETLs.
 
-    A log belongs to a server beside one target and has the same clock as the job's snapshot there, so an entry that
-    is older than the job belongs to another job. An ETL that is gone or a cluster that does not answer yields
-    nothing.
+    A transformer's log has the same clock as the job's snapshot on its target, so an entry that is older than the job
+    belongs to another job. Yields nothing if the ETL no longer exists or the cluster does not answer.
     """
     from aistore.sdk.errors import AISError
     from requests import RequestException
@@ -34,10 +33,10 @@ def failures(client: Client, etl_names: Iterable[str], job_id: str, bucket: str)
                     if failure.time >= since.get(target, 0) and failure.bucket in ("", bucket):
                         yield failure
     except (AISError, RequestException) as e:
-        log.info("job %s: the logs of its ETL cannot be read: %s", job_id, " ".join(str(e).split())[:300])
+        log.info("job %s: cannot read the logs of its ETL: %s", job_id, " ".join(str(e).split())[:300])
 
 
 def _logs(client: Client, name: str) -> Iterator[tuple[str, str]]:
-    """Yield each target and its server's log; SDK 2.0.0's own method fails when one of the logs is empty."""
+    """Yield each target and its transformer's log. SDK 2.0.0's method fails when one of the logs is empty."""
     for entry in client.cluster().client.request("get", path=f"etl/{name}/logs").json():
         yield entry["target_id"], b64decode(entry["logs"] or b"").decode(errors="replace")

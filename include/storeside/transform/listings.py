@@ -1,4 +1,4 @@
-"""The listings of a bucket job: both buckets, in the form that the ledger compares."""
+"""Writes the listings of both buckets of a job into the ledger, which compares them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Listings:
-    """Lists the buckets of one job into the ledger. `list_source` overrides how the source is listed."""
+    """Lists the buckets of one job into the ledger. `list_source` replaces AIStore's listing of the source."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Listings:
     def destination(self, side: str) -> None:
         """Record the objects of the destination as the listing `side`: ``before`` or ``after`` a job."""
         options = self._options
-        # If a prefix reaches into the extension, only the part before the extension is in the names of results.
+        # A result may have another extension, so a prefix ends before the extension.
         selected = common_prefix(options.names) if options.names else options.prefix
         folder, slash, last = selected.rpartition("/")
         prefix = self._naming.prepend + folder + slash + last.partition(".")[0]
@@ -59,7 +59,7 @@ class Listings:
         return find_aistore(self._client, self._source, self._options.names)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the source's rows. For a name that AIStore cannot hold, the row has a reason and no destination."""
+        """Yield the source's rows. A name that AIStore cannot store has a reason and no destination."""
         wanted = set(self._options.names or ())
         for found in self._list_source():
             wanted.discard(found.name)

@@ -1,4 +1,4 @@
-"""The name of an object at the destination: AIStore's own rule, stated once."""
+"""The name of an object at the destination, by AIStore's rule."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class Naming:
     """The mapping of source names to destination names of one transform.
 
-    `extensions` maps an extension without its dot to its replacement, case-sensitively; `prepend` goes before
-    the whole name. Equal to `TCBMsg.ToName` of AIStore 5.0 (api/apc/tcbtco.go).
+    `extensions` maps an extension without its dot to its replacement, case-sensitively; `prepend` precedes the whole
+    name. The rule is that of `TCBMsg.ToName` in AIStore 5.0 (api/apc/tcbtco.go).
     """
 
     extensions: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Planner:
-    """Plans the job of a scope. A scope without an effect is that of a copy."""
+    """Plans the job of a scope. The scope of a copy has no effect."""
 
     def __init__(self, ledger: Ledger, scope: Scope, listings: Listings, options: Options) -> None:
         self._ledger = ledger
@@ -23,24 +23,24 @@ class Planner:
         self._options = options
 
     def preview(self) -> dict[str, int]:
-        """Return how many objects a job would list, process, leave alone and refuse; leaves no plan."""
+        """Return how many objects a job would list, process, skip and refuse; leaves no plan."""
         from aistore.sdk.errors import ErrBckNotFound
 
         self._listings.source()
         try:
             self._listings.destination("before")
-        except ErrBckNotFound:  # a job would create it
+        except ErrBckNotFound:  # a job creates a missing destination
             self._ledger.record_listing(self._scope, "before", ())
         plan = self._decide(record=False)
         self._ledger.forget_listings(self._scope)
         return asdict(plan)
 
     def resume(self) -> State | None:
-        """Return the state that continues with the listings of a killed try; None when there are none."""
+        """Return the state that continues with the plan of a killed try; None when there is no plan."""
         plan = self._ledger.planned(self._scope)
         if plan is None or not plan.pending:
             return None
-        log.info("going on with what an earlier try of this run began")
+        log.info("continuing with the plan of an earlier try of this run")
         self._listings.destination("after")
         return _state(Phase.OBJECTS, plan)
 
@@ -49,12 +49,12 @@ class Planner:
         self._listings.source()
         if self._options.keeps_result:
             self._listings.destination("before")
-        else:  # this comes before the plan, because a resumed plan relies on it
+        else:  # before the plan, because a resumed plan relies on it
             self._listings.destination("after")
             self._ledger.distrust(self._scope)
         plan = self._decide(record=True)
         log.info(
-            "%s -> %s: %d objects listed, %d to do, %d known to be bad, %d refused for their names",
+            "%s -> %s: %d objects listed, %d to process, %d failed for good before, %d refused for their names",
             self._scope.source,
             self._scope.destination,
             plan.listed,
@@ -68,7 +68,7 @@ class Planner:
         if not self._options.keeps_result:
             there = self._ledger.fresh_results(self._scope)[0]
             missing -= there
-            log.info("%d results came along with their objects in this run, %d are to be made", there, missing)
+            log.info("this run has stored %d results together with their objects, %d are missing", there, missing)
         if not missing:
             return _state(Phase.DONE, plan)
         whole = self._scope.effect and self._options.names is None and missing == plan.listed
@@ -79,7 +79,7 @@ class Planner:
             self._scope,
             retry_failed=self._options.retry_failed,
             keeps_result=self._options.keeps_result,
-            # credentials, policies or networks prevent copies; the objects themselves are not at fault
+            # copies fail because of credentials, policies or networks, not because of their objects
             trusts_failures=bool(self._scope.effect),
             record=record,
         )

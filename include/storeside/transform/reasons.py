@@ -1,4 +1,4 @@
-"""Finds out why objects failed, from AIStore's own reports."""
+"""Collects the reasons of failed objects from transformers' logs and from AIStore."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import is_refusal, plain, said
+from storeside.aistore.existing import details
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
 from storeside.transform.journal import failures
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# AIStore is asked for the reason of each failed copy, up to this many; the others get the common reason.
+# The maximum number of failed copies whose reasons are requested from AIStore; others get the common reason.
 REASONS = 200
 
 
 def record_reasons(
     client: Client, ledger: Ledger, scope: Scope, source: Bucket, spec: EtlSpec | None, state: State
 ) -> None:
-    """Record why objects failed in a finished job, from our servers' journal and from AIStore."""
+    """Record why objects failed in a finished job."""
     if state.phase == Phase.QUARANTINE:
         return
     if spec is None:
@@ -41,7 +42,7 @@ def record_reasons(
 
 
 def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]) -> Iterator[tuple[str, str, bool]]:
-    """Ask AIStore for each missing object. A refusal is the reason why its copy failed, and it is final."""
+    """Request each missing object from AIStore, and yield each refusal as the final reason of the failed copy."""
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
@@ -53,21 +54,21 @@ def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]
             if is_refusal(e.status_code):
                 yield p.object, said(e), True
             else:
-                log.warning("%s/%s is not copied: %s", bucket, p.object, said(e))
+                log.warning("%s/%s was not copied: %s", bucket, p.object, said(e))
         except RequestException as e:
-            log.warning("%s/%s is not copied: %s", bucket, p.object, e)
+            log.warning("%s/%s was not copied: %s", bucket, p.object, e)
 
 
 def object_errors(client: Client, etl_names: Iterable[str], job_id: str, source: Bucket) -> Iterator[tuple[str, str]]:
-    """Yield AIStore's own errors of failed objects: at most 128 per target and job (ext/etl/xact.go)."""
+    """Yield AIStore's errors of failed objects: at most 128 per target and job (ext/etl/xact.go)."""
     from aistore.sdk.errors import AISError
 
     for name in etl_names:
         try:
-            for error in client.etl(name).view(job_id).obj_errors or []:
-                yield _object_name(error.obj_name, source), plain(error.msg)
+            for error in details(client, name, job_id).get("obj_errors") or ():
+                yield _object_name(error["obj_name"], source), plain(error["msg"])
         except AISError as e:
-            log.info("job %s: its object errors cannot be read: %s", job_id, e)
+            log.info("job %s: cannot read its object errors: %s", job_id, e)
 
 
 def _object_name(reported: str, bucket: Bucket) -> str:

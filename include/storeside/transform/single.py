@@ -1,4 +1,4 @@
-"""One object through an ETL: into another object, or into a local file."""
+"""Transforms one object with an ETL, into another object or into a local file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket, find_aistore
 from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError, is_passing_refusal, said
+from storeside.aistore.existing import described, require_reports
 from storeside.aistore.names import unfit
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
@@ -31,9 +32,10 @@ def _through(
 ) -> int:  # fmt: skip
     """Start the ETLs, call `do` with the SDK's configuration for them, and return its result.
 
-    It uses ``hpush``, which reports failures. An ETL that ran already is not stopped here. The task that started it
-    may stop it in the meantime, because requests for single objects are not jobs; then it is started again. Raises
-    AIStoreError with a message that begins with `what`.
+    It uses ``hpush``, which reports failures, and stops only ETLs that it started. An existing ETL keeps its channel,
+    which must not be ``ws``. Another task may stop the ETL meanwhile, because requests for single objects are not
+    jobs; the ETL is then started again, unless it is an existing one. Raises AIStoreError with a message that begins
+    with `what`.
     """
     from aistore.sdk.errors import AISError
     from aistore.sdk.etl import ETLConfig
@@ -43,14 +45,15 @@ def _through(
             return do(None)
         except AISError as e:
             raise _failure(what, e) from e
-    spec = spec.over("hpush")
+    spec = described(client, spec.over("hpush"))
+    require_reports(spec, "a request for one object")
     given = arguments if isinstance(arguments, str) else dict(arguments)
     attempt = 0
     is_ours = False
     try:
         while True:
             attempt += 1
-            is_ours = is_ours or not etls.are_there(client, spec.names)
+            is_ours = is_ours or not etls.are_there(client, spec.own_names)
             names = etls.ensure(client, spec, pods)
             chain = client.etl(names[0])
             for name in names[1:]:
@@ -60,14 +63,14 @@ def _through(
             except AISError as e:
                 if attempt == _ATTEMPTS or etls.are_there(client, names):
                     raise _failure(what, e) from e
-                log.info("%s: another task has ended the ETL, starting it again: %s", what, said(e))
+                log.info("%s: another task stopped the ETL, starting it again: %s", what, said(e))
     finally:
         if is_ours and not keep_etl:
-            etls.release(client, spec.names)
+            etls.release(client, spec.own_names)
 
 
 def _failure(what: str, error: Any) -> AIStoreError:
-    """Convert an AIStore error: a transient one when a target is away or keys are being renewed."""
+    """Return our error for AIStore's: transient when a target is unavailable or keys are being renewed."""
     text = said(error)
     passes = (error.status_code or 500) >= 500 or is_passing_refusal(text)
     return (AIStoreTransientError if passes else AIStoreInputError)(f"{what}: {text}")
@@ -77,11 +80,11 @@ def transform_object(
     client: Client, source: Bucket, name: str, destination: Bucket, result: str, spec: EtlSpec, *,
     arguments: Arguments = "", latest: bool = False, keep_etl: bool = False, pods: PodWatch | None = None,
 ) -> int:  # fmt: skip
-    """Have AIStore transform one object into another; return the size of the result in bytes.
+    """Transform one object into another within AIStore; return the size of the result in bytes.
 
-    Raises AIStoreError with the reason when it fails. An empty result is removed and counts as failed. Within one
-    bucket the result must be a new object: if AIStore overwrites an object and the result is incomplete, the old
-    content is lost.
+    Raises AIStoreError with the reason when the transform fails. An empty result is deleted and counts as failed.
+    Within one bucket, the result must be a new object: if AIStore overwrote an object with an incomplete result, the
+    old content would be lost.
     """
     if reason := unfit(result):
         raise AIStoreInputError(f"the result of {source}/{name} cannot be named {result!r}: {reason}")
@@ -103,14 +106,14 @@ def transform_object(
 
 
 def _require_new(client: Client, source: Bucket, name: str, destination: Bucket, result: str) -> None:
-    """Raise AIStoreInputError when a result in the source's own bucket would overwrite an object."""
+    """Raise AIStoreInputError when a result in the source's bucket would overwrite an object."""
     clusters = Clusters.of(client)
     if place(client, source, clusters) != place(client, destination, clusters):
         return
     if result == name or any(find_aistore(client, destination, [result])):
         raise AIStoreInputError(
-            f"{source}/{name} cannot be transformed: {destination} is its own bucket and has an object {result!r},"
-            " which the result would overwrite. Name another result or bucket, or use a bucket transform with"
+            f"{source}/{name} cannot be transformed: {destination} is the same bucket and has an object {result!r},"
+            " which the result would overwrite: name another result or bucket, or use a bucket transform with"
             " in_place=True"
         )
 
@@ -119,9 +122,9 @@ def get_object(
     client: Client, source: Bucket, name: str, path: Path, spec: EtlSpec | None = None, *,
     arguments: Arguments = "", keep_etl: bool = False, pods: PodWatch | None = None,
 ) -> int:  # fmt: skip
-    """Write one object, through an ETL if there is a `spec`, to the file `path`; return its size in bytes.
+    """Write one object to the file `path`, transformed if there is a `spec`; return its size in bytes.
 
-    The file appears only when it is complete. Raises AIStoreError with the reason when the object is unavailable.
+    The file appears only when it is complete. Raises AIStoreError with the reason when the object cannot be read.
     """
     part = path.with_name(f".{path.name}.part")
 
@@ -131,7 +134,7 @@ def get_object(
             return sum(file.write(piece) for piece in reader)
 
     try:
-        size = _through(client, spec, arguments, keep_etl, pods, f"{source}/{name} cannot be had", read)
+        size = _through(client, spec, arguments, keep_etl, pods, f"{source}/{name} cannot be read", read)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

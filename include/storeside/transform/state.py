@@ -14,7 +14,7 @@ from storeside.aistore.errors import AIStoreInputError
 class Phase(StrEnum):
     """The next step of a bucket job."""
 
-    ATTACHED = "attached"  # follow a job that ran already
+    ATTACHED = "attached"  # follow a job that already runs
     BUCKET = "bucket"  # submit all objects at once
     OBJECTS = "objects"  # submit windows of names
     RETRY = "retry"  # submit missing objects again
@@ -24,13 +24,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class State:
-    """The progress of a bucket job; small and JSON-able, so that it survives a deferral or a restart.
+    """The progress of a bucket job; small and serializable as JSON, so that it survives a deferral or a restart.
 
-    `cursor` is the last object name that was submitted and `retries` the number of retries so far. Nothing is
-    submitted before the time `not_before` (seconds since 1970). `job_seconds` is the duration of AIStore's jobs so
-    far. `waits` means that the job belongs to another task and that this task submits its own when it is over.
-    `replaces` means that an in-place transform has made its results and is replacing the objects; see
-    `storeside.transform.in_place`.
+    `cursor` is the last submitted object name, and `retries` the number of retries so far. `not_before` (seconds
+    since 1970) is the earliest time of the next submission. `job_seconds` is the duration of AIStore's jobs so far.
+    `waits` means that the job belongs to another task, and that this task submits its job after that. `replaces`
+    means that an in-place transform has made its results and is replacing the objects; see
+    `storeside.transform.in_place`. `effect` is the effect of the job's scope at the beginning; None if it is unknown.
     """
 
     phase: Phase
@@ -47,9 +47,10 @@ class State:
     job_seconds: float = 0
     waits: bool = False
     replaces: bool = False
+    effect: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as a dictionary of plain values."""
+        """Return the state as values that JSON can represent."""
         return asdict(self)
 
 
@@ -84,16 +85,16 @@ class Options:
     """Options of a bucket job.
 
     `prefix` or `names` select objects. `latest` makes AIStore look for newer versions in a remote source. `sync`
-    removes results whose source was deleted there. With either of them AIStore sends contents instead of file paths.
-    `workers` is the number of concurrent objects per target (0: one per disk, -1: one). Without `continue_on_error` a
-    job ends at the first failed object that AIStore learns of (not over ``ws``), and untried objects stay pending.
-    Objects that failed for good are copied to the bucket `quarantine`. The bucket `sidecars` is created if missing,
-    for transforms that store sidecars there.
+    removes results whose source was deleted there. With either of them, AIStore sends contents instead of file paths.
+    `workers` is the number of concurrent objects per target (0: one per disk, -1: one). Without `continue_on_error`,
+    a job ends at the first failure that AIStore notices (never over ``ws``), and untried objects stay pending.
+    Objects that failed for good are copied to the bucket `quarantine`. The bucket `sidecars` is created if it does
+    not exist, for transforms that store sidecars there.
 
-    With `keeps_result` off the results are intermediate, and every result at the destination belongs to this run.
+    Without `keeps_result`, the results are intermediate, and every result at the destination belongs to this run.
     Call the function `acknowledge` after the results have been used: it records the objects as done, and the results
-    may then be deleted. If an object that this run made brought its result along, that result is not made again.
-    `keep_etl` leaves the ETL running for the task that started it.
+    may then be deleted. A result that this run has stored together with its object is not made again. `keep_etl`
+    leaves the ETL running for the task that started it.
     """
 
     prefix: str = ""
@@ -111,5 +112,5 @@ class Options:
     def __post_init__(self) -> None:
         if self.names is not None and (self.prefix or self.sync):
             raise AIStoreInputError(
-                "names of objects go with neither a prefix nor sync, which is about whole buckets"
+                "names of objects exclude a prefix and sync, which apply to whole buckets: choose one"
             )

@@ -1,4 +1,4 @@
-"""The requests that start AIStore's jobs between two buckets. Each function returns the id of the job."""
+"""Submits AIStore's jobs between two buckets. Each function returns the id of the job."""
 
 from __future__ import annotations
 

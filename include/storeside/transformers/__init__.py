@@ -1,1 +1,1 @@
-"""Code that runs inside the storage cluster, beside each target."""
+"""Code that runs inside the storage cluster, next to each AIStore target."""

@@ -1,7 +1,7 @@
 """Audio decoding with libav through PyAV.
 
-This module does not trust its input: containers come from a fixed list, only the given bytes are ever
-opened, and damage that libav would conceal is an error.
+The input is untrusted: only a fixed list of containers is allowed, libav can open nothing but the given bytes, and
+damage that libav would conceal is an error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .audio_limits import Limits
 
 
 def reason(error: Exception) -> str:
-    """Return libav's words for a failure."""
+    """Return libav's text for a failure, in lower case."""
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 class Decoder:
-    """Frames of the first audio stream of one object; damage raises `AudioError`.
+    """Decodes the first audio stream of one object into frames; damage raises `AudioError`.
 
-    `samples` is the number of samples decoded so far, per channel.
+    `samples` is the number of samples decoded per channel.
     """
 
     def __init__(self, data: Input, limits: Limits) -> None:
@@ -50,7 +50,7 @@ class Decoder:
             self.container.close()
             raise
         self.stream.codec_context.options = {"err_detect": "explode+crccheck", **_usable_layout(self.container)}
-        # Objects are processed in parallel: threads within one cost more than they save.
+        # Objects are processed in parallel: threads for one object cost more than they save.
         self.stream.codec_context.thread_type = "NONE"
 
     def _decodable_stream(self) -> Any:
@@ -65,7 +65,7 @@ class Decoder:
         return stream
 
     def frames(self, seconds: float = math.inf) -> Iterator[Any]:
-        """Decode the stream to its end, or its first seconds; only the end shows whether anything is missing."""
+        """Decode the stream to its end, or only its first `seconds`; only a complete read detects missing samples."""
         try:
             for frame in self.container.decode(self.stream):
                 if frame.samples:
@@ -93,12 +93,12 @@ class Decoder:
 
     @property
     def rate(self) -> int:
-        """Samples per second and channel: as decoded; before the first frame, as the header states."""
+        """The sample rate in Hz: of the decoded frames, or, before the first frame, of the header."""
         return int(self._form[0] if self._form else self.stream.codec_context.sample_rate)
 
     @property
     def channels(self) -> int:
-        """The number of channels of the stream."""
+        """The number of channels in the stream."""
         return len(self.stream.codec_context.layout.channels)
 
     @property
@@ -107,30 +107,31 @@ class Decoder:
         return str(self.stream.codec_context.name)
 
     def close(self) -> None:
-        """Close the object."""
+        """Close the container."""
         self.container.close()
 
 
-# Channels in the order of the mask's bits (libavutil/channel_layout.h).
+# Channels in the order of the bits in libav's mask (libavutil/channel_layout.h).
 _CHANNELS = """
     FL FR FC LFE BL BR FLC FRC BC SL SR TC TFL TFC TFR TBL TBC TBR DL DR WL WR SDL SDR LFE2 TSL TSR BFC BFL BFR SSL
     SSR TTL TTR
     """.split()  # noqa: SIM905 - words are easier to read
-# Demuxers that name each channel individually, as Apple's formats do.
+# Demuxers whose formats, like Apple's, name each channel individually.
 _NAME_CHANNELS = ("aiff", "caf", "mov,mp4,m4a,3gp,3g2,mj2")
 _LISTED = re.compile(r" Audio: .*?, (\d+) channels \(([^)\n]*)\)")
 
 
 def _usable_layout(container: Any) -> dict[str, str]:
-    """Return the option that removes the names of channels that are in no standard order.
+    """Return the option that removes the channel names from a layout with names in a non-standard order.
 
-    PyAV 18.1 frees the list of such names once for each Python object that represents a layout
-    (`AudioLayout.__dealloc__`), which corrupts the heap. So this reads libav's description of the stream instead.
+    PyAV 18.1 frees the list of such names once for each Python object that represents the layout
+    (`AudioLayout.__dealloc__`), which corrupts the heap. Therefore this function parses libav's description of the
+    stream instead of creating such an object.
     """
     if container.format.name not in _NAME_CHANNELS:
         return {}
     level = logging.get_level()
-    logging.set_level(logging.INFO)  # without it the description is empty
+    logging.set_level(logging.INFO)  # at a lower level the description is empty
     try:
         listed = _LISTED.search(container.dumps_format())
     finally:

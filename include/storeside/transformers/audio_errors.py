@@ -1,10 +1,10 @@
-"""Errors of audio objects, in the same words for every decoder."""
+"""Errors of audio objects, with the same texts for every decoder."""
 
 from __future__ import annotations
 
 from .transformer import ObjectError
 
-# Permitted recordings, by their common names; `audio_input.CONTAINERS` has libav's names.
+# Containers of recordings by their common names; `audio_input.CONTAINERS` has libav's names.
 ACCEPTED = (
     "AAC, AC-3, AIFF, AMR, AU, CAF, DSF and DSDIFF, FLAC, Matroska and WebM, Monkey's Audio, MP3, MP4 and M4A, Ogg,"
     " TTA, W64, WAV, WavPack and WMA"
@@ -12,7 +12,7 @@ ACCEPTED = (
 
 
 class AudioError(ObjectError):
-    """The object is not audio that can be read completely; the message says why."""
+    """The object is not audio that can be decoded completely; the message gives the reason."""
 
 
 def empty() -> AudioError:
@@ -21,8 +21,8 @@ def empty() -> AudioError:
 
 
 def not_audio(reason: str) -> AudioError:
-    """Return the error for an object that no permitted demuxer reads."""
-    return AudioError(f"not an audio container that can be read ({reason}); accepted are {ACCEPTED}")
+    """Return the error for an object that no allowed demuxer can read."""
+    return AudioError(f"not an audio container that can be read ({reason}); supported: {ACCEPTED}")
 
 
 def no_stream(container: str) -> AudioError:
@@ -31,13 +31,13 @@ def no_stream(container: str) -> AudioError:
 
 
 def unknown_codec(container: str) -> AudioError:
-    """Return the error for a stream without a decoder."""
-    return AudioError(f"the codec in the {container} container is not known: convert it to WAV or FLAC")
+    """Return the error for a stream for which libav has no decoder."""
+    return AudioError(f"the codec in the {container} container is not supported: convert the object to WAV or FLAC")
 
 
 def bad_rate(rate: int) -> AudioError:
     """Return the error for a sample rate, in Hz, outside `SOURCE_RATES`."""
-    return AudioError(f"the sample rate {rate} Hz is not that of a recording")
+    return AudioError(f"the sample rate {rate} Hz is outside the range of recordings")
 
 
 def damaged(codec: str, samples: int, reason: str) -> AudioError:
@@ -51,18 +51,18 @@ def no_samples(codec: str) -> AudioError:
 
 
 def truncated(samples: int, declared: int) -> AudioError:
-    """Return the error for a stream that has fewer samples than its header states."""
-    return AudioError(f"truncated: {samples} of {declared} declared samples are there")
+    """Return the error for a stream with fewer samples than its header declares."""
+    return AudioError(f"truncated: {samples} of {declared} declared samples exist")
 
 
-def truncated_bytes(there: int, declared: int) -> AudioError:
-    """Return the error for a container with fewer bytes than it states, both without headers where it has any."""
-    return AudioError(f"truncated: {there} of {declared} declared bytes of samples are there")
+def truncated_bytes(found: int, declared: int) -> AudioError:
+    """Return the error for a container with fewer bytes of samples than it declares; headers do not count."""
+    return AudioError(f"truncated: {found} of {declared} declared bytes of samples exist")
 
 
-def cut_frame(there: int, declared: int) -> AudioError:
-    """Return the error for a stream whose last frame has fewer bytes than its header states."""
-    return AudioError(f"truncated: the last frame has {there} of {declared} bytes")
+def cut_frame(found: int, declared: int) -> AudioError:
+    """Return the error for a stream whose last frame has fewer bytes than its header declares."""
+    return AudioError(f"truncated: the last frame has {found} of {declared} bytes")
 
 
 def no_last_page(codec: str) -> AudioError:
@@ -78,27 +78,27 @@ def not_transcodable(codec: str, channels: int, rate: int, samples: int, reason:
 
 
 def form_changed(codec: str, samples: int) -> AudioError:
-    """Return the error for a stream whose rate, channels or sample format change within the stream."""
+    """Return the error for a stream whose rate, channels or sample format change."""
     return AudioError(f"the {codec} stream changes its rate, channels or sample format after {samples} samples")
 
 
 def too_long(max_seconds: int) -> AudioError:
     """Return the error for a recording longer than `Limits.seconds`."""
-    return AudioError(f"longer than {max_seconds} seconds: AUDIO_MAX_SECONDS is the limit to raise")
+    return AudioError(f"longer than {max_seconds} seconds: raise AUDIO_MAX_SECONDS")
 
 
 def too_large(max_bytes: int) -> AudioError:
     """Return the error for a result larger than `Limits.result_bytes`."""
-    return AudioError(f"the result has more than {max_bytes} bytes: AUDIO_MAX_RESULT_BYTES is the limit to raise")
+    return AudioError(f"the result has more than {max_bytes} bytes: raise AUDIO_MAX_RESULT_BYTES")
 
 
 def too_short(samples: int, rate: int) -> AudioError:
-    """Return the error for a recording so short that no sample is left at `rate` Hz."""
-    return AudioError(f"too short: {samples} samples become none at {rate} Hz")
+    """Return the error for a recording so short that resampling to `rate` Hz leaves no sample."""
+    return AudioError(f"too short: resampling {samples} samples to {rate} Hz leaves none")
 
 
 def before_segment(seconds: float, start_seconds: float) -> AudioError:
     """Return the error for a recording that ends before the requested segment."""
     return AudioError(
-        f"the recording of {seconds:.3f} seconds ends before the segment from {start_seconds:g} seconds on"
+        f"the recording of {seconds:.3f} seconds ends before the segment that starts at {start_seconds:g} seconds"
     )

@@ -1,4 +1,4 @@
-"""Facts and levels of an audio object."""
+"""The facts of an audio object: its form, length, levels and checksum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .transformer import Data, open_source
 
 _Samples: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 SILENCE_DBFS = -200.0
-# More bytes than precede the samples of a WAV file that this package writes (44 or 68).
+# More than the header size of any WAV file that this package writes (44 or 68 bytes).
 _HEADER_BYTES = 128
 
 
@@ -27,13 +27,13 @@ _HEADER_BYTES = 128
 class AudioFacts:
     """The measured facts of an audio object.
 
-    `samples` is per channel; `bytes` and `checksum` (SHA-256, hex) are the object's; levels are in dBFS over all
-    channels together, with silence as -200; `codec` is libav's name of the decoder.
+    `samples` is the number per channel. `bytes` and `checksum` (SHA-256, hex) describe the object. Levels are in dBFS
+    over all channels; silence has -200. `codec` is libav's name of the decoder.
 
-    `complete` is "yes" when the container states how long the recording is and all of it is there, "unknown" when
-    nothing states it; "no" is for readers that keep truncated recordings, which this package refuses.
-    `declared_seconds` is the stated length, None when there is none. `ignored` names bytes behind the recording that
-    were not read, such as "ID3v1 tag". Facts of a transcoded result take these three from the source recording.
+    `complete` is "yes" if the container declares the length of the recording and all of it exists, and "unknown" if
+    the container declares no length. "no" is reserved for readers that keep truncated recordings, which this package
+    rejects. `declared_seconds` is the declared length, or None. `ignored` describes unread bytes after the recording,
+    such as "ID3v1 tag". For a transcoded result these three fields describe the source recording.
     """
 
     duration_seconds: float
@@ -51,13 +51,13 @@ class AudioFacts:
 
 
 def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> AudioFacts:
-    """Measure one object: decode all of it, one frame in memory at a time. Raises AudioError."""
+    """Measure one object: decode all of it, with one frame in memory at a time. Raises AudioError."""
     from .audio_decoder import Decoder
 
     with open_input(source) as data:
         size, stated = data.size, data.stated
         digest = _digest(source)
-        data.seek(0)  # both may share one position
+        data.seek(0)  # `data` and `source` may share one file position
         decoder = Decoder(data, limits)
         levels = _Levels()
         try:
@@ -65,7 +65,7 @@ def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> Audio
                 for packed in _packed(frame):
                     levels.add(packed.to_ndarray().ravel())
             if not levels.are_finite:
-                raise AudioError(f"the {decoder.codec} samples are not all numbers")
+                raise AudioError(f"the {decoder.codec} samples contain values that are not finite numbers")
             return AudioFacts(
                 duration_seconds=decoder.samples / decoder.rate,
                 sample_rate=decoder.rate,
@@ -94,7 +94,8 @@ def _digest(source: str | bytes | bytearray | memoryview) -> str:
 def _packed(frame: Any) -> Iterator[Any]:
     """Yield the frame, interleaved if it has many channels.
 
-    PyAV 18.1 counts a frame's planes up to a null pointer; with more than 8 planes there is none, and it crashes.
+    PyAV 18.1 counts a frame's planes up to a null pointer. With more than 8 planes there is no null pointer, and PyAV
+    crashes.
     """
     if not frame.format.is_planar or len(frame.layout.channels) < 8:
         yield frame
@@ -107,13 +108,13 @@ def _packed(frame: Any) -> Iterator[Any]:
 
 
 def stated_of(source: str | bytes | bytearray | memoryview) -> Stated:
-    """Return the stated length of an object, read from its container. Raises AudioError."""
+    """Return what an object's container declares about its length. Raises AudioError."""
     with open_input(source) as data:
         return data.stated
 
 
 def facts_of_wav(data: Data, target: AudioFormat) -> AudioFacts:
-    """Return what `probe` says of a result in WAV of 16-bit PCM, without decoding it."""
+    """Return the facts that `probe` would measure of a result in WAV of 16-bit PCM, without decoding the result."""
     start = bytes(data[:_HEADER_BYTES]).index(b"data") + 8
     values = np.frombuffer(data, "<i2", offset=start)
     rate, channels = target.sample_rate, target.channels
@@ -135,15 +136,15 @@ def facts_of_wav(data: Data, target: AudioFormat) -> AudioFacts:
     )
 
 
-# Samples at a time: OpenBLAS starts threads for vectors from 10,001 values on (kernel/x86_64/ddot.c), and the square
-# sum of this number of 16-bit samples fits into a double without rounding.
+# Samples per step. OpenBLAS starts threads for vectors of more than 10,000 values (kernel/x86_64/ddot.c), and a
+# double holds the square sum of this number of 16-bit samples without rounding.
 _CHUNK = 8_192
 
 
 class _Levels:
     """Peak and RMS of samples that arrive in pieces.
 
-    Square sums of integers are kept exactly, so that levels of 16-bit samples do not depend on the pieces.
+    Square sums of integers are exact, so the levels of 16-bit samples do not depend on the size of the pieces.
     """
 
     def __init__(self) -> None:
@@ -153,7 +154,7 @@ class _Levels:
         self._full_scale = 1.0
 
     def add(self, samples: _Samples) -> None:
-        """Add samples of one PCM type, the same for all pieces."""
+        """Add samples; all pieces must have the same PCM type."""
         for start in range(0, len(samples), _CHUNK):
             self._add(samples[start : start + _CHUNK])
 
@@ -162,7 +163,7 @@ class _Levels:
         whole = samples.dtype.kind != "f"
         if whole:
             self._full_scale = 2.0 ** (8 * samples.dtype.itemsize - 1)
-        if samples.dtype.kind == "u":  # 8 bits, with silence at the middle value
+        if samples.dtype.kind == "u":  # 8-bit samples, in which the middle value is silence
             values -= self._full_scale
         self._peak = max(self._peak, float(values.max()), -float(values.min()))
         square_sum = np.dot(values, values)
@@ -176,12 +177,12 @@ class _Levels:
 
     @property
     def peak_dbfs(self) -> float:
-        """The level of the sample farthest from silence."""
+        """The peak level in dBFS."""
         return _dbfs(self._peak / self._full_scale)
 
     @property
     def rms_dbfs(self) -> float:
-        """The root mean square of all samples."""
+        """The root mean square level in dBFS."""
         return _dbfs(math.sqrt(self._square_sum / self._count) / self._full_scale)
 
 

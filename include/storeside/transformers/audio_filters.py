@@ -17,12 +17,12 @@ Filter = tuple[str, str]  # name and arguments
 
 
 class Filters:
-    """A chain of filters for the frames of one recording, which all have the same form.
+    """A chain of libav filters for the frames of one recording, which all have the same form.
 
-    Frames come out with `frame_size` samples each if an encoder requires that. Time begins at 0 and has no gaps,
-    whatever the recording's own timestamps are, as in a WAV file that the ffmpeg command writes.
+    Output frames have `frame_size` samples if an encoder requires that. Timestamps start at 0 and have no gaps,
+    independently of the recording's own timestamps, as in a WAV file that the ffmpeg command writes.
 
-    `filters` returns the chain for recordings of a channel layout; see `layout`.
+    `filters` returns the chain for a recording's channel layout; see `layout`.
     """
 
     def __init__(self, filters: Callable[[Any], list[Filter]], frame_size: int | None = None) -> None:
@@ -34,7 +34,7 @@ class Filters:
         self._samples = 0
 
     def process(self, frame: Any | None) -> Iterator[Any]:
-        """Yield the output for one more frame, or with None what is left at the end."""
+        """Yield the output for one more frame; None flushes the rest at the end."""
         if frame is not None:
             if not self._started:
                 self._start(frame)
@@ -45,7 +45,7 @@ class Filters:
             if frame is not None:
                 yield frame
             return
-        with suppress(av.EOFError):  # a part was cut out, and this frame lies behind it
+        with suppress(av.EOFError):  # the frame lies after the end of a segment
             self._graph.push(frame)
         while True:
             try:
@@ -79,7 +79,7 @@ class Filters:
 
 
 def segment(target: AudioFormat) -> list[Filter]:
-    """Return the filters that cut a target's segment out of the recording."""
+    """Return the filters that cut the target's segment out of the recording."""
     if not target.start_seconds and target.duration_seconds is None:
         return []
     duration = "" if target.duration_seconds is None else f":duration={target.duration_seconds:f}"
@@ -87,7 +87,7 @@ def segment(target: AudioFormat) -> list[Filter]:
 
 
 def part(start: int, end: int) -> list[Filter]:
-    """Return the filters that keep the samples from `start` to before `end`."""
+    """Return the filters that keep the samples from `start` up to, but without, `end`."""
     return [("atrim", f"start_sample={start}:end_sample={end}"), *_FROM_0]
 
 
@@ -97,10 +97,10 @@ def gain(decibels: float) -> list[Filter]:
 
 
 def form(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
-    """Return the filters that resample and mix a recording of the layout `found` for a target.
+    """Return the filters that resample and mix a recording with the layout `found` for a target.
 
-    With an equal number of channels, all channels keep their samples: where the target has another layout, only the
-    channels' names change.
+    If the number of channels stays the same, the samples of each channel stay: a different target layout changes only
+    the names of the channels.
     """
     made = layout(target, found)
     many = len(found.channels)
@@ -113,9 +113,9 @@ def form(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
 
 
 def _guessed(found: Any) -> str:
-    """Return the layout of a recording, the default one if it names none: the ffmpeg command guesses the same.
+    """Return the layout of a recording; without channel names, the default that the ffmpeg command assumes as well.
 
-    Raises ValueError for more than 8 channels without names: versions of libav guess differently.
+    Raises ValueError for more than 8 unnamed channels, because versions of libav assume different layouts.
     """
     if not _UNNAMED.fullmatch(name(found)):
         return name(found)
@@ -126,31 +126,31 @@ def _guessed(found: Any) -> str:
 
 
 def exactly(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
-    """Return the filters that convert the output of `form` to another sample format."""
+    """Return the filters that convert the result of `form` to another sample format."""
     return [_aformat(sample_format, target.sample_rate, layout(target, found))]
 
 
 def layout(target: AudioFormat, found: Any) -> str:
-    """Return the layout of the result for a target and a recording of the layout `found`.
+    """Return the layout of the result for a target and a recording with the layout `found`.
 
-    It is the recording's own if that has the same number of channels, more than two, and the container can name it;
-    otherwise the default one.
+    The result keeps the recording's layout if the number of channels is the same and more than two, and if the
+    container can store the layout. Otherwise it has the default layout.
     """
     same = len(found.channels) == target.channels > 2 and target.container in _ANY_LAYOUT
     return name(found) if same and _NAMED.fullmatch(name(found)) else LAYOUTS[target.channels]
 
 
 def name(found: Any) -> str:
-    """Return a layout's name in the form that filters take, such as ``quad`` or ``FL+FR+LFE+TC``."""
+    """Return the name of a layout in the syntax of filters, such as ``quad`` or ``FL+FR+LFE+TC``."""
     said = str(found.name)
     listed = re.fullmatch(r"\d+ channels \((.+)\)", said)
     return listed[1] if listed else said
 
 
-# Containers whose headers name the channels; encoders of the others take the default layouts.
+# Containers whose headers name the channels. Encoders of other containers require the default layouts.
 _ANY_LAYOUT = ("wav", "flac")
 _UNNAMED = re.compile(r"\d+ channels")
-# Layouts that name each channel: "4 channels" does not, nor does "ambisonic 1" or "FL@left".
+# Layouts that name each channel, unlike "4 channels", "ambisonic 1" or "FL@left".
 _NAMED = re.compile(r"([0-9.]+|[a-z]+)(\([a-z-]+\))?|[A-Z]+[0-9]?[A-Z]*(\+[A-Z]+[0-9]?[A-Z]*)*")
 
 

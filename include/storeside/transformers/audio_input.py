@@ -1,4 +1,4 @@
-"""Open an audio object, and check it before libav reads it."""
+"""Opens an audio object, and checks its container before libav reads it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from .containers.stated import Stated
 from .containers.survey import survey
 from .transformer import open_source
 
-# libav's names of the containers that hold audio and cannot refer to other files. Playlists (hls, concat,
-# dash, sdp) are left out on purpose: they make libav open files that a recording's author names.
+# libav's names of the containers that contain audio and cannot refer to other files. Playlists (hls, concat, dash,
+# sdp) are excluded on purpose: libav would open files that the author of a playlist chooses.
 CONTAINERS = (
     "aac,ac3,aiff,amr,ape,asf,au,caf,dsf,eac3,flac,iff,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,ogg,tta,w64,wav,wv"
 )
-# Rates of recordings: a rate outside is damage, and a tiny object at 1 Hz would become a huge result.
+# Sample rates of recordings in Hz. Other rates are damage, and a tiny object at 1 Hz would become a huge result.
 SOURCE_RATES = range(1_000, 768_001)
 
 
 def open_input(source: str | bytes | bytearray | memoryview) -> Input:
-    """Open an object's content or the file that holds it, unbuffered.
+    """Open an object's content or its file, unbuffered.
 
-    `size` is in bytes, `stated` is what its container states; reads end at the end of the recording, before tags or
-    other bytes behind it.
-    Raises AudioError for an empty object and for one that has fewer bytes than its container states.
+    The returned file has the attributes `size`, in bytes, and `stated`, the container's declared length. Reads end at
+    the end of the recording, before tags or other bytes after it. Raises AudioError for an empty object, and for one
+    with fewer bytes than its container declares.
     """
-    # By descriptor, so that the file has no name: otherwise libav would guess the format from the name and resolve
-    # references against it.
+    # Open by descriptor, so that libav sees no file name: it would guess the format from the name and resolve
+    # references relative to it.
     data: Input = _File(open_source(source)) if isinstance(source, str) else _Content(source)
     try:
         if not data.read(1):
@@ -47,11 +47,11 @@ _NO_SUCH_PLACE = -errno.EINVAL
 
 
 class _Recording:
-    """Reads a recording in a file of `io`, the next base class; reads end at the recording's end.
+    """Reads a recording in a file of `io`, the next base class; reads end at the end of the recording.
 
-    A damaged container sends libav to offsets that no file has. An offset behind the end counts as the end, also if
-    the system does not accept it, and an offset before the beginning is a failed seek. After an exception the object
-    would be tried again, and PyAV prints exceptions that it cannot raise.
+    A damaged container makes libav seek to offsets that do not exist. An offset after the end counts as the end, even
+    if the system rejects it, and an offset before the start is a failed seek. This class raises no exception for
+    them: PyAV would print the exception, and AIStore would try the object again.
     """
 
     size: int
@@ -76,7 +76,7 @@ class _Recording:
         return super().read(self._bounded(size) if self.is_bounded else size)  # type: ignore[misc, no-any-return]
 
     def _placed(self, offset: int, whence: int) -> tuple[int, int, int]:
-        """Return the object's offset of an offset in the recording, and where the recording begins."""
+        """Return the offset in the object for an offset in the recording, `whence`, and the recording's start."""
         if not self.is_bounded:
             return offset, whence, 0
         start = self.stated.start

@@ -28,7 +28,7 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
     with open_input(source) as data:
         decoder = Decoder(data, limits)
         try:
-            # Bit-exact: the result depends on the audio only, not on the version of the library that writes it.
+            # Bit-exact: the result depends only on the audio, not on the version of the library that writes it.
             muxer = MUXERS.get(target.container, target.container)
             with av.open(written, "w", format=muxer, options={"fflags": "+bitexact"}) as out:
                 for packets in _encoded(decoder, target, steps, out):
@@ -55,7 +55,7 @@ def _filters(source: str | bytes | bytearray, target: AudioFormat, limits: Limit
 
 
 def _stream(out: Any, target: AudioFormat, layout: str) -> Any:
-    """Add the result's stream, already opened, so that it knows the number of samples per frame."""
+    """Add the result's stream and open it, so that its number of samples per frame is known."""
     codec = target.written_by
     form: dict[str, Any] = {"rate": target.sample_rate, "layout": layout}
     if target.bit_rate is not None:
@@ -67,7 +67,7 @@ def _stream(out: Any, target: AudioFormat, layout: str) -> Any:
 
 
 def _encoded(decoder: Decoder, target: AudioFormat, steps: _Steps, out: Any) -> Iterator[Any]:
-    """Yield the packets of the whole result."""
+    """Yield all packets of the result."""
     samples = 0
     frames = decoder.frames(target.end_seconds)
     first = next(frames)
@@ -83,7 +83,7 @@ def _encoded(decoder: Decoder, target: AudioFormat, steps: _Steps, out: Any) -> 
         yield stream.encode(None)
     except AudioError:
         raise
-    except (av.FFmpegError, ValueError) as e:  # a form that no recording has
+    except (av.FFmpegError, ValueError) as e:  # a sample format or layout that libav cannot convert
         raise errors.not_transcodable(
             decoder.codec, decoder.channels, decoder.rate, decoder.samples, reason(e)
         ) from e

@@ -1,4 +1,4 @@
-"""Bounds on what one audio object may cost."""
+"""Limits for the length of one recording and the size of its result."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Sizes in RIFF files, WAV among them, have 32 bits.
+# RIFF files, such as WAV, store sizes in 32 bits.
 RIFF_BYTES = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a recording and how large its result may be.
+    """The maximum length of a recording and the maximum size of its result.
 
-    `seconds` limits both the declared and the decoded length. The default, 12 hours, is beyond a day's
-    conference or a night's observation in one file; the decompression of a small hostile object ends there.
-    `result_bytes` is 2 GiB by default: a result must fit into a process' memory. The ffmpeg command obeys only
-    `result_bytes` and its CPU time limit. Raises ValueError.
+    `seconds` limits both the declared and the decoded length. The default, 12 hours, allows a day's conference or a
+    night's observation in one file, and bounds the decompression of a small hostile object. `result_bytes` is 2 GiB
+    by default: a result must fit into the memory of one process. The ffmpeg command applies only `result_bytes` and
+    its own limit of CPU time. Raises ValueError for limits out of range.
     """
 
     seconds: int = 12 * 3600
@@ -25,9 +25,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.seconds < 1:
-            raise ValueError(f"AUDIO_MAX_SECONDS is {self.seconds}: at least 1 is needed")
+            raise ValueError(f"AUDIO_MAX_SECONDS is {self.seconds}: set it to at least 1")
         if not 1 <= self.result_bytes <= RIFF_BYTES:
-            raise ValueError(f"AUDIO_MAX_RESULT_BYTES is {self.result_bytes}: use 1 to {RIFF_BYTES}, as WAV can have")
+            raise ValueError(f"AUDIO_MAX_RESULT_BYTES is {self.result_bytes}: use 1 to {RIFF_BYTES}, WAV's maximum")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Limits:

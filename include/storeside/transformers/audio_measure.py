@@ -1,4 +1,4 @@
-"""The first of two passes over a recording: where its sound is, and how loud."""
+"""The first of two passes over a recording: finds the silence at its ends and measures its loudness."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .audio_limits import Limits
 from .formats import AudioFormat
 
 MAX_TRUE_PEAK_DBTP = -1.0  # EBU R 128, recommendation (h)
-_UNMEASURABLE_LUFS = -70.0  # BS.1770-4's absolute gate: libav's value where no block is above it
+_UNMEASURABLE_LUFS = -70.0  # BS.1770-4's absolute gate; libav returns it if no block is louder
 _OVERSAMPLING = 4  # for true peaks (BS.1770-4, annex 2)
-# Silence is below a given RMS over 10 ms; a tenth of a second of it stays, for soft beginnings and ends.
+# Windows of 10 ms whose RMS is below the threshold count as silence; 0.1 s of silence stays at each end.
 _WINDOWS_PER_SECOND = 100
 _MARGIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The part of a recording that is kept, in samples of the target's rate, and its gain in decibels."""
+    """The part of a recording to keep, in samples at the target's rate, and its gain in decibels."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class Measured:
 def measure(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> Measured:
     """Decode an object up to the end of the target's segment, and measure it in the target's form.
 
-    Raises AudioError.
+    Raises AudioError if the object cannot be decoded, or is silent although silence must be trimmed.
     """
     loudness = _Loudness() if target.loudness_lufs is not None else None
     sound = _Sound(target)
@@ -57,7 +57,7 @@ def measure(source: str | bytes | bytearray, target: AudioFormat, limits: Limits
                     sound.add(made)
                     if loudness:
                         loudness.add(made)
-        except (av.FFmpegError, ValueError) as e:  # a form that no recording has
+        except (av.FFmpegError, ValueError) as e:  # a sample format or layout that libav cannot convert
             if isinstance(e, AudioError):
                 raise
             raise errors.not_transcodable(
@@ -83,19 +83,19 @@ class _Loudness:
             self._peak = max(self._peak, float(np.abs(made.to_ndarray()).max()))
 
     def gain(self, wanted: float | None) -> float:
-        """Return the decibels to the requested loudness, or less where the true peak would exceed its maximum."""
+        """Return the gain in dB for the wanted loudness, or less if the true peak would exceed its maximum."""
         if wanted is None or not self._integrated > _UNMEASURABLE_LUFS or not self._peak:
             return 0.0
         return min(wanted - self._integrated, MAX_TRUE_PEAK_DBTP - 20 * math.log10(self._peak))
 
 
 class _Sound:
-    """Finds the first and the last sound."""
+    """Finds the first and the last window that is louder than the threshold."""
 
     def __init__(self, target: AudioFormat) -> None:
         self._target = target
         self._window = max(1, target.sample_rate // _WINDOWS_PER_SECOND)
-        self._power = np.empty(0)  # of samples that do not fill a window yet
+        self._power = np.empty(0)  # of samples that do not fill a window
         self._windows = 0
         self._first: int | None = None
         self._last = 0
@@ -121,13 +121,13 @@ class _Sound:
         self._windows += len(powers)
 
     def bounds(self) -> tuple[int, int]:
-        """Return the samples to keep: from the first number to before the second."""
+        """Return the range of samples to keep: the first sample, and the one after the last."""
         if self._threshold is None:
             return 0, self._samples
         if len(self._power):
             self._judge(self._power.mean(keepdims=True))
         if self._first is None:
-            raise AudioError(f"nothing in it is louder than {self._target.trim_silence_dbfs} dBFS")
+            raise AudioError(f"no part of the recording is louder than {self._target.trim_silence_dbfs} dBFS")
         margin = round(_MARGIN_SECONDS * self._target.sample_rate)
         start = max(0, self._first * self._window - margin)
         return start, min(self._samples, (self._last + 1) * self._window + margin)

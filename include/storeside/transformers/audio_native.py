@@ -15,25 +15,25 @@ from .native.converter import ConversionError, Converter, Status, Target, load
 
 _SAMPLE_BYTES = 2
 _PLAIN_HEADER, _EXTENSIBLE_HEADER = 44, 68
-# KSDATAFORMAT_SUBTYPE_PCM, as WAVEFORMATEXTENSIBLE has it.
+# KSDATAFORMAT_SUBTYPE_PCM in the byte order of WAVEFORMATEXTENSIBLE.
 _PCM_GUID = bytes.fromhex("0100000000001000800000aa00389b71")
 
 _of_thread = threading.local()
 
 
 class NotSupported(errors.AudioError):
-    """This version of libav has no decoder for the object; another one may have it."""
+    """This version of libav has no decoder for the object; PyAV's version may have one."""
 
 
 def is_available() -> bool:
-    """Whether the native library is installed and was built from this source."""
+    """Return whether the native library is installed and was built from the current source."""
     return load() is not None
 
 
 def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> memoryview:
-    """Transcode one object to 16-bit PCM WAV of the target's rate and channels.
+    """Transcode one object to 16-bit PCM WAV with the target's rate and channels.
 
-    Raises AudioError like the other ways of transcoding.
+    Raises the same AudioErrors as the other engines, and NotSupported.
     """
     with open_input(source) as opened:
         stated = opened.stated
@@ -78,7 +78,7 @@ def _converter() -> Converter:
 
 
 def _is_extensible(target: AudioFormat) -> bool:
-    """Whether libav's muxer writes the longer header, for more channels or a higher rate than plain WAV allows."""
+    """Return whether libav writes the longer header, which plain WAV needs for many channels or a high rate."""
     return target.channels > 2 or target.sample_rate > 48_000
 
 

@@ -1,4 +1,4 @@
-"""Transformers of audio objects, under the names of their transforms; parameters come from the environment."""
+"""The built-in audio transforms by name; their parameters are environment variables."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class AudioTranscode:
         self._engine = engine(target)
 
     def transform(self, source: Source, _name: str, _arguments: str) -> Data:
-        """Return the object transcoded. Raises AudioError."""
+        """Return the transcoded object. Raises AudioError."""
         return self._engine(source, self._target, self._limits)
 
 
 class AudioProbe:
-    """Replaces each object by facts about it, as one line of JSON."""
+    """Replaces each object with its facts, as one line of JSON."""
 
     opens_source = True
     mime_type = "application/json"
 
     def __init__(self, limits: Limits) -> None:
-        from . import audio_decoder  # noqa: F401 - loads libav now, before the first object
+        from . import audio_decoder  # noqa: F401 - loads libav before the first object
         from .audio_facts import probe
 
         self._limits = limits
@@ -53,9 +53,9 @@ class AudioProbe:
 
 
 class AudioTranscodeProbe:
-    """Transcodes each object; the sidecar holds what `AudioProbe` says of the result, named after the result.
+    """Transcodes each object and writes the facts of the result as a sidecar, which is named after the result.
 
-    `complete`, `declared_seconds` and `ignored` describe the source.
+    The fields `complete`, `declared_seconds` and `ignored` describe the source.
     """
 
     opens_source = True
@@ -70,7 +70,7 @@ class AudioTranscodeProbe:
         self._facts = audio_facts
 
     def transform(self, source: Source, name: str, arguments: str) -> Result:
-        """Return the object transcoded, with its facts. Raises AudioError."""
+        """Return the transcoded object and its facts. Raises AudioError."""
         data = self._transcode.transform(source, name, arguments)
         if self._target.is_wav_s16:
             facts = self._facts.facts_of_wav(data, self._target)
@@ -87,9 +87,9 @@ def _json(facts: AudioFacts) -> bytes:
 
 
 def audio_transcode() -> Transformer:
-    """Transcode to the format of the ``AUDIO_*`` variables; with a ``SIDECAR_URL`` facts go there in the same pass.
+    """Transcode to the format of the ``AUDIO_*`` variables; with ``SIDECAR_URL``, write facts there in the same pass.
 
-    Results are the same with and without facts, and so is the command that identifies them.
+    The results, and the command that identifies them, are the same with and without facts.
     """
     if os.environ.get("SIDECAR_URL"):
         return audio_transcode_probe()
@@ -97,7 +97,7 @@ def audio_transcode() -> Transformer:
 
 
 def audio_probe() -> Transformer:
-    """Measure objects within the limit of ``AUDIO_MAX_SECONDS``."""
+    """Measure objects; ``AUDIO_MAX_SECONDS`` limits their length."""
     return AudioProbe(Limits.from_environment())
 
 
@@ -107,7 +107,7 @@ def audio_transcode_probe() -> Transformer:
 
 
 def audio_ffmpeg() -> Transformer:
-    """Run the ffmpeg command that the ``FFMPEG_*`` variables describe; see `FfmpegSettings`."""
+    """Run the ffmpeg command with the ``FFMPEG_*`` variables; see `FfmpegSettings`."""
     from .ffmpeg import AudioFfmpeg
     from .ffmpeg_settings import FfmpegSettings
 

@@ -1,8 +1,8 @@
-"""A decoder process: makes the transformer, isolates itself, then transforms one object at a time for its worker.
+"""A decoder process: builds the transformer, isolates itself, then transforms one object at a time for its worker.
 
-Media are hostile and decoders have faults, so this process may crash, hang, exhaust memory or be taken over at any
-time. It gets the bytes of one object or its open file, and returns a result: it has no network, no files and no
-secrets.
+Media objects are untrusted and decoders have faults, so this process may crash, hang, exhaust memory or be taken over
+at any time. It receives the bytes of one object or its open file, and returns a result: it has no network, no other
+files and no secrets.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .registry import build
 from .transformer import Data, ObjectError, Result, Source, Transformer, source_of
 from .wire import Channel, Head
 
-# How the transformer gets an object that is in a file: its path, its open file, or a copy of it in memory.
+# The form in which the transformer receives an object's file: its path, its open file, or a copy of it in memory.
 PATH, OPENED, COPIED = "path", "opened", "copied"
 _REASON_LENGTH = 2000
 
 
 def run(end: socket.socket, output: int, transform: str, memory_limit: int | None) -> None:
-    """Serve the other end of a connection until it is closed; what the transformer prints goes to `output`."""
+    """Serve the connection `end` until it is closed; the transformer's standard output goes to `output`."""
     _keep_only(end, output)
     isolation.limit(memory_limit)
     channel = Channel(end)
@@ -43,7 +43,7 @@ def run(end: socket.socket, output: int, transform: str, memory_limit: int | Non
     channel.send({"ready": transformer.mime_type, "takes": _takes(transformer, needs), "missing": missing})
     while (message := channel.receive()) is not None:
         reply = _answer(transformer, memory_limit, *message)
-        del message  # an object's content is not kept until the next one arrives
+        del message  # frees the object's content before the next one arrives
         try:
             channel.send(*reply)
         except (ValueError, OSError) as e:
@@ -52,14 +52,14 @@ def run(end: socket.socket, output: int, transform: str, memory_limit: int | Non
 
 
 def described(error: BaseException) -> str:
-    """Name an unexpected error and the line that raised it, for the transformer's author."""
+    """Return the text of an unexpected error, with the line that raised it, for the transformer's author."""
     text = f"{type(error).__name__}: {error}".rstrip(": ")
     frames = traceback.extract_tb(error.__traceback__)
     return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
 
 
 def failed(reason: str, final: bool) -> tuple[Head, Data]:
-    """Return the reply for an object without a result."""
+    """Return the reply for an object that has no result."""
     return {"failed": reason[:_REASON_LENGTH], "final": final}, b""
 
 
@@ -80,9 +80,9 @@ def _answer(
         return failed(str(e), final=True)
     except MemoryError:
         if memory_limit is None:
-            return failed("there is not enough memory", final=False)
+            return failed("the node has not enough memory", final=False)
         mib = memory_limit >> 20
-        return failed(f"more memory is needed than WORKER_MEMORY_LIMIT allows, {mib} MiB", final=True)
+        return failed(f"the object needs more memory than WORKER_MEMORY_LIMIT allows ({mib} MiB)", final=True)
     except (Exception, SystemExit) as e:
         return failed(described(e), final=False)
     finally:
@@ -94,7 +94,7 @@ def _result(result: Data | Result) -> tuple[Head, Data]:
     head: dict[str, Any] = {}
     data = result.data if isinstance(result, Result) else result
     with memoryview(data) as view:
-        if not view.nbytes:  # AIStore cannot tell an empty result from a missing one
+        if not view.nbytes:  # AIStore does not distinguish an empty result from a missing one
             raise ObjectError("the transform returned nothing")
     if isinstance(result, Result):
         head = {"sidecar": result.sidecar.decode("latin-1"), "sidecar_name": result.sidecar_name}
@@ -102,7 +102,7 @@ def _result(result: Data | Result) -> tuple[Head, Data]:
 
 
 def _keep_only(end: socket.socket, output: int) -> None:
-    """Close all descriptors but the given ones, and make `output` this process's standard output."""
+    """Close all descriptors except `end`, and send this process's output to `output`."""
     signal.set_wakeup_fd(-1)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)

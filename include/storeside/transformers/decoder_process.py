@@ -1,4 +1,4 @@
-"""A worker's handle of its decoder: start it, give it objects, and end as it ends."""
+"""A worker's handle of its decoder process: starts it, passes objects to it, and ends with the same status."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _LAST_WORDS_SECONDS = 0.5
 
 
 class DecoderRefusedError(Exception):
-    """The transformer cannot be made or isolated; the message says why."""
+    """The transformer cannot be built or isolated; the message gives the reason."""
 
 
 class DecoderProcess:
-    """One decoder process. Start it before this process starts threads or learns secrets: it is a fork."""
+    """One decoder process, a fork of this process. Start it before this process starts threads or reads secrets."""
 
     def __init__(self, transform: str, memory_limit: int | None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -55,7 +55,7 @@ class DecoderProcess:
         self.missing: list[str] = []
 
     def wait(self) -> None:
-        """Wait until it has made the transformer. Raises DecoderRefusedError."""
+        """Wait until the decoder has built the transformer. Raises DecoderRefusedError."""
         head, _ = self._reply()
         if "broken" in head:
             raise DecoderRefusedError(str(head["broken"]))
@@ -63,22 +63,22 @@ class DecoderProcess:
         self.missing = [str(name) for name in head["missing"]]
 
     def lives_until(self, other: select.poll) -> bool:
-        """Wait for a message from elsewhere; end this process if the decoder ends before."""
+        """Wait for a message on `other`, and return True; end this process if the decoder ends first."""
         if any(descriptor == self._socket.fileno() for descriptor, _ in other.poll()):
             self._end()
         return True
 
     def watched_with(self, other: socket.socket) -> select.poll:
-        """Return what `lives_until` waits for."""
+        """Return the poll object for `lives_until`."""
         poll = select.poll()
         for one in (self._socket, other):
             poll.register(one, select.POLLIN)
         return poll
 
     def transform(self, job: Job, source: str | int | Data, seconds: float) -> tuple[Head, Data]:
-        """Return the decoder's reply for an object, by its path, its open file or its content.
+        """Return the decoder's reply for an object, which is a path, an open file or its content.
 
-        The decoder may use `seconds` of CPU time. If it dies, this process ends in the same way.
+        The decoder may use `seconds` of CPU time. If the decoder dies, this process ends with the same status.
         """
         self._limit_cpu(seconds)
         head: dict[str, Any] = {"name": job.object, "arguments": job.arguments}
@@ -94,7 +94,7 @@ class DecoderProcess:
         return self._reply()
 
     def pass_on(self, head: Head, data: Data, to: Channel) -> None:
-        """Send a reply; a result that the decoder made is not copied."""
+        """Send a reply; a result in the decoder's shared memory is not copied."""
         if isinstance(data, memoryview):
             to.relay(head, self._channel, data)
         else:
@@ -113,19 +113,19 @@ class DecoderProcess:
         return head, data
 
     def _limit_cpu(self, seconds: float) -> None:
-        """Allow the decoder this number of further CPU seconds; the kernel ends it when it exceeds them."""
+        """Allow the decoder `seconds` of additional CPU time; the kernel ends a decoder that exceeds them."""
         if not self._limits_cpu:
             return
         try:
             used = time.clock_gettime(~self._process << 3 | 2)  # a process's CPU clock, clock_getcpuclockid(3)
             limit = math.ceil(used + seconds) + 1
             resource.prlimit(self._process, resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-        except OSError:  # another user's process, without the right to change its limits
+        except OSError:  # the decoder has another user, whose limits this process may not change
             self._limits_cpu = False
 
     def _end(self) -> NoReturn:
-        """End this process as the decoder ended, so that the server says so."""
-        self._socket.close()  # a decoder that sent nonsense ends by that
+        """End this process with the decoder's status, so that the server reports it."""
+        self._socket.close()  # ends a decoder that sent an invalid message
         _, status = os.waitpid(self._process, 0)
         self._output.join(_LAST_WORDS_SECONDS)
         code = os.waitstatus_to_exitcode(status)
@@ -137,7 +137,7 @@ class DecoderProcess:
 
 
 def _pass_on(output: int) -> None:
-    """Pass on what the transformer prints, except lines that look like the server's own about failures."""
+    """Pass on the transformer's output, except lines that look like the server's own failure lines."""
     with open(output, "rb", buffering=_OUTPUT_PIECE) as lines:
         while line := lines.readline(_OUTPUT_PIECE):
             if MARK.encode() not in line:

@@ -1,4 +1,4 @@
-"""Direct put: a worker delivers its result itself, to the destination target or to the next ETL of a pipeline."""
+"""Direct put: a worker delivers its result to the destination target, or to the next ETL of a pipeline."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .settings import Settings
 from .transformer import Data
 
 _DIRECT_PUT_LENGTH = HEADER_DIRECT_PUT_LENGTH.lower()
-# Our own servers' statuses for an object that fails again if it is tried again.
+# The status with which Storeside's servers report a permanent failure of an object.
 _FINAL = 422
 
 
 class DirectPut:
-    """Delivers results over `client`: to AIStore's nodes with the ETL's secret, to the next ETL without."""
+    """Delivers results through `client`; requests to AIStore's nodes contain the ETL's secret, others do not."""
 
     def __init__(self, client: HttpClient, settings: Settings) -> None:
         self._client = client
@@ -28,16 +28,17 @@ class DirectPut:
         self._nodes = nodes_of(settings)
 
     def deliver(self, job: Job, data: Data) -> int | bytes:
-        """Put a result where the job's pipeline says; raises DeliveryError.
+        """Put a result to the address in the job's pipeline.
 
-        Returns the number of bytes stored, or the content that comes back from the last ETL of an inline pipeline.
+        Returns the number of stored bytes, or the content that the last ETL of an inline pipeline returned. Raises
+        DeliveryError.
         """
         try:
             url, rest = parse_etl_pipeline(job.pipeline)
         except InvalidPipelineError as e:
             raise DeliveryError(f"pipeline {job.pipeline!r}: {e}") from e
         self._require_node(url)
-        # Bytes, because names need not be UTF-8. The next ETL gets the same path that AIStore would send.
+        # Bytes, because names need not be UTF-8. The next ETL receives the same path that AIStore would send.
         path = os.fsencode(f"{job.bucket}/{job.object}" if job.bucket else job.object)
         url = compose_etl_direct_put_url(url, self._target_url, path, job.arguments)
         answer = self._client.request("PUT", url, data, {HEADER_NODE_URL: rest} if rest else None)
@@ -48,7 +49,7 @@ class DirectPut:
         raise DeliveryError(f"direct put: {reason(answer)}", final=answer.status == _FINAL)
 
     def _require_node(self, url: str) -> None:
-        """Raise DeliveryError for an address that would get the ETL's secret and is not one of AIStore's nodes."""
+        """Raise DeliveryError if the address would receive the ETL's secret and is not a node of AIStore."""
         try:
             parts = urlsplit(url)
             is_node = address_of(parts) in self._nodes
@@ -56,4 +57,4 @@ class DirectPut:
             raise DeliveryError(f"pipeline {url!r}: {e}", final=True) from e
         # The next ETL of a pipeline is an address without a path.
         if parts.path and not is_node:
-            raise DeliveryError(f"direct put: {parts.netloc} is no node of AIStore: AIS_NODES lists them")
+            raise DeliveryError(f"direct put: {parts.netloc} is not a node of AIStore; AIS_NODES lists them")

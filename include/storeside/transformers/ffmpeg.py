@@ -1,8 +1,9 @@
-"""Audio through the ffmpeg command: one process per object, for every filter and encoder that ffmpeg has.
+"""Audio through the ffmpeg command: one process per object, with every allowed filter and encoder of ffmpeg.
 
-Starting a process costs several times what `audio` needs for a short object: use it for what `AudioFormat` lacks.
+For a short object, starting a process costs several times what `audio` needs: use this transform only for features
+that `AudioFormat` lacks.
 
-The command sees no file name: it reads standard input, writes to memory, cannot open any other input, and reads
+The command receives no file name. It reads standard input, writes to memory, cannot open any other input, and reads
 only containers that cannot refer to other files. The kernel enforces its limits of CPU time, memory and output.
 """
 
@@ -31,9 +32,9 @@ from .isolation import COMMANDS
 from .transformer import Data, Source
 
 _PIECE_BYTES = 1 << 20
-_REPORTED_BYTES = 64 << 10  # of the command's messages, from the end
+_REPORTED_BYTES = 64 << 10  # from the end of the command's messages
 _ERROR_LINE = re.compile(r"^(?:\[[^\]\n]* @ 0x[0-9a-f]+\] )*\[(?:error|fatal|panic)\] (.+)$", re.MULTILINE)
-# Messages that only say that there was an error.
+# Messages that report an error without its reason.
 _FOLLOWING = re.compile(
     r"^(Conversion failed|Error (opening|initializing|while|submitting|processing|sending|parsing)|Terminating)"
 )
@@ -44,10 +45,10 @@ class _NothingComesOut(AudioError):
 
 
 class AudioFfmpeg:
-    """Runs one ffmpeg command line for each object.
+    """Runs one ffmpeg command for each object.
 
-    The constructor runs the command once, on a second of silence. Raises ValueError when that fails, and
-    FileNotFoundError without ``ffmpeg`` or ``prlimit`` (of util-linux).
+    The constructor tests the command on a second of silence. Raises ValueError if that fails, and FileNotFoundError
+    without ``ffmpeg`` or ``prlimit`` (part of util-linux).
     """
 
     needs = frozenset((COMMANDS,))
@@ -64,15 +65,15 @@ class AudioFfmpeg:
         try:
             self.transform(_second_of_silence(), "", "")
         except _NothingComesOut:
-            pass  # result for a second of silence
+            pass  # a valid command may drop silence
         except AudioError as e:
             raise ValueError(f"FFMPEG_FILTERS and FFMPEG_OUTPUT do not work together: {e}") from e
 
     def transform(self, source: Source, _name: str, _arguments: str) -> Data:
         """Return the command's result for the object.
 
-        Raises AudioError when the command fails or exceeds a limit that only depends on the object, TimeoutError when
-        it takes too long, ChildProcessError when something else kills it.
+        Raises AudioError if the command fails or exceeds a limit that depends only on the object, TimeoutError if it
+        takes too long, and ChildProcessError if another cause kills it.
         """
         before = _children_seconds()
         with open_input(source) as checked, _memory_file() as result, _memory_file() as report:
@@ -86,7 +87,7 @@ class AudioFfmpeg:
                 raise self._failure(status, said, _children_seconds() - before)
             size = os.fstat(result).st_size
             if not size or "nothing was encoded" in said:
-                raise _NothingComesOut("ffmpeg: no audio samples come out")
+                raise _NothingComesOut("ffmpeg: the result has no audio samples")
             return memoryview(mmap.mmap(result, size, prot=mmap.PROT_READ))
 
     def _run(self, stdin: int, result: int, report: int) -> int:
@@ -128,7 +129,7 @@ class AudioFfmpeg:
             # An equal number of channels stays unchanged; ffmpeg's -ac would mix them for another layout.
             audio = audio.filter("aformat", channel_layouts=f"{keeps}C")
             output.pop("ac")
-        # By the descriptor's name, so that muxers can seek back to write sizes, which a pipe does not allow.
+        # A file by its descriptor's path, so that muxers can seek back to write sizes; a pipe does not allow that.
         made = ffmpeg.output(audio, f"file:/proc/self/fd/{result}", threads=1, **output)
         made = made.global_args("-nostdin", "-hide_banner", "-xerror", "-loglevel", "level+warning", "-y")
         command: list[str] = made.compile()
@@ -138,18 +139,16 @@ class AudioFfmpeg:
         if status == -signal.SIGXFSZ:
             return errors.too_large(self._limits.result_bytes)
         if status == -signal.SIGKILL:
-            # The kernel counts CPU time in ticks, which on a busy machine are more than the time used.
+            # The kernel counts CPU time in ticks, which on a busy machine can exceed the time that was used.
             if cpu_seconds > 0.5 * self._settings.seconds:
-                return AudioError(
-                    f"more than {self._settings.seconds} s of CPU: FFMPEG_SECONDS is the limit to raise"
-                )
-            return ChildProcessError("ffmpeg was killed, as for lack of memory")
+                return AudioError(f"more than {self._settings.seconds} s of CPU: raise FFMPEG_SECONDS")
+            return ChildProcessError("ffmpeg was killed, possibly because the node ran out of memory")
         if status < 0:
             return AudioError(f"ffmpeg crashed with {signal.Signals(-status).name}")
         return AudioError(f"ffmpeg: {_reason(said)}")
 
 
-# Factor by which the command may exceed its CPU time limit on a busy machine.
+# Elapsed time that a command may take on a busy machine, as a multiple of its CPU time limit.
 _PATIENCE = 4
 
 
@@ -159,9 +158,9 @@ def _children_seconds() -> float:
 
 
 def _input_url() -> str:
-    """Return the URL for standard input: ``fd:``, of FFmpeg 6, can seek back; ``pipe:`` cannot.
+    """Return ffmpeg's URL for standard input: ``fd:``, since FFmpeg 6, can seek back; ``pipe:`` cannot.
 
-    Without seeking back, only those MP4 files can be read that have their index in front (faststart).
+    Without seeking back, ffmpeg reads only MP4 files that start with their index (faststart).
     """
     protocols = subprocess.run(
         ["ffmpeg", "-hide_banner", "-loglevel", "error", "-protocols"], capture_output=True, text=True, check=True
@@ -171,7 +170,7 @@ def _input_url() -> str:
 
 @contextmanager
 def _memory_file(content: Iterable[bytes] = ()) -> Iterator[int]:
-    """Open a file without a name in memory, at its beginning."""
+    """Yield the descriptor of a nameless file in memory with this content, at its start."""
     descriptor = os.memfd_create("storeside", os.MFD_CLOEXEC)
     try:
         for piece in content:
@@ -190,10 +189,10 @@ def _tail(report: int) -> str:
 
 
 def _reason(said: str) -> str:
-    """Return the last error that says more than that there was an error."""
+    """Return the last message that contains the reason of the error."""
     lines = _ERROR_LINE.findall(said) or said.splitlines()
     telling = [line for line in lines if not _FOLLOWING.match(line)]
-    last: str = (telling or lines or ["it failed without a word"])[-1]
+    last: str = (telling or lines or ["it failed without a message"])[-1]
     return last.removeprefix("pipe:0: ").removeprefix("fd:: ")
 
 

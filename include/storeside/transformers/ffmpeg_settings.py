@@ -1,4 +1,4 @@
-"""Limits and command line of the ffmpeg command, read from environment variables."""
+"""The options and limits of the ffmpeg command, read from environment variables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Filters from one audio stream to one. Filters that open files or sockets, load code, or wait are left out: amovie,
-# ametadata, asendcmd, azmq, arnndn, asr, firequalizer (dumpfile), ladspa, lv2, sofalizer, whisper, arealtime, acue.
+# Filters with one audio stream as input and one as output. Filters that open files or sockets, load code, or wait are
+# excluded: amovie, ametadata, asendcmd, azmq, arnndn, asr, firequalizer (dumpfile), ladspa, lv2, sofalizer, whisper,
+# arealtime, acue.
 FILTERS = frozenset(
     """
     acompressor acontrast acrusher adeclick adeclip adecorrelate adelay adenorm aderivative adrc adynamicequalizer
@@ -22,16 +23,17 @@ FILTERS = frozenset(
     surround tiltshelf treble tremolo vibrato virtualbass volume
     """.split()  # noqa: SIM905 - words are easier to read
 )
-# The option of loudnorm (FFmpeg 7.1) that writes a file, and the number of those before it.
+# The option of loudnorm (FFmpeg 7.1) that writes a file, and the number of options before it.
 _LOUDNORM_FILE, _LOUDNORM_HARMLESS = "stats_file", 11
-# Muxers that write one file, and its type. Others write several files, or to the network (tee, segment, hls, rtp).
+# Muxers that write one file, with its MIME type. Other muxers write several files or to the network (tee, segment,
+# hls).
 FORMATS = {
     "adts": "audio/aac", "aiff": "audio/aiff", "caf": "audio/x-caf", "f32le": "audio/pcm", "flac": "audio/flac",
     "ipod": "audio/mp4", "matroska": "audio/x-matroska", "mp3": "audio/mpeg", "mp4": "audio/mp4", "ogg": "audio/ogg",
     "opus": "audio/ogg", "s16le": "audio/pcm", "s24le": "audio/pcm", "w64": "audio/x-w64", "wav": "audio/wav",
     "webm": "audio/webm",
 }  # fmt: skip
-# Options of outputs that name no file and affect only this output.
+# Output options that refer to no file and affect only this output.
 OUTPUT_OPTIONS = frozenset(
     """
     ab ac acodec application ar audio_bitrate b:a c:a channel_layout codec:a compression_level cutoff f fflags
@@ -40,7 +42,7 @@ OUTPUT_OPTIONS = frozenset(
     """.split()  # noqa: SIM905 - words are easier to read
 )
 
-# Muxers whose encoders take any channel layout.
+# Muxers whose encoders accept any channel layout.
 _ANY_LAYOUT = frozenset(("aiff", "caf", "f32le", "flac", "s16le", "s24le", "w64", "wav"))
 
 Filter = tuple[str, list[Any], dict[str, Any]]
@@ -48,10 +50,10 @@ Filter = tuple[str, list[Any], dict[str, Any]]
 
 @dataclass(frozen=True)
 class FfmpegSettings:
-    """One command line, and the limits of one run of it.
+    """The filters and output options of the ffmpeg command, and the limits of one run.
 
-    `filters` are applied in order to the first audio stream: name, positional and named arguments each.
-    `output` are output options as ffmpeg-python takes them, including `format` (a key of `FORMATS`). A run may take
+    `filters` apply in this order to the first audio stream; each has a name, positional and named arguments. `output`
+    has output options in the syntax of ffmpeg-python, including `format` (a key of `FORMATS`). A run may use
     `seconds` of CPU time, four times that in elapsed time, and `memory_bytes` of address space. Raises ValueError.
     """
 
@@ -78,7 +80,7 @@ class FfmpegSettings:
                     raise ValueError(f"FFMPEG_FILTERS: {name} has no option {option!r}")
                 _require_scalar(f"FFMPEG_FILTERS: {name}", option, value)
         if self.seconds < 1 or self.memory_bytes < 1:
-            raise ValueError("FFMPEG_SECONDS and FFMPEG_MEMORY_BYTES are positive")
+            raise ValueError("FFMPEG_SECONDS and FFMPEG_MEMORY_BYTES must be positive")
 
     @property
     def format(self) -> str:
@@ -87,7 +89,7 @@ class FfmpegSettings:
 
     @property
     def kept_channels(self) -> int:
-        """The number of channels of results if recordings with that number must not be mixed; otherwise 0."""
+        """The number of channels that results keep without mixing; 0 if ffmpeg may mix them."""
         free = self.format in _ANY_LAYOUT and "channel_layout" not in self.output
         return int(self.output.get("ac", 0)) if free else 0
 
@@ -98,16 +100,16 @@ class FfmpegSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> FfmpegSettings:
-        """Read the settings from ``FFMPEG_*`` variables, as `environment()` writes them.
+        """Read the settings from the ``FFMPEG_*`` variables that `environment()` writes.
 
-        ``FFMPEG_OUTPUT`` is a JSON object; ``FFMPEG_FILTERS`` a JSON list of [name, [arguments], {named arguments}],
-        where the last two are optional.
+        ``FFMPEG_OUTPUT`` is a JSON object. ``FFMPEG_FILTERS`` is a JSON list of [name, [arguments], {named
+        arguments}]; the last two are optional.
         """
         env = os.environ if environment is None else environment
         output = _json(env, "FFMPEG_OUTPUT", "{}")
         filters = _json(env, "FFMPEG_FILTERS", "[]")
         if not isinstance(output, dict) or not isinstance(filters, list):
-            raise ValueError("FFMPEG_OUTPUT is a JSON object and FFMPEG_FILTERS a JSON list")
+            raise ValueError("FFMPEG_OUTPUT must be a JSON object and FFMPEG_FILTERS a JSON list")
         return cls(
             output=output,
             filters=[_filter(item) for item in filters],
@@ -142,7 +144,7 @@ def _filter(item: Any) -> Filter:
             return name, [], named
         case [str(name), list(positional), dict(named)]:
             return name, positional, named
-    raise ValueError(f"FFMPEG_FILTERS: {item!r} is not [name, [arguments], {{named arguments}}]")
+    raise ValueError(f"FFMPEG_FILTERS: {item!r} does not have the form [name, [arguments], {{named arguments}}]")
 
 
 def _require_scalar(where: str, option: str | int, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Audio formats that objects can be transcoded to, and the changes to the audio on the way; cheap to import."""
+"""Audio formats of results, and the changes to the audio; this module imports quickly."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# libav's default layouts, which the ffmpeg command's -ac takes too.
+# libav's default layouts, which the ffmpeg command's -ac uses as well.
 LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 SAMPLE_RATES = range(4_000, 192_001)
-# Extensions of recordings; results have the extension of their container instead.
+# Extensions of recordings; results get the extension of their container.
 EXTENSIONS = (
     "aac", "ac3", "aif", "aiff", "amr", "ape", "au", "caf", "dff", "dsf", "eac3", "flac", "m4a", "mka", "mp3", "mp4",
     "oga", "ogg", "opus", "tta", "w64", "wav", "webm", "wma", "wv",
 )  # fmt: skip
-# libav's muxers whose names differ from the containers'.
+# libav's names of muxers that differ from the containers' names.
 MUXERS = {"m4a": "ipod"}
 
 _AAC_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 64_000, 88_200, 96_000)
@@ -26,10 +26,10 @@ _OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
 
 @dataclass(frozen=True)
 class Codec:
-    """How libav writes a codec.
+    """libav's encoder of a codec and its limits.
 
-    Rates (Hz) and channels are those that its encoder takes (``ffmpeg -h encoder=…``); `bit_rates` (bits per second)
-    are those of one channel up to the standard's maximum, and empty for a lossless codec.
+    Rates (Hz) and channels are those that the encoder accepts (``ffmpeg -h encoder=…``). `bit_rates`, in bits per
+    second, range from the minimum for one channel to the standard's maximum; the range is empty for a lossless codec.
     """
 
     encoder: str
@@ -52,7 +52,7 @@ CODECS: dict[str, dict[str, Codec]] = {
     },
     "flac": {
         "flac": Codec("flac", "s16", "audio/flac"),
-        "flac_s24": Codec("flac", "s32", "audio/flac"),  # of 32 bits the encoder keeps the upper 24
+        "flac_s24": Codec("flac", "s32", "audio/flac"),  # the encoder keeps the upper 24 of 32 bits
     },
     "mp3": {"mp3": Codec("libmp3lame", "s16p", "audio/mpeg", _MP3_RATES, (1, 2), range(8_000, 320_001))},
     "ogg": {"opus": Codec("libopus", "s16", "audio/ogg", _OPUS_RATES, (1, 2, 5, 6, 7, 8), range(6_000, 256_001))},
@@ -64,21 +64,21 @@ CODECS: dict[str, dict[str, Codec]] = {
 class AudioFormat:
     """The format that an object is transcoded to.
 
-    `container` and `codec` are keys of `CODECS`; `sample_rate` is in Hz; `channels` is 1 to 8, as the codec allows;
-    `bit_rate` in bits per second is for lossy codecs (MP3 takes the nearest one available at the sample rate) and the
-    encoder's choice by default.
+    `container` and `codec` are keys of `CODECS`. `sample_rate` is in Hz. `channels` is 1 to 8, within the codec's
+    limits. `bit_rate`, in bits per second, applies to lossy codecs; MP3 uses the nearest rate that is available at
+    the sample rate. By default the encoder chooses.
 
-    `start_seconds` and `duration_seconds` cut a segment out of the recording; the audio behind it is neither decoded
-    nor checked. One object gives one object: for several segments, transform the bucket several times.
-    `trim_silence_dbfs` cuts off quieter audio before the first and after the last sound, less a tenth of a second.
-    `loudness_lufs` is the integrated loudness (EBU R 128) of the result, reached with one gain for all of it; the
-    result stays quieter where its true peak would exceed -1 dBTP, and unchanged where there is nothing to measure, as
-    in silence and below 0.4 seconds. With either of these two the recording is decoded twice.
+    `start_seconds` and `duration_seconds` select a segment; the audio after it is neither decoded nor checked. Each
+    object has one result: for several segments, transform the bucket several times. `trim_silence_dbfs` removes
+    quieter audio at both ends, except for a tenth of a second. `loudness_lufs` is the integrated loudness (EBU R 128)
+    of the result, which one gain for the whole recording achieves. The result stays quieter if its true peak would
+    exceed -1 dBTP, and unchanged if its loudness cannot be measured, as with silence or less than 0.4 seconds. Either
+    of these two options makes the transform decode the recording twice.
 
-    With `keep_extension`, a result's name keeps the extension of its recording before its own: ``a.flac`` becomes
-    ``a.flac.wav``, so that ``a.wav`` and ``a.mp3`` do not get the same name.
+    With `keep_extension`, a result's name keeps the extension of its recording: ``a.flac`` becomes ``a.flac.wav``, so
+    that ``a.wav`` and ``a.mp3`` have results with different names.
 
-    Raises ValueError for a combination that does not exist.
+    Raises ValueError for an unsupported combination.
     """
 
     container: str = "wav"
@@ -97,7 +97,7 @@ class AudioFormat:
             raise ValueError(f"container {self.container!r} is not one of {', '.join(CODECS)}")
         if self.codec not in CODECS[self.container]:
             known = ", ".join(CODECS[self.container])
-            raise ValueError(f"codec {self.codec!r} does not go into {self.container}: use one of {known}")
+            raise ValueError(f"container {self.container} cannot contain codec {self.codec!r}: use one of {known}")
         self._require_form()
         self._require_bit_rate()
         self._require_processing()
@@ -107,17 +107,17 @@ class AudioFormat:
             raise ValueError(f"sample rate {self.sample_rate} Hz is outside 4000 to 192000")
         if self.sample_rate not in self.written_by.rates:
             known = ", ".join(map(str, self.written_by.rates))
-            raise ValueError(f"{self.codec} cannot have {self.sample_rate} Hz: use one of {known}")
+            raise ValueError(f"{self.codec} does not support {self.sample_rate} Hz: use one of {known}")
         if self.channels not in self.written_by.channels:
             known = ", ".join(map(str, self.written_by.channels))
-            raise ValueError(f"{self.codec} cannot have {self.channels} channels: use one of {known}")
+            raise ValueError(f"{self.codec} does not support {self.channels} channels: use one of {known}")
 
     def _require_bit_rate(self) -> None:
         if self.bit_rate is None:
             return
         rates = self.written_by.bit_rates
         if not rates:
-            raise ValueError(f"{self.codec} is lossless or has one bit rate: leave bit_rate out")
+            raise ValueError(f"{self.codec} is lossless or has a fixed bit rate: omit bit_rate")
         if self.bit_rate not in rates:
             raise ValueError(f"bit rate {self.bit_rate} of {self.codec} is outside {rates[0]} to {rates[-1]}")
 
@@ -134,13 +134,13 @@ class AudioFormat:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> AudioFormat:
-        """Read the format from ``AUDIO_*`` variables, as `environment()` writes them."""
+        """Read the format from the ``AUDIO_*`` variables that `environment()` writes."""
         env = os.environ if environment is None else environment
         return cls._read({field: (name, env.get(name)) for field, (name, _) in _VARIABLES.items()})
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> AudioFormat:
-        """Read the format from its fields, which may be texts; None and empty mean the default."""
+        """Return the format with these fields, whose values may be texts; None and "" mean the default."""
         return cls._read({field: (field, value) for field, value in values.items()})
 
     @classmethod
@@ -156,12 +156,12 @@ class AudioFormat:
         return cls(**given)
 
     def environment(self) -> dict[str, str]:
-        """Return the ``AUDIO_*`` variables that pass this format to the transformer; only those of options in use."""
+        """Return the ``AUDIO_*`` variables that pass this format to the transformer, without unused options."""
         return {_VARIABLES[field][0]: str(value) for field, value in asdict(self).items() if value not in (None, 0.0)}
 
     @property
     def written_by(self) -> Codec:
-        """The codec's properties in libav."""
+        """The codec's encoder and limits in libav."""
         return CODECS[self.container][self.codec]
 
     @property
@@ -176,12 +176,12 @@ class AudioFormat:
 
     @property
     def is_whole(self) -> bool:
-        """Whether results hold the complete recording at its own loudness."""
+        """Whether results contain the complete recording at its original loudness."""
         return not self.start_seconds and self.duration_seconds is None and not self.is_measured
 
     @property
     def end_seconds(self) -> float:
-        """The second of the recording where the segment ends; infinite without a segment."""
+        """The end of the segment in seconds of the recording; infinite without a segment."""
         return math.inf if self.duration_seconds is None else self.start_seconds + self.duration_seconds
 
     @property
@@ -191,15 +191,15 @@ class AudioFormat:
 
     @property
     def extensions(self) -> dict[str, str]:
-        """Extensions of recordings and of their results: AIStore's mapping, which is case-sensitive."""
+        """The extension of the result for each extension of recordings, for AIStore's case-sensitive mapping."""
         names = [e for known in EXTENSIONS for e in (known, known.upper()) if e != self.container]
         return {e: f"{e}.{self.container}" if self.keep_extension else self.container for e in names}
 
     def facts_name(self, name: str) -> str:
         """Return the name of the facts about the result of the object `name`: the result's name with ``.json``.
 
-        If the extension is none of `extensions`, the facts have exactly the result's name, because AIStore's mapping,
-        which names the facts of a probe, has nothing to replace then.
+        If the extension is not in `extensions`, the facts have exactly the result's name, because AIStore's mapping
+        for the facts of a probe then replaces nothing.
         """
         stem, dot, extension = name.rpartition(".")
         if not dot or extension not in {self.container: "", **self.extensions}:
@@ -214,7 +214,7 @@ def _flag(value: object) -> bool:
     return text == "true"
 
 
-# field -> environment variable, and how it is read
+# The environment variable of each field, and the function that parses it.
 _VARIABLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "container": ("AUDIO_CONTAINER", str),
     "codec": ("AUDIO_CODEC", str),

@@ -1,4 +1,4 @@
-"""The guard before an ASGI server for ETLs: it passes on what AIStore sends."""
+"""An ASGI guard in front of an ETL server: it passes on only requests that AIStore sent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .sender import HEADER, Senders
 
-_NOT_ALLOWED = 1008  # the close code; before a WebSocket is accepted, the client sees HTTP 403
+_NOT_ALLOWED = 1008  # the close code; a client whose WebSocket is not accepted sees HTTP 403
 
 
 class Guard:
-    """Passes on what AIStore sends, and health checks; refuses everything else before its body is read."""
+    """Passes on AIStore's requests and health checks; refuses all others before their bodies are read."""
 
     def __init__(self, app: ASGIApp, senders: Senders) -> None:
         self._app = app
@@ -27,7 +27,7 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close", "code": _NOT_ALLOWED})  # before it is accepted: HTTP 403
+            await send({"type": "websocket.close", "code": _NOT_ALLOWED})  # not accepted yet: HTTP 403
         else:
             headers = {"Connection": "close"}
             await PlainTextResponse(f"{reason}\n", HTTPStatus.FORBIDDEN, headers)(scope, receive, send)

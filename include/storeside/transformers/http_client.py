@@ -1,7 +1,7 @@
 """A worker's HTTP requests: to targets, to the next ETL of a pipeline, and for sidecars.
 
-Connections are kept, one per server, and nothing is copied: with results of megabytes this is most of the work.
-A redirect is followed to the same server and to AIStore's nodes only.
+The client keeps one connection per server and copies no data: for results of megabytes, copying and connecting would
+be most of the work. It follows redirects only to the same server and to AIStore's nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .http_connection import Connection, Response
 from .settings import Settings
 from .transformer import Data
 
-# Seconds without a byte after which a server counts as lost; the request is then repeated.
+# Seconds without a byte after which the client gives up on a server and repeats the request.
 _SILENCE = 60.0
 _LONGEST_DELAY = 30.0
 _BUSY = (429, 502, 503, 504)
@@ -28,7 +28,7 @@ _REASON_LENGTH = 300
 
 
 class DeliveryError(Exception):
-    """An object's bytes did not reach their destination, through no fault of the object unless `final` is set."""
+    """An object's bytes did not reach their destination; the object is the cause only if `final` is set."""
 
     def __init__(self, reason: str, final: bool = False) -> None:
         super().__init__(reason)
@@ -36,7 +36,7 @@ class DeliveryError(Exception):
 
 
 class HttpClient:
-    """Requests over kept connections; transient errors are tried `settings.retries` more times."""
+    """Sends requests over kept connections; repeats them up to `settings.retries` times after transient errors."""
 
     def __init__(self, settings: Settings) -> None:
         self._retries = settings.retries
@@ -47,7 +47,7 @@ class HttpClient:
         self._tls: ssl.SSLContext | None = None
 
     def request(self, method: str, url: str, body: Data = b"", headers: Mapping[str, str] | None = None) -> Response:
-        """Send a request and return the answer, whatever its status. Raises DeliveryError."""
+        """Send a request and return the answer with any status. Raises DeliveryError."""
         delay = 1.0
         for left in range(self._retries, -1, -1):
             try:
@@ -58,7 +58,7 @@ class HttpClient:
                 if not left:
                     server = urlsplit(url).netloc
                     raise DeliveryError(f"{method} to {server} failed: {type(e).__name__}: {e}") from e
-            except (ValueError, UnicodeError) as e:  # an address or a header that HTTP cannot carry
+            except (ValueError, UnicodeError) as e:  # the address or a header is not valid in HTTP
                 raise DeliveryError(f"{method}: {e}", final=True) from e
             time.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY)
@@ -74,12 +74,12 @@ class HttpClient:
         return answer
 
     def _redirected(self, url: str, location: str) -> str:
-        """Return the address that a server redirects to. Raises DeliveryError for one of another server."""
+        """Return the address of a redirect. Raises DeliveryError if it leads to a foreign server."""
         before, after = urlsplit(url), urlsplit(urljoin(url, location))
         same = (before.scheme, before.netloc) == (after.scheme, after.netloc)
         if not same and (after.scheme != before.scheme or address_of(after) not in self._nodes):
             raise DeliveryError(
-                f"{before.netloc} redirects to {after.netloc}, which is no node of AIStore: AIS_NODES lists them"
+                f"{before.netloc} redirects to {after.netloc}, which is not a node of AIStore; AIS_NODES lists them"
             )
         return after.geturl()
 
@@ -90,7 +90,7 @@ class HttpClient:
         if connection is not None:
             try:
                 return self._converse(connection, method, parts, body, headers)
-            except ConnectionError:  # closed by the server while it was idle: not worth a delay
+            except ConnectionError:  # the server closed the idle connection: retry at once
                 connection.close()
         connection = self._open(parts)
         try:
@@ -120,7 +120,7 @@ class HttpClient:
 
 
 def reason(answer: Response) -> str:
-    """Return the status of an answer and the server's explanation, extracted from AIStore's JSON."""
+    """Return the status of an answer and the server's explanation, which AIStore sends as JSON."""
     text = answer.body[:4096].decode("utf-8", "replace").strip()
     with suppress(ValueError, TypeError, KeyError):
         text = json.loads(text)["message"]
@@ -128,12 +128,12 @@ def reason(answer: Response) -> str:
 
 
 def address_of(url: SplitResult) -> str:
-    """Return host and port of an address. Raises ValueError when the port is no number."""
+    """Return host and port of an address. Raises ValueError if the port is not a number."""
     return f"{url.hostname}:{url.port or (443 if url.scheme == 'https' else 80)}"
 
 
 def nodes_of(settings: Settings) -> frozenset[str]:
-    """Return the addresses (host:port) of AIStore's nodes: of the target, and those of the cluster map."""
+    """Return the addresses (host:port) of AIStore's nodes: the target's own, and those in the cluster map."""
     if not settings.target_url:
         return settings.nodes
     return settings.nodes | {address_of(urlsplit(settings.target_url))}

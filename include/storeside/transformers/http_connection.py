@@ -27,7 +27,7 @@ _UNSAFE_IN_HEADER = re.compile(r"[\x00\r\n]")
 
 
 class ProtocolError(ConnectionError):
-    """What the server sent is not a complete HTTP answer."""
+    """The server sent an incomplete or invalid HTTP answer."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Isolate a decoder process: it sees the bytes of one object, but no files, network, secrets or other processes.
+"""Isolates a decoder process: it has the bytes of one object, but no files, network, secrets or other processes.
 
-The kernel enforces this with Landlock (files, and TCP and signals where it can), seccomp (system calls), resource
-limits, a user without rights where this process is root, and an environment that names what a transform may see.
+The kernel enforces this with Landlock (files, and TCP and signals if supported), seccomp (system calls), resource
+limits, and an unprivileged user if the process runs as root. The environment contains only allowed variables.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 
 from . import landlock, seccomp
 
-# What a transformer may need beyond bytes, as its attribute `needs`.
+# Resources that a transformer may declare in its attribute `needs`.
 COMMANDS, NETWORK, FILES = "commands", "network", "files"
 NEEDS = frozenset((COMMANDS, NETWORK, FILES))
-# Names of the variables, separated by commas, that a transform reads.
+# A variable with the names of further variables, separated by commas, that a transform reads.
 VARIABLES = "TRANSFORM_VARIABLES"
 _PASSED = re.compile(
     r"(AUDIO|FFMPEG|LC|MALLOC|MKL|OMP|OPENBLAS|PYTHON)_?[A-Z_]*"
@@ -29,23 +29,23 @@ _PASSED = re.compile(
 )
 _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero")
 _OPEN_FILES = 256
-# Users without a name, which systemd also gives to services for their lifetime (DynamicUser).
+# User ids without names, from the range that systemd gives to services for their lifetime (DynamicUser).
 _FIRST_USER, _USERS = 61_184, 4_336
 _PARENT_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of a server's environment that its decoders get."""
+    """Return the variables of a server's environment that its decoders receive."""
     listed = variables.get(VARIABLES, "").split(",")
     passed = {name: value for name, value in variables.items() if name in listed or _PASSED.fullmatch(name)}
     if variables.get("SIDECAR_URL"):
-        passed["SIDECAR_URL"] = "given"  # whether there are sidecars, not where they go
+        passed["SIDECAR_URL"] = "given"  # tells that sidecars are requested, but not their address
     return passed
 
 
 @contextmanager
 def environment_for_decoders() -> Iterator[None]:
-    """Let processes that start meanwhile get only what decoders may see."""
+    """Run the body with only the decoders' environment, which processes that start meanwhile inherit."""
     ours = dict(os.environ)
     kept = environment(ours)
     try:
@@ -58,7 +58,7 @@ def environment_for_decoders() -> Iterator[None]:
 
 
 def limit(memory: int | None) -> None:
-    """Limit this process's memory and descriptors."""
+    """Limit this process's memory and number of descriptors, and disable core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
     if memory is not None:
@@ -66,13 +66,13 @@ def limit(memory: int | None) -> None:
 
 
 def isolate(needs: frozenset[str]) -> list[str]:
-    """Isolate this process for good, except for what the transformer needs; return what this kernel cannot enforce.
+    """Isolate this process permanently, except for the transformer's needs; return mechanisms that the kernel lacks.
 
-    Raises RuntimeError when libseccomp is absent, OSError when the kernel refuses the filter.
+    Raises RuntimeError if libseccomp is absent, and OSError if the kernel refuses the filter.
     """
     missing = []
-    if COMMANDS not in needs:  # they have limits of their own, which may be higher
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error for the transform, not its end
+    if COMMANDS not in needs:  # commands set their own limits, which may be higher
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the transform gets an error instead of being killed
         resource.setrlimit(resource.RLIMIT_FSIZE, resource.getrlimit(resource.RLIMIT_DATA))
     _become_nobody()
     kernel = ctypes.CDLL(None)
@@ -89,7 +89,7 @@ def isolate(needs: frozenset[str]) -> list[str]:
 
 
 def _code() -> Iterator[str]:
-    """Yield the folders of the interpreter, its packages, and the modules that are loaded."""
+    """Yield the folders of the interpreter, its packages and the loaded modules."""
     yield from _SYSTEM
     yield from {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     yield from (path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
@@ -100,11 +100,11 @@ def _code() -> Iterator[str]:
 
 
 def _become_nobody() -> None:
-    """Give up root for a user of this process's own, if that user can still read the interpreter."""
+    """Change from root to a user id of this process only, if that user can still read the interpreter."""
     if os.geteuid() != 0 or not _open_to_all(Path(sys.base_prefix)):
         return
     user = _FIRST_USER + os.getpid() % _USERS
-    with suppress(PermissionError):  # a container without these capabilities
+    with suppress(PermissionError):  # a container may lack these capabilities
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)

@@ -1,7 +1,7 @@
-"""One object to transform, as AIStore names it over its three channels.
+"""One object to transform, as AIStore identifies it over its three channels.
 
-The same object is ``name`` in a WebSocket message, ``bucket/name`` in the path of a push and
-``ais/@#/bucket/name``, its *uname*, in the path of a pull; `Job.object` is its plain name in all of them.
+The same object is ``name`` in a WebSocket message, ``bucket/name`` in the path of a push, and
+``ais/@#/bucket/name``, its *uname*, in the path of a pull. `Job.object` is always its plain name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .failures import Failure
 # <mountpath>/@<provider>/[<namespace>/]<bucket>/%ob/<object name>: AIStore's docs/on_disk_layout.md
 _FILE = re.compile(r"/@([a-z]+)/(?:(@[^/#]*)?(#[^/]*)/)?([^@#/][^/]*)/%ob/(.+)", re.DOTALL)
 _MOST_FIELDS = 100
-# Bytes of a control message; names and arguments that are too long for a worker are still reported by name.
+# Bytes of a control message. The limit leaves room to report names and arguments that are too long for a worker.
 _LONGEST_MESSAGE = 1 << 20
-# Names that are too long for a file are stored under a digest that begins with this (fs/fntl.go).
+# AIStore stores a name that is too long for a file under a digest with this prefix (fs/fntl.go).
 _SHORTENED = ".x"
 
 
 class BadRequestError(ValueError):
-    """The request is not one of AIStore's; `object` is the name in it, if any."""
+    """The request is not a valid request of AIStore; `object` is the name in it, if any."""
 
     def __init__(self, reason: str, name: str = "") -> None:
         super().__init__(reason)
@@ -34,12 +34,12 @@ class BadRequestError(ValueError):
 
 @dataclass(frozen=True)
 class Job:
-    """One object to transform, and where its result goes.
+    """One object to transform, and the destination of its result.
 
-    `file` is the file that holds the object; `uname` is its name in a request to the target; with neither, the
-    content comes with the request. `arguments` are those of an inline request. `pipeline` says where to put the
-    result: further ETLs and the destination target, separated by commas; when empty, the result is the answer.
-    `latest` asks a remote backend for its current version.
+    `file` is the path of the object's file, and `uname` its name in a request to the target; if both are empty, the
+    content comes with the request. `arguments` are those of an inline request. `pipeline` lists the destinations of
+    the result, separated by commas: further ETLs and the destination target. If it is empty, the result is the
+    answer. With `latest`, a remote backend must return its current version.
     """
 
     object: str
@@ -56,12 +56,12 @@ class Job:
         return not self.file and not self.uname
 
     def failure(self, reason: str, final: bool) -> Failure:
-        """Return this object's line for the failure journal."""
+        """Return this object's entry for the failure journal."""
         return Failure(time.time(), self.bucket, self.object, reason, final)
 
 
 def from_control_message(message: bytes) -> Job:
-    """Read a WebSocket control message (ext/etl/websocket_comm.go). Raises BadRequestError."""
+    """Parse a WebSocket control message (ext/etl/websocket_comm.go). Raises BadRequestError."""
     fields = _fields(message)
     name, fqn, arguments, pipeline = (fields.get(key, "") for key in ("path", "fqn", "etl_args", "pipeline"))
     job = _checked(Job(name, arguments=arguments.strip(), pipeline=pipeline), fqn)
@@ -75,13 +75,13 @@ def _fields(message: bytes) -> dict[str, str]:
         fields = json.loads(message.decode("utf-8", "surrogateescape"))
         if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
             raise ValueError
-    except (ValueError, RecursionError) as e:  # a parser of JSON recurses
+    except (ValueError, RecursionError) as e:  # deeply nested JSON
         raise BadRequestError(f"not a control message of AIStore: {message[:100]!r}") from e
     return fields
 
 
 def _checked(job: Job, fqn: str = "") -> Job:
-    """Return the job if its texts are what bytes decode to. Raises BadRequestError."""
+    """Return the job if its texts can be encoded to bytes. Raises BadRequestError."""
     for text in (job.object, job.arguments, job.pipeline, fqn):
         try:
             os.fsencode(text)
@@ -89,14 +89,14 @@ def _checked(job: Job, fqn: str = "") -> Job:
             name = job.object.encode(errors="backslashreplace").decode()
             raise BadRequestError(f"{text[:100]!r} is not Unicode", name) from e
     if "\0" in job.object:
-        raise BadRequestError(f"{job.object[:100]!r} is not a name of AIStore", job.object)
+        raise BadRequestError(f"{job.object[:100]!r} is not a valid name in AIStore", job.object)
     return job
 
 
 def from_push(raw_path: bytes, raw_query: bytes, pipeline: str) -> Job:
-    """Read the request line of a push (``PUT /bucket/name``). Raises BadRequestError."""
-    # AIStore 5.0 does not escape the name here (ext/etl/communicator.go): a question mark in it looks like the start
-    # of the query, and %41 does not mean the letter A. The file's own name is exact.
+    """Parse the request line of a push (``PUT /bucket/name``). Raises BadRequestError."""
+    # AIStore 5.0 does not escape the name here (ext/etl/communicator.go): a question mark in a name looks like the
+    # start of the query, and %41 does not mean the letter A. The path of the object's file contains the exact name.
     rest, mark, query = raw_query.rpartition(b"?")
     bucket, _, name = _decoded(raw_path.lstrip(b"/") + (b"?" + rest if mark else b"")).partition("/")
     job = _with_query(_checked(Job(name or bucket, bucket if name else "", pipeline=pipeline)), query)
@@ -107,11 +107,11 @@ def from_push(raw_path: bytes, raw_query: bytes, pipeline: str) -> Job:
 
 
 def from_pull(raw_path: bytes, raw_query: bytes, pipeline: str) -> Job:
-    """Read the request line of a pull (``GET /<escaped uname>``). Raises BadRequestError."""
+    """Parse the request line of a pull (``GET /<escaped uname>``). Raises BadRequestError."""
     uname = _decoded(raw_path.removeprefix(b"/"))
     parts = uname.split("/", 3)
     if len(parts) < 4 or not parts[3]:
-        raise BadRequestError(f"{uname!r} does not name an object as provider/namespace/bucket/object", uname)
+        raise BadRequestError(f"{uname!r} does not have the form provider/namespace/bucket/object", uname)
     return _with_query(_checked(Job(parts[3], parts[2], uname=uname, pipeline=pipeline)), raw_query)
 
 
@@ -130,18 +130,18 @@ def _with_query(job: Job, raw_query: bytes) -> Job:
 
 
 def _in_file(job: Job, fqn: str) -> Job:
-    """Add the escaped path of the object's file to the job; only paths of objects are accepted."""
+    """Add the escaped path of the object's file to the job. Raises BadRequestError for other paths."""
     path = _decoded(fqn.encode("utf-8", "surrogateescape"))
     match = _FILE.search(path)
     if match is None or os.path.normpath(path) != path or not path.startswith("/") or "\0" in path:
-        raise BadRequestError(f"{path!r} is not the file of an object of AIStore", job.object)
+        raise BadRequestError(f"{path!r} is not the file of an AIStore object", job.object)
     provider, cluster, namespace, bucket, _ = match.groups()
     uname = f"{provider}/{cluster or '@'}{namespace or '#'}/{bucket}/{job.object}"
     return replace(job, file=path, bucket=bucket, uname=job.uname or uname)
 
 
 def place_of(path: str) -> str:
-    """Return the part of an object's file's path that is the same below each mountpath; empty for other files."""
+    """Return the part of an object file's path that is the same below each mountpath; empty for other files."""
     match = _FILE.search(path)
     return path[match.start() :] if match else ""
 

@@ -1,4 +1,4 @@
-"""Restrict a process to a few folders with Linux' Landlock."""
+"""Restricts a process to a few folders with Linux' Landlock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same system call numbers on every architecture
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system call numbers, the same on every architecture
 PATH_BENEATH = 1
 NO_NEW_PRIVILEGES = 38
 CAPABILITY_VERSION = 0x20080522
-FIRST_VERSION = 3  # earlier versions either forbid moving a file between folders or do not check truncation
+FIRST_VERSION = 3  # earlier versions cannot allow moves between folders, or do not check truncation
 NETWORK_VERSION, SCOPE_VERSION = 4, 6
 EVERYTHING = (1 << 15) - 1
 EXECUTE, READ_FILE, READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
@@ -23,16 +23,16 @@ ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 
 
 def is_available() -> bool:
-    """Tell whether the kernel has Landlock, in a version that `confine` can use."""
+    """Return whether the kernel has Landlock, in a version that `confine` supports."""
     return _version() >= FIRST_VERSION
 
 
 def confine(writable: Iterable[Path], readable: Iterable[Path], alone: bool = False) -> bool:
-    """Deny this thread, and those that it starts later, all files that are not below the given paths.
+    """Deny this thread, and threads that it starts later, all files except those below the given paths.
 
-    With `alone` also deny TCP, and signals and abstract sockets to processes outside, as far as the kernel can. Call
-    this before any thread is started. Paths that do not exist are skipped. Returns False, having changed nothing, if
-    the kernel has no Landlock.
+    With `alone`, also deny TCP, and signals and abstract sockets to other processes, if the kernel supports it. Call
+    this before starting other threads. Missing paths are skipped. Returns False, without any effect, if the kernel
+    has no Landlock.
     """
     if not is_available():
         return False
@@ -60,10 +60,10 @@ def _handled(version: int, alone: bool) -> bytes:
 
 
 def drop_capabilities() -> bool:
-    """Give up all capabilities of this thread, and of those that it starts later; return whether that succeeded.
+    """Give up all capabilities of this thread, and of threads that it starts later; return whether that succeeded.
 
-    Linux lets a process with CAP_PERFMON, such as root's, read the environment of any process below /proc; Landlock
-    alone does not prevent that.
+    Linux lets a process with CAP_PERFMON, such as one of root, read the environment of any process below /proc.
+    Landlock alone does not prevent that.
     """
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
     return int(ctypes.CDLL(None, use_errno=True).capset(header, bytes(24))) == 0

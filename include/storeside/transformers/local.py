@@ -1,7 +1,7 @@
-"""Try a transformer on local files, in the same processes and under the same limits as beside AIStore.
+"""Tries a transformer on local files, with the same processes and limits as in AIStore.
 
-``python -m storeside.transformers.local package.module:attribute FILE...`` passes every file by its path and by
-its content, as AIStore may, and requires the same result of both.
+``python -m storeside.transformers.local package.module:attribute FILE...`` passes every file by its path and by its
+content, because AIStore may do either, and requires the same result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .settings import Settings
 
 @dataclass(frozen=True)
 class Trial:
-    """The trial of one file: its outcome, and the time and memory that it took by path."""
+    """The outcome for one file, and the seconds and peak memory that it took."""
 
     outcome: Outcome
     seconds: float
@@ -37,14 +37,14 @@ class Trial:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try every file; return 1 if one failed."""
+    """Try every file; return 1 if a file failed."""
     options = _parser().parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory() as dropped:
             folder = options.output or Path(dropped)
             _require_apart(options.files, folder, options.extension)
             settings = Settings.from_environment()
-            os.environ.setdefault(VARIABLES, ",".join(os.environ))  # the user's own, who runs their own code
+            os.environ.setdefault(VARIABLES, ",".join(os.environ))  # this is the user's own code and environment
             worker_process.prepare(options.transform)
             local = dataclasses.replace(
                 settings,
@@ -74,7 +74,7 @@ async def _try(options: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _try_file(pool: Pool, file: Path, options: argparse.Namespace) -> bool:
-    """Transform one file and print its outcome; return whether that worked."""
+    """Transform one file and print the outcome; return whether it succeeded."""
     arguments = options.arguments
     try:
         content = file.read_bytes()
@@ -89,7 +89,7 @@ async def _try_file(pool: Pool, file: Path, options: argparse.Namespace) -> bool
             return False
     results = [bytes(t.outcome.data) for t in (by_path, by_content) if isinstance(t.outcome, Content)]
     if results[0] != results[1]:
-        print(f"{file}: {len(results[0])} bytes come of its path, and other {len(results[1])} of its content")
+        print(f"{file}: its path yields {len(results[0])} bytes, its content {len(results[1])} different bytes")
         return False
     if options.json:
         sizes = {"bytes_in": len(content), "bytes_out": len(results[0])}
@@ -112,7 +112,7 @@ def _named(file: Path, extension: str) -> str:
 async def _measured(pool: Pool, job: Job, content: bytes) -> Trial:
     (process,) = pool.processes or (0,)
     with suppress(OSError):
-        Path(f"/proc/{process}/clear_refs").write_text("5")  # starts a new high-water mark (proc(5))
+        Path(f"/proc/{process}/clear_refs").write_text("5")  # resets the peak memory (proc(5))
     started = time.monotonic()
     outcome = await (await pool.submit(job, content))
     return Trial(outcome, time.monotonic() - started, _peak_bytes(process))
@@ -131,17 +131,17 @@ def _require_apart(files: Sequence[Path], folder: Path, extension: str) -> None:
     names = [_named(file, extension) for file in files]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise ValueError(f"results have the names of the files, and there are two {', '.join(sorted(twice))}")
+        raise ValueError(f"results have the names of the files, which must differ: {', '.join(sorted(twice))}")
     if folder.resolve() in {file.resolve().parent for file in files}:
-        raise ValueError(f"results have the names of the files: {folder} holds some of them, choose another folder")
+        raise ValueError(f"results have the names of the files: {folder} contains originals, choose another folder")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("transform", help="a built-in transform, or package.module:attribute")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="keep results, and sidecars, there")
-    parser.add_argument("--extension", default="", metavar="NAME", help="of results, such as jsonl")
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="folder for results and sidecars")
+    parser.add_argument("--extension", default="", metavar="NAME", help="extension of results, such as jsonl")
     parser.add_argument("--json", action="store_true", help="print each success as a line of JSON")
     parser.add_argument("--arguments", default="", metavar="TEXT", help="the ETL arguments of an inline request")
     return parser

@@ -1,7 +1,7 @@
-"""A pool of worker processes: each object goes to an idle one, and no worker can harm another.
+"""A pool of worker processes: each object goes to an idle worker, and no worker can harm another.
 
-The process that reads requests does nothing else. A worker that dies or takes too long fails the object it was
-working on and is replaced.
+The process that reads requests does not transform. A worker that dies or takes too long fails its object and is
+replaced.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from .settings import Settings
 from .transformer import Data
 from .worker_process import BrokenTransformError, WorkerDiedError, WorkerProcess
 
-# Objects that wait per worker; beyond them, senders wait too.
+# Objects per worker that wait in the queue; beyond them, senders wait.
 _WAITING = 4
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """The result has been stored by direct put."""
+    """The result was stored by direct put; `size` is in bytes."""
 
     size: int
 
 
 @dataclass(frozen=True)
 class Content:
-    """The result, or what a later ETL made of it."""
+    """The result, or the content that a later ETL of the pipeline returned."""
 
     data: bytes | memoryview
 
@@ -45,7 +45,7 @@ class _Task:
 
 
 class Pool:
-    """Worker processes that run one transform, for the event loop that `run` runs in."""
+    """Worker processes that run one transform; all methods belong to the event loop of `run`."""
 
     def __init__(self, transform: str, settings: Settings) -> None:
         self._transform = transform
@@ -57,11 +57,11 @@ class Pool:
 
     @property
     def processes(self) -> list[int]:
-        """The ids of the worker processes."""
+        """The process ids of the running workers."""
         return [worker.pid for worker in self._workers.values() if worker.alive]
 
     async def run(self) -> None:
-        """Keep the workers running until cancelled. Raises BrokenTransformError when none can be started."""
+        """Keep the workers running until cancelled. Raises BrokenTransformError if no worker can start."""
         places = [asyncio.create_task(self._keep(n)) for n in range(self._settings.workers)]
         try:
             await asyncio.gather(*places)
@@ -72,13 +72,13 @@ class Pool:
                 worker.close()
 
     async def ready(self) -> None:
-        """Wait for the first worker."""
+        """Wait until the first worker is ready."""
         await self._ready.wait()
 
     async def submit(self, job: Job, content: Data = b"") -> asyncio.Future[Outcome]:
         """Queue an object and return a future of its outcome; waits while the queue is full.
 
-        An object whose future is cancelled before a worker takes it is not transformed.
+        An object is not transformed if its future is cancelled before a worker takes it.
         """
         task = _Task(job, content, asyncio.get_running_loop().create_future())
         await self._tasks.put(task)
@@ -94,11 +94,11 @@ class Pool:
                 task = task or await self._tasks.get()
                 if task.outcome.cancelled():
                     task = None
-                elif worker.alive:  # it may have died while it was idle
+                elif worker.alive:  # an idle worker may have died
                     task = await self._work(worker, task)
 
     async def _work(self, worker: WorkerProcess, task: _Task) -> _Task | None:
-        """Give a task to a worker; return the task if the worker turns out to have died before."""
+        """Pass a task to a worker; return the task if the worker had died before it received the task."""
         try:
             head, data = await worker.exchange(vars(task.job), task.content, self._settings.object_timeout)
             outcome = _outcome(task.job, head, data)

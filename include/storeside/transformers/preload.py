@@ -1,4 +1,4 @@
-"""The fork server imports this before it forks a worker, so that workers share what takes long to load."""
+"""The fork server imports this module before it forks workers, so that workers share slow imports."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .registry import BUILT_IN, TRANSFORM_VARIABLE, build, locate
 
 __all__ = ["worker", "worker_process"]
 
-# The workers report faults, because they do all this again.
+# Ignore errors here: workers repeat all steps and report errors.
 with suppress(Exception):
     name = os.environ[TRANSFORM_VARIABLE]
-    if locate(name)[0] == BUILT_IN:
-        build(name)  # ours start nothing that a fork would lose, and load decoders only when they are constructed
+    if locate(name)[0] in BUILT_IN.values():
+        build(name)  # built-in ones start nothing that a fork would lose, and load decoders only when they are built
     else:
         import_module(locate(name)[0])

@@ -1,4 +1,4 @@
-"""Transformers by name: built-in ones, and a user's as ``package.module:attribute``."""
+"""Transformers by name: built-in ones, and users' own as ``package.module:attribute``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Any
 
 from .transformer import Data, Result, Source, Transformer
 
-BUILT_IN = "storeside.transformers.audio_transformers"
-# Tells the fork server which transform to load for its workers.
+# The modules of built-in transforms, by the part of their names before the first underscore.
+BUILT_IN = {
+    "audio": "storeside.transformers.audio_transformers",
+    "text": "storeside.transformers.text_transformers",
+}
+# The variable that tells the fork server which transform to load for its workers.
 TRANSFORM_VARIABLE = "STORESIDE_TRANSFORM"
 DEFAULT_MIME_TYPE = "application/octet-stream"
 
 
 class UnknownTransformError(ValueError):
-    """There is no such transform; the message says what was looked for, and where."""
+    """The transform does not exist; the message states which name was searched in which module."""
 
 
 class _Function:
-    """A plain function as a transformer."""
+    """Wraps a plain function as a transformer."""
 
     def __init__(self, function: Callable[[Source, str, str], Data | Result]) -> None:
         self.transform = function
@@ -30,21 +34,21 @@ class _Function:
 
 
 def locate(name: str) -> tuple[str, str]:
-    """Return module and attribute of a transform: a built-in one, or ``package.module:attribute``."""
+    """Return module and attribute of a built-in transform, or of ``package.module:attribute``."""
     module, colon, attribute = name.partition(":")
     if not colon:
-        return BUILT_IN, name
+        return BUILT_IN.get(name.partition("_")[0], BUILT_IN["audio"]), name
     if not module or not attribute:
         raise UnknownTransformError(f"transform {name!r}: write package.module:attribute")
     return module, attribute
 
 
 def build(name: str) -> Transformer:
-    """Make the transformer of that name.
+    """Build the transformer with this name.
 
-    The attribute is a class or a function without arguments that makes one, or itself the function
-    ``transform(source, name, arguments)``. Raises UnknownTransformError when it is none of these, and any error
-    that the import or the constructor raises.
+    The attribute is a class or function without required arguments that returns a transformer, or a function
+    ``transform(source, name, arguments)``. Raises UnknownTransformError if it is none of these, and any error of the
+    import or the constructor.
     """
     module, attribute = locate(name)
     found: Any = getattr(import_module(module), attribute, None)
@@ -55,7 +59,7 @@ def build(name: str) -> Transformer:
     made = found()
     if not callable(getattr(made, "transform", None)):
         raise UnknownTransformError(
-            f"transform {name!r}: {attribute} makes a {type(made).__name__} without transform()"
+            f"transform {name!r}: {attribute} returns a {type(made).__name__}, which has no method transform()"
         )
     return made  # type: ignore[no-any-return]
 

@@ -1,7 +1,7 @@
-"""The system calls of a decoder process, as a filter of libseccomp.
+"""Restricts the system calls of a decoder process, with a filter of libseccomp.
 
-The filter lists what is allowed. System calls that a transformer's author may use on purpose are refused with EPERM.
-All others do not exist for the process (ENOSYS), so that the C library falls back to older ones.
+The filter lists the allowed system calls. Calls that a transformer's author may make on purpose fail with EPERM. All
+others fail with ENOSYS, as if the kernel did not have them, so that the C library falls back to older calls.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _NEVER = """
     bpf io_uring_setup keyctl mount open_by_handle_at perf_event_open process_vm_readv process_vm_writev ptrace setns
     umount2 unshare userfaultfd
 """
-# Allowed in part; see `_in_part`.
+# System calls that are allowed only with certain arguments; see `_in_part`.
 _PARTLY = frozenset(("clone", "ioctl", "kill", "prlimit64", "tgkill"))
 _CLONE_THREAD = 0x10000
-# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX and FIOCLEX: what Python asks of a descriptor.
+# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX and FIOCLEX, which Python uses on descriptors.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 
 
 def restrict(commands: bool, network: bool, files: bool) -> None:
-    """Allow all threads of this process, and those that they start, only the system calls that decoding needs.
+    """Allow all threads of this process, and threads that they start, only the system calls that decoding needs.
 
-    `commands` also allows other programs, `network` sockets, and `files` to change folders and what they hold. Raises
-    RuntimeError when libseccomp is absent, OSError when the kernel refuses the filter.
+    `commands` also allows starting programs, `network` sockets, and `files` changes to files and folders. Raises
+    RuntimeError if libseccomp is absent, and OSError if the kernel refuses the filter.
     """
     import pyseccomp
 
@@ -77,13 +77,13 @@ def restrict(commands: bool, network: bool, files: bool) -> None:
         if name not in allowed:
             _add(filtered, pyseccomp.ALLOW, name, condition)
     filtered.set_attr(pyseccomp.Attr.CTL_TSYNC, 1)
-    with suppress(OSError):  # a tree instead of a list; libseccomp before 2.5 has none
+    with suppress(OSError):  # a tree instead of a list; needs libseccomp 2.5
         filtered.set_attr(pyseccomp.Attr.CTL_OPTIMIZE, 2)
     filtered.load()
 
 
 def _in_part() -> list[tuple[str, pyseccomp.Arg]]:
-    """Return system calls with what their arguments must be: threads, own signals, and limits that are only read."""
+    """Return system calls with a condition: only for threads, signals to this process, and reading limits."""
     from pyseccomp import EQ, MASKED_EQ, Arg
 
     own = Arg(0, EQ, os.getpid())
@@ -97,5 +97,5 @@ def _in_part() -> list[tuple[str, pyseccomp.Arg]]:
 
 
 def _add(filtered: pyseccomp.SyscallFilter, action: int, name: str, *conditions: pyseccomp.Arg) -> None:
-    with suppress(OSError):  # this architecture, or this version of libseccomp, does not know the name
+    with suppress(OSError):  # the architecture or this version of libseccomp lacks the system call
         filtered.add_rule(action, name, *conditions)

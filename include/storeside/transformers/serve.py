@@ -1,8 +1,8 @@
 """The ETL server that runs beside each AIStore target.
 
-``python -m storeside.transformers.serve --transform audio_transcode`` listens where AIStore expects it. The
-parameters of a transform are environment variables, because bucket transforms carry no arguments; see `Settings` for
-the server's own.
+``python -m storeside.transformers.serve --transform audio_transcode`` listens at the address that AIStore expects.
+The parameters of a transform are environment variables, because bucket transforms pass no arguments. The server's own
+variables are in `Settings`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from .pool import Pool
 
 SERVERS = ("fastapi", "flask", "http")
-# Seconds that running requests may still take after the pod is asked to end.
+# Seconds that running requests get after the pod must end.
 _GRACE = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until terminated; returns the exit status, which is 0 after SIGTERM."""
+    """Serve until terminated; return the exit status, which is 0 after SIGTERM."""
     try:
         options = _parser().parse_args(arguments)
         settings = Settings.from_environment()
@@ -77,16 +77,16 @@ async def _serve(options: argparse.Namespace, settings: Settings, senders: Sende
         access_log=False,
         log_level="warning",
         lifespan="off",
-        # No compression: frames are unmasked, and objects are compressed already.
+        # No compression: it costs CPU time, and objects are compressed already.
         ws_per_message_deflate=False,
-        # An object that is too large by less than that is refused by its name; a larger one ends the connection.
+        # An object up to this size gets a refusal for its name; a larger one closes the connection.
         ws_max_size=2 * settings.largest_body,
         ws_ping_interval=None,
         timeout_graceful_shutdown=_GRACE,
     )
     running = asyncio.create_task(pool.run())
     answering = asyncio.create_task(_answer(uvicorn.Server(config), pool))
-    # Neither can work without the other; AIStore notices at once when the whole pod is gone, and never half a pod.
+    # If one of the two ends, the pod must end: AIStore notices the end of a pod at once, but not of half a pod.
     ended, left = await asyncio.wait({running, answering}, return_when=asyncio.FIRST_COMPLETED)
     for task in left:
         task.cancel()
@@ -113,14 +113,14 @@ def _allow_open_files() -> None:
 
 def _workers(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError("choose a number from 1 up")
+        raise argparse.ArgumentTypeError("choose a number of at least 1")
     return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transform", required=True, help="a built-in transform, or package.module:attribute")
-    parser.add_argument("--server", choices=SERVERS, default="fastapi", help="flask and http have no WebSocket")
+    parser.add_argument("--server", choices=SERVERS, default="fastapi", help="flask and http lack WebSocket")
     parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 - a pod's own network
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--workers", type=_workers, help="worker processes (default: NUM_WORKERS, else usable CPUs)")

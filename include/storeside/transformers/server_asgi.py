@@ -1,7 +1,7 @@
 """The server for all three channels, WebSocket, push and pull, on Starlette, the base of FastAPI.
 
-Over WebSocket the server works on several objects of one connection at once, and answers in the order of the
-requests, because AIStore takes the next answer for that of its oldest request (ext/etl/websocket_comm.go).
+Over WebSocket the server transforms several objects of one connection at the same time, but answers in the order of
+the requests: AIStore assigns each answer to its oldest open request (ext/etl/websocket_comm.go).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .journal import Journal
 from .pool import Content, Delivered, Outcome, Pool
 from .settings import Settings
 
-# Objects of one connection that are accepted before the oldest is answered, beyond one per worker.
+# Objects per connection, besides one per worker, that the server accepts before it has answered the oldest.
 _AHEAD = 2
 _NOT_AIS = 1007  # the close code for invalid messages
 
@@ -35,7 +35,7 @@ Replies = asyncio.Queue[asyncio.Future[Outcome]]
 
 
 class _Anything(Convertor[str]):
-    """Names of objects, including line feeds, which Starlette's own ``path`` excludes."""
+    """Object names, including line feeds, which Starlette's ``path`` convertor excludes."""
 
     regex = "(?s:.*)"
 
@@ -50,7 +50,7 @@ register_url_convertor("anything", _Anything())
 
 
 class AsgiServer:
-    """Takes requests, passes them to the pool, and answers; `app` is the ASGI application."""
+    """Reads requests, submits them to the pool, and answers; `app` is the ASGI application."""
 
     def __init__(self, pool: Pool, settings: Settings, journal: Journal) -> None:
         self._pool = pool
@@ -115,8 +115,8 @@ class AsgiServer:
             print(f"storeside: {e.exceptions[0]}", flush=True)
             await _close(socket)
         except* Exception:
-            # AIStore would wait forever for the outstanding answers of this connection; when the pod ends, it aborts
-            # the job at once, and missing objects are transformed again.
+            # AIStore would wait forever for the outstanding answers of this connection. If the pod ends, AIStore
+            # aborts the job at once, and the next job transforms the missing objects.
             _end_process()
         finally:
             while not replies.empty():
@@ -158,7 +158,7 @@ class AsgiServer:
                 await socket.send_text(str(outcome.size))
             else:
                 self._journal.record(outcome)
-                # AIStore takes any text for success. The object is then missing or empty, and the journal says why.
+                # AIStore treats any text as success. The object is then missing or empty; the journal has the reason.
                 await socket.send_text("failed")
 
 
@@ -168,7 +168,7 @@ async def _receive(socket: WebSocket) -> bytes:
         raise WebSocketDisconnect(message["code"])
     content = message.get("bytes")
     if content is None:
-        raise BadRequestError("a text message is none of AIStore's")
+        raise BadRequestError("AIStore sends no text messages")
     return bytes(content)
 
 

@@ -1,7 +1,7 @@
-"""Push and pull on the SDK's Flask and multithreaded HTTP servers: a thread per request, the same worker pool.
+"""Push and pull on the SDK's Flask and multithreaded HTTP servers: a thread per request and the same worker pool.
 
-They exist to compare the SDK's three servers under one transform: see ``make bench-matrix`` and docs/benchmarks.md.
-Without ``--server`` transforms run on `server_asgi`, the only server with WebSocket.
+These servers exist for comparisons of the SDK's three servers: see ``make bench-matrix`` and docs/benchmarks.md. By
+default transforms run on `server_asgi`, the only server with WebSocket.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .sender import HEADER, Senders
 from .settings import Settings
 
 _CLOSE = {"Connection": "close"}
-# Statuses of requests whose body is not read.
+# Statuses for requests whose bodies the server does not read.
 _UNREAD = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
 def serve(server: str, transform: str, settings: Settings, senders: Senders, address: tuple[str, int]) -> None:
-    """Serve until terminated. Raises BrokenTransformError when the transform cannot be made."""
+    """Serve until terminated. Raises BrokenTransformError if the transform cannot be built."""
     service = _Service(transform, settings, senders)
     {"flask": _serve_flask, "http": _serve_http}[server](service, *address)
 
 
 class _Service:
-    """A pool in its own thread, for threads that wait."""
+    """Runs a pool in its own thread, and lets request threads wait for its outcomes."""
 
     def __init__(self, transform: str, settings: Settings, senders: Senders) -> None:
         self._transform = transform
@@ -60,14 +60,14 @@ class _Service:
         started.set_result((asyncio.get_running_loop(), pool))
         try:
             await running
-        except Exception:  # without a pool there is no server; AIStore notices when the pod ends
+        except Exception:  # the server cannot work without its pool; AIStore notices the end of the pod
             traceback.print_exc()
             os._exit(70)
 
     def answer(
         self, method: str, target: str, address: str, headers: Mapping[str, str], body: IO[bytes]
     ) -> HttpAnswer:
-        """Answer one request from an address."""
+        """Return the answer to one request from an address."""
         if reason := self._senders.refusal(address, headers.get(HEADER, ""), target.encode("latin-1")):
             return HttpAnswer(HTTPStatus.FORBIDDEN, _CLOSE, reason.encode())
         pipeline, length = headers.get(HEADER_NODE_URL, ""), headers.get("Content-Length", "0")
@@ -105,7 +105,7 @@ def _serve_flask(service: _Service, host: str, port: int) -> None:
     from werkzeug.routing import PathConverter
 
     class Anything(PathConverter):
-        """Names of objects, including line feeds."""
+        """Object names, including line feeds."""
 
         regex = "[^/](?s:.*?)"
 
@@ -121,14 +121,14 @@ def _serve_flask(service: _Service, host: str, port: int) -> None:
             made = service.answer(request.method, target, address, dict(request.headers), request.stream)
             return Response(bytes(made.content), made.status, dict(made.headers))
 
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # otherwise it logs a line for every object
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # by default it logs a line for every object
     Server(host, port).start()
 
 
 def _serve_http(service: _Service, host: str, port: int) -> None:
     from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer, ThreadedHTTPServer
 
-    ThreadedHTTPServer.daemon_threads = True  # otherwise connections that AIStore keeps open would delay the end
+    ThreadedHTTPServer.daemon_threads = True  # connections that AIStore keeps open must not delay the end
 
     class Server(HTTPMultiThreadedServer):  # type: ignore[misc]
         transform = _not_here
@@ -151,7 +151,7 @@ def _serve_http(service: _Service, host: str, port: int) -> None:
 
             def _send(self, made: HttpAnswer) -> None:
                 if made.status in _UNREAD:
-                    self.close_connection = True  # its body has not been read
+                    self.close_connection = True  # the server has not read the body
                 self.send_response(made.status)
                 for name, value in {**made.headers, "Content-Length": str(len(made.content))}.items():
                     self.send_header(name, value)

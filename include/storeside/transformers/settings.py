@@ -1,4 +1,4 @@
-"""A transform server's settings from the environment; AIStore sets some, the ETL's specification the rest."""
+"""A transform server's settings from environment variables, which AIStore and the ETL's specification set."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-# Variables whose defaults suit one worker per CPU on a node with 4 GiB for each.
+# Defaults for one worker per CPU, on a node with 4 GiB per worker.
 MEMORY_LIMIT, BODY_LIMIT = 4 << 30, 2 << 30
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _QUANTITY = re.compile(r"(\d+)(|k|M|G|Ki|Mi|Gi)")
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _MOUNTS = Path("/proc/self/mountinfo")
-# Mounts of every container, and of Kubernetes' and the operator's own files.
+# Mount points of every container, of Kubernetes' files and of the operator's files.
 _SYSTEM_MOUNTS = re.compile(r"/|/(boot|dev|etc|proc|run|sys|tmp|usr|var/run|var/lib/kubelet)(/.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of the workers, and where AIStore is.
+    """Limits of the workers, and the addresses of AIStore.
 
-    `workers` is the number of worker processes; an object may take `object_timeout` seconds, in elapsed and in CPU
-    time, and its decoder `memory_limit` bytes (None: no limit). An object in a request, or as a copy, has at most
-    `most_body` bytes. With `file_access` transformers get the object's file instead of its content; it must be below
-    one of `roots`. `target_url` is the target's address for this ETL and contains the ETL's secret. Sidecars go to
-    `sidecar_url` + their names, with `token`. `retries` is how often a failed HTTP transfer is tried again.
-    `nodes` are the addresses (host:port) of AIStore's nodes. With `proof`, AIStore proves that it sent a request;
-    otherwise requests come from AIStore's nodes, or from `sources`. `tls` is what the SDK makes of its variables.
+    `workers` is the number of worker processes. An object may take `object_timeout` seconds of elapsed time and of
+    CPU time, and its decoder may use `memory_limit` bytes (None: no limit). An object in a request, or in a copy, has
+    at most `most_body` bytes. With `file_access`, transformers receive the object's file instead of its content; the
+    file must be below one of `roots`. `target_url` is the target's address for this ETL and contains the ETL's
+    secret. A sidecar goes to `sidecar_url` + its name, with `token`. A failed HTTP transfer is repeated up to
+    `retries` times. `nodes` are the addresses (host:port) of AIStore's nodes. With `proof`, each request must prove
+    that AIStore sent it; otherwise requests must come from AIStore's nodes or from `sources`. `tls` is the SDK's TLS
+    configuration.
     """
 
     workers: int = 1
@@ -54,7 +55,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Read the settings. Raises ValueError that names the invalid variable."""
+        """Read the settings. Raises ValueError with the name of an invalid variable."""
         env = os.environ if environment is None else environment
         timeout = _number(env, "OBJECT_TIMEOUT", cls.object_timeout, least=0.001)
         memory = env.get("WORKER_MEMORY_LIMIT", "")
@@ -77,45 +78,45 @@ class Settings:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Settings:
-        """Return the settings that `to_json` wrote."""
+        """Return the settings from the output of `to_json`."""
         tuples = {name: tuple(fields[name]) for name in ("roots", "sources", "tls")}
         return cls(**{**fields, **tuples, "nodes": frozenset(fields["nodes"])})
 
     def to_json(self) -> bytes:
-        """Return the settings, with the secrets, for a worker."""
+        """Return the settings, including the secrets, for a worker."""
         return json.dumps({**asdict(self), "nodes": sorted(self.nodes)}).encode()
 
     @property
     def largest_body(self) -> int:
-        """The maximum size in bytes of an object that is not read from its file."""
+        """The maximum size in bytes of an object whose content is in memory."""
         return min(self.most_body, self.memory_limit or self.most_body)
 
     @property
     def body_limit(self) -> str:
-        """The variable that `largest_body` follows from."""
+        """The name of the variable that determines `largest_body`."""
         return "MAX_BODY" if self.largest_body == self.most_body else "WORKER_MEMORY_LIMIT"
 
 
 def quantity(name: str, text: str) -> int:
-    """Turn bytes such as ``2147483648``, ``512Mi`` or ``2G`` into a number."""
+    """Convert a size such as ``2147483648``, ``512Mi`` or ``2G`` to bytes. Raises ValueError with the `name`."""
     match = _QUANTITY.fullmatch(text)
     if match is None or not int(match[1]):
-        raise ValueError(f"{name}={text!r} is not an amount of memory: write bytes, or such as 512Mi or 2G")
+        raise ValueError(f"{name}={text!r} is not a size: write bytes, or a size such as 512Mi or 2G")
     return int(match[1]) * _UNITS[match[2]]
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs that this container may use: its quota counts, not only the node's processors."""
+    """Return the number of CPUs that this container may use, from its quota and the node's processors."""
     cpus = len(os.sched_getaffinity(0))
     try:
         quota, period = _CPU_QUOTA.read_text().split()
         return min(cpus, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # no cgroup v2 here, or "max"
+    except (OSError, ValueError):  # without cgroup v2, or "max"
         return cpus
 
 
 def mounts() -> list[str]:
-    """Return the folders that are mounted into this container beside those of the system."""
+    """Return the folders that are mounted into this container, except for the system's."""
     with suppress(OSError):
         lines = _MOUNTS.read_bytes().splitlines()
         found = [os.fsdecode(re.sub(rb"\\([0-7]{3})", _unescaped, line.split(b" ")[4])) for line in lines]
@@ -128,7 +129,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def networks(name: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return addresses such as ``10.0.0.0/8`` unchanged. Raises ValueError that names the variable."""
+    """Return addresses such as ``10.0.0.0/8`` unchanged. Raises ValueError with the variable's `name`."""
     for text in texts:
         try:
             ip_network(text)
@@ -142,9 +143,9 @@ def _list(env: Mapping[str, str], name: str, separator: str) -> tuple[str, ...]:
 
 
 def _tls() -> tuple[Any, Any]:
-    """Follow ``AIS_SKIP_VERIFY_CRT``, ``AIS_CLIENT_CA``, ``AIS_CRT`` and ``AIS_CRT_KEY``, as the SDK does."""
+    """Return the TLS settings in ``AIS_SKIP_VERIFY_CRT``, ``AIS_CLIENT_CA``, ``AIS_CRT`` and ``AIS_CRT_KEY``."""
     if not any(name.startswith("AIS_") for name in os.environ):
-        return True, None  # without loading the SDK
+        return True, None  # avoids loading the SDK
     from aistore.sdk.session_manager import resolve_ssl_config
 
     verify, certificate = resolve_ssl_config()
@@ -158,5 +159,5 @@ def _number(env: Mapping[str, str], name: str, default: float, least: float) -> 
     except ValueError:
         number = math.nan
     if not least <= number < math.inf:
-        raise ValueError(f"{name}={text!r}: use a number from {least:g} up")
+        raise ValueError(f"{name}={text!r}: use a number of at least {least:g}")
     return number

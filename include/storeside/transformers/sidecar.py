@@ -1,4 +1,4 @@
-"""Sidecars: the small second result of an object, stored elsewhere just before the first one is delivered."""
+"""Sidecars: small second results, which are stored separately just before the first result is delivered."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _AISTORE = "/v1/objects/"
 
 
 class Sidecars:
-    """Stores sidecars below an address.
+    """Stores sidecars below a URL.
 
-    `base` is ``http://proxy:51080/v1/objects/<bucket>/<prefix>`` for AIStore (its redirects to the targets are
-    followed) or any other store that accepts a PUT, with a query if needed; or ``file:///folder/`` for local runs.
-    AIStore gets `token`; another store gets none.
+    For AIStore, `base` is ``http://proxy:51080/v1/objects/<bucket>/<prefix>``; its redirects to the targets are
+    followed. It may be any other store that accepts PUT requests, with a query if needed, or ``file:///folder/`` for
+    local runs. Only AIStore receives `token`.
     """
 
     def __init__(self, base: str, client: HttpClient, token: str = "") -> None:
@@ -25,12 +25,12 @@ class Sidecars:
         is_aistore = self._parts.path.startswith(_AISTORE)
         self._headers = {"Authorization": f"Bearer {token}"} if token and is_aistore else {}
         if base and self._parts.scheme not in ("http", "https", "file"):
-            raise ValueError(f"SIDECAR_URL={base!r} begins neither with http:// or https:// nor with file://")
+            raise ValueError(f"SIDECAR_URL={base!r} must begin with http://, https:// or file://")
 
     def put(self, name: str, content: bytes) -> None:
-        """Store the sidecar `name`; it replaces an existing one. Raises DeliveryError."""
+        """Store the sidecar `name`, replacing an existing one. Raises DeliveryError."""
         if not self._parts.scheme:
-            raise DeliveryError("the transform made a sidecar, and SIDECAR_URL does not say where to store it")
+            raise DeliveryError("the transform returned a sidecar, but SIDECAR_URL is not set")
         path = self._parts.path + quote(os.fsencode(name))
         if self._parts.scheme == "file":
             file = Path(unquote(path))

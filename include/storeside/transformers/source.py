@@ -1,4 +1,4 @@
-"""Where an object's content comes from: its file, the target, or the request."""
+"""Reads an object's content from its file, from the target, or from the request."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .job import Job, place_of
 from .settings import Settings
 from .transformer import Data
 
-# An object as its path, as a descriptor, or as its content.
+# An object as its path, as an open file's descriptor, or as its content.
 Given: TypeAlias = str | int | Data
 
 
 class Sources:
-    """Opens objects for a decoder that `takes` files as their paths, opened, or copied into memory."""
+    """Opens objects for a decoder, which `takes` files by path, opened, or copied into memory."""
 
     def __init__(self, settings: Settings, client: HttpClient, takes: str) -> None:
         self._settings = settings
@@ -30,9 +30,9 @@ class Sources:
 
     @contextmanager
     def open(self, job: Job, content: bytes | memoryview) -> Iterator[Given]:
-        """Yield the object's file or content, and check that the file does not change in between.
+        """Yield the object's file or content, and check that the file does not change meanwhile.
 
-        Raises DeliveryError when the object cannot be read completely.
+        Raises DeliveryError if the object cannot be read completely.
         """
         if job.needs_content:
             yield content
@@ -48,7 +48,7 @@ class Sources:
                 try:
                     with self._given(job.file, descriptor) as given:
                         yield given
-                finally:  # also when the transform failed, which a changed file then explains
+                finally:  # also after a failed transform, which a changed file may explain
                     _require(job.file, before)
 
     @contextmanager
@@ -67,16 +67,16 @@ class Sources:
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[int]:
-        """Open the file of an object below the mounted roots, where no part of its path is a symbolic link."""
+        """Open an object's file below the mounted roots; no part of its path may be a symbolic link."""
         try:
-            # Does not wait for the writer of a pipe.
+            # O_NONBLOCK: opening a pipe must not wait for its writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as e:
             raise DeliveryError(f"the object's file cannot be opened: {e.strerror}") from e
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise DeliveryError("what should be the object's file is not a file")
+                raise DeliveryError("the path of the object's file is not a regular file")
             if not status.st_nlink:
                 raise DeliveryError("the object changed while it was being opened")
             self._require_place(path, os.readlink(f"/proc/self/fd/{descriptor}"))
@@ -88,10 +88,10 @@ class Sources:
         root = next((root for root in self._roots if opened.startswith(f"{root.rstrip('/')}/")), None)
         if root is None:
             raise DeliveryError(
-                f"{path!r} is not below a mounted folder of AIStore: AIS_MOUNTS names others", final=True
+                f"{path!r} is not below a mounted folder of AIStore; AIS_MOUNTS lists further folders", final=True
             )
         if not opened.endswith(place_of(path)):
-            raise DeliveryError(f"{path!r} is a link to elsewhere", final=True)
+            raise DeliveryError(f"{path!r} is a link to another path", final=True)
 
     def _require_size(self, descriptor: int) -> None:
         if os.fstat(descriptor).st_size > self._settings.largest_body:
@@ -113,15 +113,15 @@ class Sources:
         url = f"{self._settings.target_url}/{quote(os.fsencode(job.uname), safe='@')}{query}"
         answer = self._client.request("GET", url)
         if answer.status != 200:
-            raise DeliveryError(f"the target does not hand out the object: {reason(answer)}")
+            raise DeliveryError(f"the target does not return the object: {reason(answer)}")
         return answer.body
 
 
 def _in_chunks(path: str) -> bool:
-    """Whether the file is only the first chunk of its object, as after a multipart upload.
+    """Return whether the file is only the first chunk of its object, as after a multipart upload.
 
-    AIStore 5.0 passes its path nevertheless (ext/etl: "TODO -- FIXME: consider chunked case"); such objects have a
-    manifest beside them (fs/content.go, core/ufest.go).
+    AIStore 5.0 passes the path of this chunk (ext/etl: "TODO -- FIXME: consider chunked case"). Such an object has a
+    manifest beside its file (fs/content.go, core/ufest.go).
     """
     manifest = path.replace("/%ob/", "/%ut/", 1)
     return manifest != path and os.path.lexists(manifest)

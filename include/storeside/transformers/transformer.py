@@ -1,4 +1,4 @@
-"""A transformer: a function from one object to one result, independent of AIStore."""
+"""The interface of a transformer: one object in, one result out, independent of AIStore."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 
 class ObjectError(ValueError):
-    """This object can never be transformed, however often it is tried; the message says why."""
+    """The object can never be transformed, and a retry does not help; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A result with a second, small one beside it, such as the facts of an audio object.
+    """A result with a small second result, such as the facts of an audio object.
 
-    `sidecar_name` is the name of the second one: by default the object's name with ``.json``.
+    `sidecar_name` is the name of the second result; by default it is the object's name with ``.json``.
     """
 
     data: Data
@@ -29,16 +29,16 @@ class Result:
 
 
 class Transformer(Protocol):
-    """One kind of transform, made once per worker process and called for one object at a time.
+    """One kind of transform; built once per worker process, and called for one object at a time.
 
-    `source` is the path of a file that holds the object, or its content if there is no such file; `name` is the
-    object's name and `arguments` are the ETL arguments of an inline request. Raises ObjectError for an object that
-    cannot be transformed; any other error counts as transient.
+    `source` is the path of the object's file, or the content if there is no file. `name` is the object's name;
+    `arguments` are the ETL arguments of an inline request. `transform` raises ObjectError for an object that cannot
+    be transformed; any other error counts as transient.
 
-    The process of `transform` is isolated (see `isolation`), after the transformer is made. Optional attributes:
-    `needs` lists what it needs nevertheless: ``commands`` (other programs), ``network``, ``files`` (all files, and
-    the object's own path). `opens_source` says that it opens `source` only with `open_source`, so that no copy of the
-    object has to be made.
+    `transform` runs in an isolated process (see `isolation`); the isolation starts after the transformer is built.
+    Optional attributes: `needs` lists exceptions from the isolation: ``commands`` (other programs), ``network``,
+    ``files`` (all files, and the object's own path). If `opens_source` is true, the transformer opens `source` only
+    with `open_source`, and no copy of the object is needed.
     """
 
     mime_type: str
@@ -49,18 +49,18 @@ class Transformer(Protocol):
 
 
 def open_source(source: str) -> int:
-    """Return a new descriptor for the file that holds the object, at the file's beginning.
+    """Return a new descriptor for the object's file, at the start of the file.
 
-    All descriptors of one object may share their position.
+    Descriptors of one object may share their position.
     """
     if not source.startswith(_DESCRIPTORS):
         return os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    # The file itself may not be opened again by this process.
+    # An isolated process may not open the file itself again.
     descriptor = os.dup(int(source.removeprefix(_DESCRIPTORS)))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
 def source_of(descriptor: int) -> str:
-    """Return the path under which this process finds an open file."""
+    """Return the path under which this process can open a descriptor's file."""
     return f"{_DESCRIPTORS}{descriptor}"

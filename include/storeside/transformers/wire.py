@@ -1,12 +1,12 @@
-"""Messages between the server, a worker process and its decoder: a small head, and an object's bytes or its file.
+"""Messages between the server, a worker and its decoder: a small JSON head, and an object's bytes or its open file.
 
-A Unix socket that keeps the boundaries of messages carries them. Data that do not fit into one message lie in memory
-that both ends have mapped. It is used again for every object, because fresh pages for two megabytes cost more than
-everything else here (measured: 1.1 ms against 0.06 ms for the copy). The ends take turns, so data that were sent may
-be overwritten as soon as there is an answer.
+A Unix socket that preserves message boundaries carries the messages. Data that do not fit into one message are in
+memory that both ends map. It is reused for every object, because new pages for two megabytes cost more than all other
+work here (measured: 1.1 ms, compared with 0.06 ms for the copy). The ends take turns, so sent data may be overwritten
+after the answer has arrived.
 
-The memory is sealed: its size is fixed, and only the end that made it can write to it. Memory without these seals is
-refused, because an end that cuts it off would crash the other one.
+The memory is sealed: its size is fixed, and only its creator can write to it. Memory without these seals is refused,
+because an end that shrinks it would crash the other end.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from .transformer import Data
 
 Head = dict[str, Any]
 
-# Bytes of one message. The kernel's default buffer holds three: sending to a waiting worker does not block.
+# Bytes of one message. The kernel's default buffer holds three messages, so a send to a waiting worker does not
+# block.
 LARGEST_MESSAGE = 64 << 10
-# Bytes of shared memory that are kept for the next object; a larger object gets its own.
+# Bytes of shared memory that are kept for the next object. A larger object gets its own memory.
 LARGEST_KEPT = 16 << 20
 _LENGTHS = struct.Struct("!IQ")  # of the head, and of the data in shared memory
 _DESCRIPTOR = array.array("i", [0])
-_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, which Python 3.11 does not name: no writing but through existing mappings
+_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, not in Python 3.11: only existing mappings can write
 _FIXED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# The key of a received head that holds the descriptor of the object's file.
+# The key in a received head for the descriptor of the object's file.
 FILE = "descriptor"
 
 
@@ -44,19 +45,19 @@ class Channel:
         self._buffer = bytearray(LARGEST_MESSAGE)
         self._outbox: mmap.mmap | None = None
         self._inbox: mmap.mmap | None = None
-        # The descriptor of the inbox, for `relay`, and the memory of another channel that the other end has mapped.
+        # The descriptor of the inbox, for `relay`, and another channel's memory that the other end has mapped.
         self._kept: int | None = None
         self._relayed: mmap.mmap | None = None
 
     def send(self, head: Head, data: Data = b"", descriptor: int | None = None) -> None:
-        """Send one message, with data or with the descriptor of a file.
+        """Send one message with data, or with the descriptor of a file.
 
-        Raises ValueError when the head is too large, OSError when the other end is gone.
+        Raises ValueError if the head is too large, and OSError if the other end is closed.
         """
         encoded = json.dumps(head, separators=(",", ":")).encode()
         size = _LENGTHS.size + len(encoded)
         if size > LARGEST_MESSAGE:
-            raise ValueError(f"{len(encoded)} bytes of names and arguments are too many")
+            raise ValueError(f"{len(encoded)} bytes of names and arguments are too many for one message")
         if descriptor is not None:
             socket.send_fds(self.socket, [_LENGTHS.pack(len(encoded), 0) + encoded], [descriptor])
             return
@@ -67,7 +68,7 @@ class Channel:
                 self._share(_LENGTHS.pack(len(encoded), len(view)) + encoded, view)
 
     def relay(self, head: Head, other: Channel, data: memoryview) -> None:
-        """Send data that `other` received last and did not copy: the same memory, if they are in memory."""
+        """Send data that `other` received last without a copy; shared memory is passed on, not copied."""
         encoded = json.dumps(head, separators=(",", ":")).encode()
         if other._kept is None or data.obj is not other._inbox:
             self.send(head, data)
@@ -77,14 +78,14 @@ class Channel:
             self.socket.sendmsg([message])
             return
         socket.send_fds(self.socket, [message], [other._kept])
-        # It replaces this channel's own memory at the other end, which does not keep a large one.
+        # It replaces this channel's own memory at the other end, which does not keep a large memory.
         self._outbox, self._relayed = None, other._inbox if len(data) <= LARGEST_KEPT else None
 
     def receive(self, copy: bool = True) -> tuple[Head, bytes | memoryview] | None:
-        """Return the next message, or None when the other end is closed.
+        """Return the next message, or None if the other end is closed.
 
-        Without `copy` the data may be valid only until the next message. The head's `FILE` is the descriptor of the
-        file that came along, which the caller closes. Raises ValueError for a message that `send` does not make.
+        Without `copy`, the data may be valid only until the next message. The head's `FILE` is the descriptor of a
+        file that came with the message; the caller closes it. Raises ValueError for an invalid message.
         """
         size, ancillary, flags, _ = self.socket.recvmsg_into(
             [self._buffer], socket.CMSG_SPACE(_DESCRIPTOR.itemsize), socket.MSG_CMSG_CLOEXEC
@@ -105,7 +106,7 @@ class Channel:
         if not shared:
             return head, bytes(memoryview(self._buffer)[start:size])
         if self._inbox is None or len(self._inbox) < shared:
-            raise ValueError("what was announced is not in the shared memory")
+            raise ValueError("the shared memory is smaller than the announced data")
         if not copy:
             return head, memoryview(self._inbox)[:shared]
         if shared <= LARGEST_KEPT:
@@ -121,7 +122,7 @@ class Channel:
         self._inbox = mapped(descriptor)
 
     def _head(self, size: int, flags: int) -> tuple[Head, int, int]:
-        """Return the head, where the data begin, and how many are in the shared memory."""
+        """Return the head, the offset of the data, and the number of bytes in the shared memory."""
         length, shared = _LENGTHS.unpack_from(self._buffer)
         start = _LENGTHS.size + length
         if start > size or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
@@ -137,7 +138,7 @@ class Channel:
             self._outbox[: len(view)] = view
             self.socket.sendmsg([message])
             return
-        # Twice the current need, so that ever larger objects do not need new memory each.
+        # Allocate twice the current need, so that growing objects do not need new memory each time.
         size = len(view) if len(view) > LARGEST_KEPT else min(2 * len(view), LARGEST_KEPT)
         descriptor, outbox = _memory(size)
         try:
@@ -150,7 +151,7 @@ class Channel:
 
 
 def _memory(size: int) -> tuple[int, mmap.mmap]:
-    """Return the descriptor of new memory that only its mapping can change, and the mapping."""
+    """Return the descriptor and the mapping of new memory that only this mapping can change."""
     descriptor = os.memfd_create("object", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
@@ -170,13 +171,13 @@ def mapped(descriptor: int) -> mmap.mmap:
             raise ValueError("the shared memory is not sealed")
         return mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
     except OSError as e:
-        raise ValueError(f"what was sent is not memory: {e.strerror}") from e
+        raise ValueError(f"the received descriptor is not memory: {e.strerror}") from e
     finally:
         os.close(descriptor)
 
 
 def copied(descriptor: int) -> int:
-    """Return the descriptor of sealed memory that holds what a file holds. Raises OSError."""
+    """Return the descriptor of sealed memory with a copy of a file's content. Raises OSError."""
     copy = os.memfd_create("object", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         while os.sendfile(copy, descriptor, None, 1 << 30):

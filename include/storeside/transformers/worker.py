@@ -1,8 +1,8 @@
-"""A worker process: takes one object at a time, has its decoder transform it, and delivers the result.
+"""A worker process: passes one object at a time to its decoder, and delivers the result.
 
-It has the network and the secrets, and decodes nothing. Its decoder is a process of its own, which is made before
-this process learns a secret. When the decoder dies, this process ends in the same way, and the server starts another
-one.
+The worker has network access and the secrets, and decodes nothing. Its decoder is a separate process, which is forked
+before the worker reads a secret. If the decoder dies, the worker ends with the same status, and the server starts
+another worker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .wire import Channel, Head
 
 
 def run(end: socket.socket, transform: str, memory_limit: int | None) -> None:
-    """Serve the other end of a connection until it is closed; the first message holds the settings."""
+    """Serve the connection `end` until it is closed; the first message contains the settings."""
     _prepare()
     decoder = DecoderProcess(transform, memory_limit)
     threading.Thread(target=_end_with_server, args=(end,), daemon=True).start()
@@ -48,11 +48,11 @@ def run(end: socket.socket, transform: str, memory_limit: int | None) -> None:
     messages = decoder.watched_with(end)
     while decoder.lives_until(messages) and (message := channel.receive()) is not None:
         decoder.pass_on(*worker.work(Job(**message[0]), message[1]), channel)
-        del message  # an object's content is not kept until the next one arrives
+        del message  # frees the object's content before the next one arrives
 
 
 class Worker:
-    """Has objects transformed and delivers the results."""
+    """Passes objects to the decoder and delivers the results."""
 
     def __init__(self, decoder: DecoderProcess, settings: Settings) -> None:
         client = HttpClient(settings)
@@ -63,7 +63,7 @@ class Worker:
         self._seconds = settings.object_timeout
 
     def work(self, job: Job, content: bytes | memoryview) -> tuple[Head, Data]:
-        """Transform one object; return the head of the reply, and the result unless it has been delivered."""
+        """Transform one object; return the reply's head, and the result unless it was delivered by direct put."""
         try:
             with self._sources.open(job, content) as source:
                 head, data = self._decoder.transform(job, source, self._seconds)
@@ -92,7 +92,7 @@ class Worker:
 
 
 def _sidecar_name(job: Job, name: str) -> str:
-    """Return the sidecar's name; a decoder may choose only how its own object's name ends."""
+    """Return the sidecar's name; a decoder may choose only the end of its own object's name."""
     name = name or f"{job.object}.json"
     folder, _, last = job.object.rpartition("/")
     stem = os.path.join(folder, last.rpartition(".")[0] or last)
@@ -109,10 +109,10 @@ def _settings(channel: Channel) -> Settings:
 
 
 def _prepare() -> None:
-    os.setpgid(0, 0)  # so that the decoder, and processes that a transformer starts, can be ended with it
+    os.setpgid(0, 0)  # a kill of the group also ends the decoder and its child processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError):  # when the node runs out of memory, the kernel should kill this process and not AIStore
+    with suppress(OSError):  # if memory runs out, the kernel should kill this process and not AIStore
         Path("/proc/self/oom_score_adj").write_text("1000")
     _kernel().prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
 
@@ -124,7 +124,7 @@ def _kernel() -> Any:
 
 
 def _end_with_server(end: socket.socket) -> None:
-    """Kill this process and its children when the server is gone; a worker that transforms would not notice."""
+    """Kill this process and its children when the server ends; a busy worker would not notice the end."""
     poll = select.poll()
     poll.register(end, select.POLLRDHUP)
     poll.poll()

@@ -1,4 +1,4 @@
-"""The server's handle of one worker process: start it, give it an object, find out how it ended."""
+"""The server's handle of one worker process: starts it, passes objects to it, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .settings import Settings
 from .transformer import Data
 from .wire import Channel, Head
 
-# Forks of one process that has loaded everything: a dead worker is replaced within milliseconds.
+# Workers are forks of a process that has loaded all modules, so a dead worker is replaced within milliseconds.
 _context = multiprocessing.get_context("forkserver")
 
 
 class WorkerDiedError(Exception):
-    """The worker process ended; the message says how."""
+    """The worker process ended; the message states how."""
 
 
 class BrokenTransformError(Exception):
-    """No worker can be started; the message says why."""
+    """No worker can be started; the message gives the reason."""
 
 
 def prepare(transform: str) -> None:
-    """Load the workers' code in the background. Raises UnknownTransformError for an unknown name."""
+    """Start to load the workers' modules. Raises UnknownTransformError for an unknown name."""
     locate(transform)
     os.environ[TRANSFORM_VARIABLE] = transform
     _context.set_forkserver_preload([f"{__package__}.preload"])
@@ -40,7 +40,7 @@ def prepare(transform: str) -> None:
 
 
 class WorkerProcess:
-    """One worker process; use it from one event loop, for one object at a time."""
+    """One worker process, for one event loop and one object at a time."""
 
     _told = False
 
@@ -49,11 +49,11 @@ class WorkerProcess:
         with theirs:
             arguments = (theirs, transform, settings.memory_limit)
             self._process = _context.Process(target=_run, args=arguments, daemon=True)
-            with environment_for_decoders():  # the fork server may have died, and then starts again
+            with environment_for_decoders():  # starts the fork server again if it died
                 self._process.start()
         ours.setblocking(False)
         self._channel = Channel(ours)
-        # Not with the arguments: the decoder, which is a fork of the worker, is to see no secret.
+        # Not in the arguments: the decoder is a fork of the worker and must not see a secret.
         self._channel.send({}, settings.to_json())
         self._loop = asyncio.get_running_loop()
         self._reply: asyncio.Future[tuple[Head, Any]] = self._loop.create_future()
@@ -73,14 +73,14 @@ class WorkerProcess:
         if head["missing"] and not WorkerProcess._told:
             WorkerProcess._told = True
             missing = ", ".join(head["missing"])
-            print(f"storeside: WARNING: this kernel lacks {missing}: decoders are isolated less", flush=True)
+            print(f"storeside: WARNING: this kernel lacks {missing}: decoders are less isolated", flush=True)
         return str(head["ready"])
 
     async def exchange(self, head: Mapping[str, Any], data: Data, seconds: float) -> tuple[Head, Any]:
         """Send a message and return the reply.
 
-        Raises WorkerDiedError, TimeoutError, ValueError for a message that is too large, and ConnectionError when the
-        worker was gone before it got the message.
+        Raises WorkerDiedError, TimeoutError after `seconds`, ValueError for a message that is too large, and
+        ConnectionError if the worker ended before it received the message.
         """
         self._reply = self._loop.create_future()
         self._channel.send(dict(head), data)
@@ -88,13 +88,13 @@ class WorkerProcess:
             return await self._reply
 
     def kill(self) -> None:
-        """End the process and its children."""
+        """Kill the process and its children."""
         if self.alive:
             self.alive = False
             self._kill()
 
     def close(self) -> None:
-        """End the process when the event loop ends, which then does not report the process's exit."""
+        """Kill the process at the end of the event loop, which then does not wait for the process's exit."""
         self.kill()
         if self._channel.socket.fileno() >= 0:
             self._loop.remove_reader(self._process.sentinel)
@@ -102,7 +102,7 @@ class WorkerProcess:
             self._channel.socket.close()
 
     def _kill(self) -> None:
-        for kill in (os.killpg, os.kill):  # it may not have its own group yet
+        for kill in (os.killpg, os.kill):  # the worker may not have its own group yet
             with suppress(ProcessLookupError):
                 kill(self.pid, signal.SIGKILL)
 
@@ -111,7 +111,7 @@ class WorkerProcess:
             message = self._channel.receive()
         except BlockingIOError:
             return
-        except ConnectionResetError as e:  # how the kernel reports that the last message was never read
+        except ConnectionResetError as e:  # the worker ended without reading the last message
             self._fail(e)
             message = None
         except (OSError, ValueError):
@@ -126,7 +126,7 @@ class WorkerProcess:
         self._loop.remove_reader(self._process.sentinel)
         ending = _ending(self._process.exitcode)
         if self.alive:
-            self._on_message()  # it may have replied before
+            self._on_message()  # the worker may have replied before
         self.alive = False
         self._loop.remove_reader(self._channel.socket)
         self._channel.socket.close()
@@ -137,7 +137,7 @@ class WorkerProcess:
     def _fail(self, error: Exception) -> None:
         if not self._reply.done():
             self._reply.set_exception(error)
-            self._reply.exception()  # there may be no waiting caller, which is no fault
+            self._reply.exception()  # avoids asyncio's warning if no caller waits
 
 
 def _ending(code: int | None) -> str:
@@ -152,6 +152,6 @@ def _ending(code: int | None) -> str:
 
 
 def _run(end: socket.socket, transform: str, memory_limit: int | None) -> None:
-    from .worker import run  # not in the server: it loads AIStore's SDK
+    from .worker import run  # imported only in workers, because it loads AIStore's SDK
 
     run(end, transform, memory_limit)

@@ -12,19 +12,6 @@ function say(text, bad = false) {
   said.className = bad ? "notice bad" : "notice";
 }
 
-// Links to Airflow leave the frame that shows our pages. The frame may not navigate the page around it, but that
-// page is Airflow's and has the same origin: the script clicks a link there.
-document.addEventListener("click", (event) => {
-  const link = event.target.closest("a[data-top]");
-  if (!link || parent === window || event.ctrlKey || event.metaKey) return;
-  event.preventDefault();
-  const outside = parent.document.createElement("a");
-  outside.href = link.href;
-  parent.document.body.append(outside);
-  outside.click();
-  outside.remove();
-});
-
 // Select all
 
 document.querySelectorAll("input[data-all]").forEach((all) => {
@@ -271,7 +258,7 @@ async function waveform(figure) {
 }
 
 document.querySelectorAll("figure.player").forEach((figure) => {
-  waveform(figure).catch((error) => {
-    figure.querySelector("[data-facts]").textContent = `This browser cannot decode it: ${error.message}`;
+  waveform(figure).catch(() => {
+    figure.querySelector("[data-facts]").textContent = "This browser cannot play it: it is damaged, empty, or in a format that the browser does not know.";
   });
 });

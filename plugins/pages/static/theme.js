@@ -23,6 +23,9 @@
     document.documentElement.dataset.theme = dark() ? "dark" : "light";
   }
 
+  // In a tab of a run or a task, Airflow's own tabs are enough.
+  if (around() && parent.location.pathname.includes("/dags/")) document.documentElement.dataset.within = "run";
+
   apply();
   system.addEventListener("change", apply);
   window.addEventListener("storage", apply);

@@ -25,7 +25,7 @@ from tests.fuzz.differential.outcome import Outcome
 Engine = Callable[[bytes, AudioFormat, Limits], Data]
 ENGINES: dict[str, Engine] = {"native": audio.transcode, "PyAV": audio_libav.transcode}
 _BATCH = 64
-# Of the recordings that we refuse, one in so many is shown to ffmpeg: each may need a process of its own.
+# ffmpeg reads one refused recording of this number, because each may need a separate process.
 _REFUSED_EVERY = 20
 # Steps of 16 bits by which decoders and resamplers of another version of libav differ.
 _STEPS = 8
@@ -33,13 +33,13 @@ _ADPCM_STEPS = 64
 _LIMITS = Limits(seconds=600)
 _NUMBERS = re.compile(r"\d+")
 # Titles of sections in docs/differences.md.
-BEHIND = "Bytes before and behind a recording are not read"
+BEHIND = "Bytes before and after a recording are not read"
 VERSIONS = "Damage that one version of libav finds and another does not"
 
 
 @dataclass
 class Tried:
-    """What came of one recording: samples of an engine, or why it refuses."""
+    """The outcome of one recording: samples of an engine, or the reason of its refusal."""
 
     recording: Recording
     target: AudioFormat
@@ -51,7 +51,7 @@ class Tried:
         return any(isinstance(made, bytes) for made in self.ours.values())
 
     def request(self) -> reference.Request:
-        """Return what ffmpeg is asked for."""
+        """Return the format that ffmpeg must produce."""
         base, target = self.recording.base, self.target
         mixes = None if self.recording.kind == "flipped" else base.channels != target.channels
         return reference.Request(self.recording.content, target.sample_rate, target.channels, mixes)
@@ -113,7 +113,7 @@ def _judge(outcome: Outcome, one: Tried, theirs: bytes | None) -> None:
 
 
 def _wrong(one: Tried, theirs: bytes | None) -> str:
-    """Return what is wrong with the results; "" for nothing."""
+    """Return the fault of the results; "" for none."""
     refusals = {name: made for name, made in one.ours.items() if isinstance(made, str)}
     if refusals and one.recording.kind != "flipped":
         return f"only one engine refuses it: {refusals}"
@@ -172,7 +172,7 @@ def _is_copied(one: Tried) -> bool:
 
 
 def _missing(one: Tried) -> str:
-    """Return how much is missing of a recording that was cut and is said to be complete; "" for none."""
+    """Return the missing part of a truncated recording whose facts state that it is complete; "" for none."""
     recording = one.recording
     if not recording.kind.startswith("cut") or stated_of(recording.content).complete != "yes":
         return ""

@@ -41,7 +41,7 @@ FORMS: tuple[tuple[str, str, tuple[int, ...], int, tuple[tuple[str, str], ...]],
     ("wv", "wavpack", _PCM, 8, ()), ("tta", "tta", (16_000, 44_100), 2, ()),
     ("ac3", "ac3", (44_100, 48_000), 6, ()), ("adts", "aac", (16_000, 44_100), 2, ()),
 )  # fmt: skip
-# Encoders that give back the samples that they were given.
+# Lossless encoders.
 LOSSLESS = ("pcm_", "flac", "alac", "wavpack", "tta")
 LAYOUTS = {
     1: ("mono",), 2: ("stereo",), 3: ("2.1", "3.0", "3.0(back)"), 4: ("4.0", "quad", "quad(side)", "3.1"),
@@ -147,7 +147,7 @@ def _encode(base: Base, samples: _Samples, path: str) -> None:
 
 
 def _riff(samples: _Samples, rate: int) -> bytes:
-    """Return a WAV file that does not say which channel is which."""
+    """Return a WAV file that does not identify its channels."""
     channels = samples.shape[1]
     head = struct.pack("<HHIIHH", 1, channels, rate, rate * channels * 2, channels * 2, 16)
     data = samples.tobytes()

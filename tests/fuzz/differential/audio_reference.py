@@ -12,8 +12,8 @@ from pathlib import Path
 class Request:
     """16-bit samples of one recording: rate in Hz, and channels, which stay as they are where there are as many.
 
-    `mixes` is whether the recording is known to have another number of channels: then ffmpeg's own ``-ac`` is asked;
-    for None nothing is known, and a filter leaves as many channels as they are.
+    `mixes` is whether the recording has another number of channels, so that ffmpeg mixes with ``-ac``. None means
+    that the number is unknown: a filter then keeps the channels if their number is equal.
     """
 
     content: bytes

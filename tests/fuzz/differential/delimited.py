@@ -35,7 +35,7 @@ FAULTY = 0.08
 
 
 def compare(files: int, seed: int) -> Outcome:
-    """Compare so many files of a seed."""
+    """Compare a number of files of a seed."""
     with server() as (stack, client, store):
         return compare_with(stack, client, store, files, seed)
 

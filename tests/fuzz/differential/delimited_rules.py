@@ -1,6 +1,6 @@
 """The rows that docs/differences.md says a CSV file has, where Python's csv module has others or refuses it.
 
-Each reading takes the rules whose titles it is given, and no others: what is loaded has to be what one of them says.
+Each reading applies only the rules with the given titles: the loaded rows must be those of one reading.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storeside.transfer.formats import Csv
 from tests.fuzz.differential.text import Refused, Rows
 
 AFTER_QUOTES = "Spaces after a closing quote"
-TEXT_AFTER_QUOTES = "Text after a closing quote, where pyarrow parses"
+TEXT_AFTER_QUOTES = "Text after a closing quote, in dialects that pyarrow parses"
 CARRIAGE_RETURN = "Carriage returns within CSV values"
 LAST_DELIMITER = "A delimiter at the end of a CSV row"
 QUOTED_NUMBERS = "Numbers in single quotes"
@@ -166,14 +166,14 @@ class Reading:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same; NaN is the same as NaN."""
+    """Return whether two values are the same; NaN is the same as NaN."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     return type(one) is type(other) and bool(one == other)
 
 
 def section(content: bytes, rows: Rows, dialect: Csv, columns: Mapping[str, str]) -> str:
-    """Return the title of the rule by which a file has these rows; empty where none says so."""
+    """Return the title of the rule by which a file has these rows; empty if no rule explains them."""
     try:
         text = content.decode("utf-8-sig" if dialect.encoding == "utf-8" else dialect.encoding)
         reading = Reading(text, dialect, columns)

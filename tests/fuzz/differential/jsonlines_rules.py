@@ -1,6 +1,6 @@
 """The rows that docs/differences.md says a file of JSON has, where the convention of JSON Lines has none.
 
-What is loaded has to be what these rules make of the text, value by value.
+Each loaded value must be the value that these rules read from the text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LITERALS = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True)
 class Value:
-    """A value of JSON as it stands in the text, with its parts; `parsed` is what Python makes of it."""
+    """The text of a JSON value with its parts; `parsed` is Python's value."""
 
     raw: str
     parsed: Any
@@ -180,7 +180,7 @@ class Reading:
 
 
 def section(content: bytes, rows: Rows, columns: Mapping[str, str]) -> str:
-    """Return the title of the rule by which a file has these rows; empty where none says so."""
+    """Return the title of the rule by which a file has these rows; empty if no rule explains them."""
     try:
         reading = Reading(content.decode("utf-8-sig"), columns)
         predicted = reading.rows()

@@ -158,7 +158,7 @@ class Load:
 class Loading:
     """Objects that are planned for one table, which is made of them where it is not there.
 
-    With the loader "push" they are in memory only; otherwise a bucket of their own has them, and is listed.
+    With the loader "push" they are in memory only; otherwise they are in a new bucket, which is listed.
     """
 
     def __init__(self, client: Any, store: Any, contents: Mapping[str, bytes], table: str, **request: Any) -> None:

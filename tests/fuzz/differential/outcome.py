@@ -11,7 +11,7 @@ MOST_EXAMPLES = 5
 
 @dataclass
 class Outcome:
-    """What a family of files has shown.
+    """The results of a family of files.
 
     `equal` counts files that both readers accept with the same values, `refused` those that the product refuses with
     a reason, whatever the other reader does. `intended` counts files that differ in a way that docs/differences.md

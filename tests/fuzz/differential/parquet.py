@@ -1,8 +1,8 @@
 """Parquet: files through the product's loaders into ClickHouse, and through pyarrow.
 
-Files of one schema share a table, which the product makes of the first one. ClickHouse pulls each file. Besides, a
-worker sends it: whole, or, every other file, read and sent as Arrow, as it does with large objects. Files that
-pyarrow reads are staged together, the others alone. What is staged is compared value by value.
+Files of one schema share a table, which the product creates from the first file. ClickHouse pulls each file, and the
+worker pushes it: every other file as Arrow by row groups, like a large object, the others whole. Files that pyarrow
+reads are staged together, the others alone. The staged values are compared one by one.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class File:
 
 
 def compare(files: int, seed: int) -> Outcome:
-    """Compare so many files of a seed."""
+    """Compare a number of files of a seed."""
     with server() as (stack, client, store):
         return compare_with(stack, client, store, files, seed)
 
 
 def compare_with(stack: Stack, client: Any, store: Any, files: int, seed: int) -> Outcome:
-    """Compare with servers that are there."""
+    """Compare with running servers."""
     outcome = Outcome("parquet")
     counts = [min(TOGETHER, files - begin) for begin in range(0, files, TOGETHER)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -86,7 +86,7 @@ class _Comparison:
         self.empty = self.random.random() < 0.5
 
     def run(self, count: int) -> Outcome:
-        """Compare so many files."""
+        """Compare a number of files."""
         family = Family(self.random)
         first = File("0000", family.file(random.Random(f"{self.label}/0")))  # noqa: S311
         files = [first, *(self._file(family, n) for n in range(1, count))]
@@ -199,7 +199,7 @@ def _difference(rows: Any, wanted: Any) -> str:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Tell whether values are the same; NaN is the same as NaN."""
+    """Return whether values are the same; NaN is the same as NaN."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -211,7 +211,7 @@ def equal(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True)
 class Null:
-    """A list, map or struct that is NULL, with what it becomes where it may become empty."""
+    """A list, map or struct that is NULL, with its value if it may become empty."""
 
     empty: Any
 

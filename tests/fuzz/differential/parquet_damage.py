@@ -13,7 +13,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def explains(original: bytes, content: bytes, rows: Rows, undamaged: Rows, same: Callable[[Any, Any], bool]) -> bool:
-    """Tell whether rows differ from those of the undamaged file only where damaged pages predict it.
+    """Return whether rows differ from those of the undamaged file only where damaged pages predict it.
 
     A whole footer predicts the number of rows, and the values of all other columns and row groups.
     """
@@ -38,7 +38,7 @@ def _chunks(group: Struct) -> Iterator[Struct]:
 
 
 def _changes_values(original: bytes, content: bytes, chunk: Struct) -> bool:
-    """Tell whether a chunk has damage that no checksum shows; checksums are of pages, without their headers."""
+    """Return whether a chunk has damage that no checksum shows; checksums are of pages, without their headers."""
     begin = chunk[11][1] if chunk.get(11, (0, 0))[1] else chunk[9][1]
     end = begin + chunk[7][1]
     if content[begin:end] == original[begin:end]:

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from storeside.transfer.thrift import BINARY, I32, STRUCT, Decoder, Struct
 from tests.fuzz.differential.thrift import encoded, footer_of, with_footer
 
-# Of flat columns: the type, and one of its values.
+# Types of flat columns, each with one of its values.
 Values = Callable[[random.Random], Any]
-# Of a damaged page that is compressed with gzip, zstd or brotli, ClickHouse 26.9 may read for ever: see Bad input in
+# ClickHouse 26.9 may read forever from a damaged page that is compressed with gzip, zstd or brotli: see Bad input in
 # docs/transfer.md.
 SAFE_CODECS = ("none", "snappy", "lz4")
 
@@ -177,7 +177,7 @@ def written(table: pa.Table, r: random.Random, codec: str) -> bytes:
     return sink.getvalue()
 
 
-# What may be wrong with a file.
+# Faults of files.
 
 
 def flipped_bit(content: bytes, r: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""What the families of text share: files through the product's loaders into ClickHouse, many in one load.
+"""Base of the families of text: files through the product's loaders into ClickHouse, many in one load.
 
 Files that Python accepts are loaded together, the others alone.
 """
@@ -29,15 +29,15 @@ from tests.fuzz.differential.outcome import Outcome
 Rows = list[tuple[Any, ...]]
 # Files that share a table and a load.
 TOGETHER = 200
-# The worker sends each object in a statement of its own, which takes ten times as long:
-# one of so many files goes there, besides those that only a worker can read.
+# The worker pushes each object in a separate statement, which takes ten times as long:
+# it gets one file of this number, and the files that only a worker can read.
 _PUSHED = 4
 # Groups that are compared at a time.
 _AT_ONCE = 2
 
 
 class Refused(Exception):
-    """A reader does not take a file; the message says why."""
+    """A reader refuses a file; the message states the reason."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def _varint(value: int) -> bytes:
 
 
 def footer_of(content: bytes) -> tuple[int, Struct]:
-    """Return where the footer of a Parquet file begins, and what it says (FileMetaData of parquet.thrift)."""
+    """Return the position and the content of a Parquet file's footer (FileMetaData of parquet.thrift)."""
     size = struct.unpack("<I", content[-8:-4])[0]
     start = len(content) - 8 - size
     return start, Decoder(content, start).struct()

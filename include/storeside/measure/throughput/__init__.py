@@ -1,1 +1,1 @@
-"""Throughput of an AIStore cluster: load by `aisloader`, figures from the nodes, a verdict, a chart."""
+"""Throughput of an AIStore cluster: load from `aisloader`, figures from the nodes, a verdict and a chart."""

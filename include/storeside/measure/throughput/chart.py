@@ -1,4 +1,4 @@
-"""A chart of a measurement: a line per target over time, as SVG."""
+"""Draws a measurement as SVG: a line per target over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLOURS = ("#2a78b8", "#e8a33d", "#4c9f70", "#b5473c", "#7d5ba6", "#3aa6a6", "#
 
 
 def draw(title: str, rates: Mapping[str, Sequence[tuple[float, float]]], bound: float | None = None) -> str:
-    """Return a chart of each target's bytes per second over seconds; `bound`, for one target, is a dashed line."""
+    """Return an SVG of each target's bytes per second over time in seconds; `bound` per target is a dashed line."""
     seconds = max((second for line in rates.values() for second, _ in line), default=1.0)
     highest = max([rate for line in rates.values() for _, rate in line] + [bound or 0.0, 1.0])
     step = _step(highest)
@@ -60,6 +60,6 @@ def draw(title: str, rates: Mapping[str, Sequence[tuple[float, float]]], bound: 
 
 
 def _step(highest: float) -> float:
-    """Return a round distance between grid lines, such that four to ten of them fit below `highest`."""
+    """Return a round distance between grid lines, with four to ten lines below `highest`."""
     power = float(10 ** math.floor(math.log10(highest)))
     return next(power * part for part in (0.1, 0.2, 0.5, 1) if highest / (power * part) <= 10)

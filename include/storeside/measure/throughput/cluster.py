@@ -1,4 +1,4 @@
-"""One measurement: write a dataset, run the load while the targets are sampled every second, remove everything."""
+"""One measurement: write a dataset, run the load and sample the targets every second, remove all objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 REPORT_SECONDS = 5.0
-# During the first seconds connections open and caches fill. These samples are in the table but not in the figures.
+# Connections open and caches fill in the first seconds: the tables contain these samples, the figures do not.
 WARM_UP_SECONDS = 2.0
 _REMOVAL_SECONDS = 3600
 _MB = 1e6
@@ -34,7 +34,7 @@ _MB = 1e6
 
 @dataclass(frozen=True)
 class Comparison:
-    """Number of earlier runs to compare with (0: start a new baseline), and the tolerated loss in percent."""
+    """The number of earlier runs to compare with (0 starts a new baseline), and the tolerated loss in percent."""
 
     last: int = 5
     tolerance: float = 10.0
@@ -42,13 +42,16 @@ class Comparison:
     def __post_init__(self) -> None:
         if self.last < 0 or not 0 < self.tolerance < 100:
             raise MeasureInputError(
-                f"comparison with {self.last} runs within {self.tolerance} %: use 0 or more, 1 to 99 %"
+                f"comparison with {self.last} runs within {self.tolerance} %: use 0 or more runs and 1 to 99 %"
             )
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a measurement; `bound` is the limit in bytes per second, `share` the mean in percent of it."""
+    """The result of a measurement; `bound` is the cluster's limit in bytes per second, `share` the mean as % of it.
+
+    `memory` is the memory of the largest target in bytes.
+    """
 
     measurement: str
     nodes: int
@@ -60,34 +63,34 @@ class Report:
     memory: int
 
     def lines(self, load: Load) -> Iterator[str]:
-        """Yield the report as readable lines."""
+        """Yield the report as lines of text."""
         f = self.figures
         yield (
-            f"{load.workload}, {load.object_bytes} bytes an object, {load.concurrency} workers, {self.nodes} targets:"
-            f" mean {f.mean / _MB:.1f} MB/s, peak {f.peak / _MB:.1f} MB/s over {f.ticks} s;"
+            f"{load.workload}, objects of {load.object_bytes} bytes, {load.concurrency} workers, {self.nodes}"
+            f" targets: mean {f.mean / _MB:.1f} MB/s, peak {f.peak / _MB:.1f} MB/s over {f.ticks} s;"
             f" time variance {f.time_variance:.1f} %, node variance {f.node_variance:.1f} %"
         )
         yield (
             f"aisloader: {self.outcome.requests} requests, {self.outcome.bytes / _MB:.1f} MB,"
-            f" {1000 * self.outcome.latency_seconds:.1f} ms each"
+            f" {1000 * self.outcome.latency_seconds:.1f} ms per request"
         )
         if self.share is not None and self.bound is not None:
             yield f"{self.share:.1f} % of the limit of {self.bound / _MB:.1f} MB/s"
         if f.disk_use is None:
-            yield "AIStore knows no disks behind its mountpaths: their use is not in the figures"
+            yield "AIStore reports no disks behind its mountpaths, so the figures contain no disk use"
         else:
-            yield f"disks were used {f.disk_use_min:.0f} to {f.disk_use_max:.0f} %, {f.disk_use:.0f} % on average"
+            yield f"disk use: {f.disk_use_min:.0f} to {f.disk_use_max:.0f} %, {f.disk_use:.0f} % on average"
         if load.reads_own and load.dataset_bytes < self.nodes * self.memory:
             yield (
                 f"the dataset of {load.dataset_bytes / _MB:.0f} MB fits the memory of the targets"
-                f" ({self.memory / _MB:.0f} MB each): this is the speed of memory and network, not of disks"
+                f" ({self.memory / _MB:.0f} MB each): the result is the speed of memory and network, not of disks"
             )
         if self.verdict.baseline is None:
-            yield "first run of this load: the next ones are compared with it"
+            yield "first run of this load: later runs are compared with it"
         else:
             change = 100 * (f.mean / self.verdict.baseline - 1)
             yield (
-                f"{self.verdict.name}: {change:+.1f} % against {self.verdict.baseline / _MB:.1f} MB/s,"
+                f"{self.verdict.name}: {change:+.1f} % compared with {self.verdict.baseline / _MB:.1f} MB/s,"
                 f" the median of {self.verdict.runs} earlier runs"
             )
 
@@ -95,8 +98,9 @@ class Report:
 class Measurement:
     """Measures a load on a cluster.
 
-    `name` identifies it in the tables. It writes to the bucket below a prefix made of `scope`. A later try has the
-    same `scope`, so it removes the objects that a killed try left behind. `bound` is in bytes per second per target.
+    `name` identifies the measurement in the tables. Objects are written below a prefix that is derived from `scope`.
+    A retry has the same `scope`, so it removes the objects of a killed try. `bound` is in bytes per second and
+    target.
     """
 
     def __init__(
@@ -125,11 +129,11 @@ class Measurement:
 
     @property
     def tables(self) -> Measurements:
-        """The tables that it writes to."""
+        """The tables that this measurement writes to."""
         return self._tables
 
     def run(self) -> Report:
-        """Measure, compare and record.
+        """Measure the load, compare the result with earlier runs, and record it.
 
         Raises:
                 MeasureInputError: the bucket has no objects to read.
@@ -151,18 +155,18 @@ class Measurement:
                 targets.close()
 
     def cancel(self) -> None:
-        """End the loader; `run` then removes the written objects and raises."""
+        """Kill the loader; `run` then removes the written objects and raises MeasureCancelled."""
         self._cancelled = True
         if self._loader is not None:
             self._loader.kill()
 
     def remove(self) -> None:
-        """Remove the objects of this measurement, and those of earlier tries.
+        """Remove the objects of this measurement and of earlier tries.
 
-        The cluster removes them by their prefix, even if this process ends in the meantime.
+        The cluster removes them by prefix and continues if this process ends.
 
         Raises:
-            MeasureTransientError: some objects are still there.
+            MeasureTransientError: objects remain after an hour.
         """
         from aistore.sdk.errors import Timeout
 
@@ -171,25 +175,25 @@ class Measurement:
         below = f"{self.prefix}/"
         objects = self.load.bucket.handle(self._client).objects(obj_template=below)
         deadline = time.monotonic() + _REMOVAL_SECONDS
-        while self._first(below, 1):  # repeated, because a killed loader's request may still have been running
+        while self._first(below, 1):  # repeated, because a request of a killed loader may still have been running
             if time.monotonic() > deadline:
                 raise MeasureTransientError(f"{self.load.bucket}: objects below {below} could not be removed")
             with suppress(Timeout):
-                # The SDK derives its polling interval from its timeout: with an hour it would poll once a minute.
+                # The SDK derives its polling interval from the timeout: an hour would mean one poll per minute.
                 self._client.job(objects.delete(), job_kind="delete-listrange").wait(timeout=30)
 
     def _first(self, prefix: str, count: int) -> list[str]:
         return [found.name for found in islice(list_aistore(self._client, self.load.bucket, prefix), count)]
 
     def _check_bucket(self) -> None:
-        """Raise an error for an unusable bucket before the loader starts, which would create a missing one."""
-        # A listing, because a HEAD for a missing bucket gives a 404 that does not say what is missing.
+        """Raise an error for an unusable bucket before the loader starts: it would create a missing bucket."""
+        # A listing, because the 404 for a HEAD of a missing bucket does not state what is missing.
         found = self._first(self.load.prefix, 2)
         if not self.load.writes and len(found) < 2:
             below = f" below {self.load.prefix!r}" if self.load.prefix else ""
             raise MeasureInputError(
-                f"bucket {self.load.bucket} has less than two objects{below} to be read:"
-                " name another prefix, or have a dataset written"
+                f"bucket {self.load.bucket} has fewer than two objects{below} to read:"
+                " choose another prefix, or let the measurement write a dataset"
             )
 
     def _measure(self, targets: Targets) -> Report:
@@ -216,13 +220,13 @@ class Measurement:
         started = time.monotonic()
         with self._start(self.load.fill_arguments(self.prefix)) as loader:
             while not loader.wait(REPORT_SECONDS):
-                log.info("writing the dataset, for %.0f s", time.monotonic() - started)
+                log.info("writing the dataset (%.0f s)", time.monotonic() - started)
             self._check_cancelled()
             written = loader.outcome()
         log.info("dataset: %d objects, %.1f MB, in %.1f s", written.requests, written.bytes / _MB, written.seconds)
 
     def _follow(self, targets: Targets) -> Outcome:
-        """Run the load and sample the targets until it ends."""
+        """Run the load and sample the targets until the load ends."""
         differences = Differences(targets.read())
         waiting: list[Sample] = []
         reported = time.monotonic()

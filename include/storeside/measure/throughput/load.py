@@ -1,4 +1,4 @@
-"""The load: AIStore's own generator `aisloader`, as a process that does not outlive this one."""
+"""The load: a process of AIStore's generator `aisloader`, which ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ OBJECT_BYTES = range(1 << 10, (5 << 30) + 1)
 CONCURRENCY = range(1, 4097)
 SECONDS = range(5, 86_401)
 _REMEDY = (
-    "install AIStore's aisloader where the tasks run and put its path into the AIStore connection's extra"
-    " 'aisloader'; 'python -m storeside.stack.aisloader_build' builds it"
+    "install AIStore's aisloader on the workers and set its path in the extra 'aisloader' of the AIStore connection;"
+    " 'python -m storeside.stack.aisloader_build' builds it"
 )
-# Environment variables that the loader needs; any other may direct it to another cluster, or to S3.
+# Environment variables that the loader needs. Any other could direct it to another cluster or to S3.
 _KEPT = ("PATH", "HOME", "TMPDIR", "LANG")
 
 
 def size(text: str) -> int:
-    """Return the number of bytes of a size such as ``10MiB``. Raises MeasureInputError for anything else."""
+    """Return the bytes of a size such as ``10MiB``. Raises MeasureInputError for any other text."""
     match = re.fullmatch(r"(\d+) ?(KiB|MiB|GiB|TiB)", text.strip())
     if match is None:
         raise MeasureInputError(f"size {text!r}: write a number and one of {', '.join(UNITS)}, such as 10MiB")
@@ -41,13 +41,13 @@ def size(text: str) -> int:
 
 @dataclass(frozen=True)
 class Load:
-    """Random reads, writes, or half of each, by `concurrency` workers, for `seconds`, of objects of one size.
+    """Random reads, random writes, or half of each, by `concurrency` workers for `seconds`, with objects of one size.
 
-    A dataset of `dataset_bytes` is written first and removed afterwards; without it, the loader reads the bucket's
-    objects below `prefix`. Writing stops early at `write_bytes`.
+    A dataset of `dataset_bytes` is written before and removed after the load. Without it, the loader reads the
+    bucket's objects below `prefix`. Writes stop early at a total of `write_bytes`.
 
     Raises:
-        MeasureInputError: a value is out of range, or values do not go together.
+        MeasureInputError: a value is out of range, or values contradict each other.
     """
 
     bucket: Bucket
@@ -73,19 +73,19 @@ class Load:
 
     def _validate_dataset(self) -> None:
         if self.workload == "mixed" and not self.dataset_bytes:
-            raise MeasureInputError("workload 'mixed': needs a dataset of its own, as it writes beside what it reads")
+            raise MeasureInputError("workload 'mixed': needs a dataset, because it also writes to the bucket")
         if self.prefix and self.workload != "read":
             raise MeasureInputError(f"prefix {self.prefix!r}: only reads use the objects of the bucket")
         if self.prefix and self.dataset_bytes:
             raise MeasureInputError(
-                f"prefix {self.prefix!r}: a dataset of its own is written elsewhere; use one of the two"
+                f"prefix {self.prefix!r}: a dataset is written below another prefix; use one of the two"
             )
         if self.dataset_bytes and self.dataset_bytes < 2 * self.object_bytes:
             raise MeasureInputError(
-                f"dataset of {self.dataset_bytes} bytes: needs two objects of {self.object_bytes}"
+                f"dataset of {self.dataset_bytes} bytes: needs at least two objects of {self.object_bytes} bytes"
             )
         if self.write_bytes < self.object_bytes:
-            raise MeasureInputError(f"{self.write_bytes} bytes to be written at most: that is less than one object")
+            raise MeasureInputError(f"limit of {self.write_bytes} bytes for writes: is less than one object")
 
     @property
     def reads_own(self) -> bool:
@@ -98,7 +98,7 @@ class Load:
         return self.workload != "read" or self.reads_own
 
     def arguments(self, own_prefix: str) -> list[str]:
-        """Return the loader's arguments; names that it writes begin with `own_prefix`."""
+        """Return the loader's arguments; it writes objects below `own_prefix`."""
         below = own_prefix if self.writes else self.prefix
         most = [] if self.workload == "read" else [f"-totalputsize={self.write_bytes}"]
         return [*self._common(below), f"-pctput={WORKLOADS[self.workload]}", f"-duration={self.seconds}s", *most]
@@ -121,7 +121,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The loader's report: start time, duration, and totals of its requests."""
+    """The loader's report: start time in seconds since the epoch, duration, totals, and mean latency."""
 
     began: float
     seconds: float
@@ -132,7 +132,7 @@ class Outcome:
 
     @classmethod
     def parse(cls, text: str) -> Outcome:
-        """Read the totals that the loader writes at its end. Raises BadInput when they are missing."""
+        """Parse the totals that the loader writes at its end. Raises BadInput if they are missing."""
         totals = json.loads(text)[-1]
         parts = [totals["get"], totals["put"]]
         requests = sum(int(part["count"]) for part in parts)
@@ -148,7 +148,7 @@ class Outcome:
 
 
 def find(loader: str) -> str:
-    """Return the loader's path. Raises MeasureInputError with the remedy when it is missing."""
+    """Return the loader's path. Raises MeasureInputError with the remedy if it does not exist."""
     found = shutil.which(loader)
     if found is None:
         raise MeasureInputError(f"loader {loader!r} was not found or cannot be run: {_REMEDY}")
@@ -156,7 +156,7 @@ def find(loader: str) -> str:
 
 
 def environment(cluster: Cluster, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the loader's environment; it holds the token, because every user can see a process's arguments."""
+    """Return the loader's environment, which contains the token: every user can see a process's arguments."""
     found = {
         "AIS_ENDPOINT": cluster.endpoint,
         "AIS_AUTHN_TOKEN": str(cluster.credential or ""),
@@ -169,13 +169,13 @@ def environment(cluster: Cluster, variables: Mapping[str, str] = os.environ) -> 
 
 
 class Loader:
-    """A running loader. It is killed together with the process that started it; closing it removes its files."""
+    """A running loader. It is killed when the process that started it ends; closing it removes its files."""
 
     def __init__(self, loader: str, arguments: list[str], variables: dict[str, str]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="storeside-loader-"))
         self._totals = self._folder / "totals.json"
         self._log = self._folder / "log"
-        # With an interval, the loader would divide the totals into parts.
+        # With an interval, the loader would write separate totals per interval.
         output = ["-quiet", "-json", "-statsinterval=0", f"-stats-output={self._totals}"]
         tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         with self._log.open("wb") as log:
@@ -209,7 +209,7 @@ class Loader:
         return True
 
     def kill(self) -> None:
-        """Kill the loader at once; only its totals are lost."""
+        """Kill the loader at once; its totals are lost."""
         if self._process.poll() is None:
             self._process.kill()
 
@@ -217,7 +217,7 @@ class Loader:
         """Return the totals of a loader that has ended.
 
         Raises:
-            MeasureTransientError: the loader or some of its requests failed; the message has its output.
+            MeasureTransientError: the loader or some of its requests failed; the message contains its output.
         """
         if self._process.returncode:
             raise MeasureTransientError(f"aisloader exited with {self._process.returncode}: {self._said()}")
@@ -227,12 +227,12 @@ class Loader:
             raise MeasureTransientError(f"aisloader left no totals ({e}): {self._said()}") from e
         if outcome.errors:
             raise MeasureTransientError(
-                f"{outcome.errors} requests of aisloader failed beside {outcome.requests} that did not,"
-                f" which is no measurement: {self._said()}"
+                f"{outcome.errors} requests of aisloader failed and {outcome.requests} succeeded,"
+                f" so the measurement is invalid: {self._said()}"
             )
         return outcome
 
     def _said(self) -> str:
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         failed = [line for line in lines if "failed" in line.lower() or "error" in line.lower()]
-        return " | ".join((failed or lines)[-2:])[-600:] or "it said nothing"
+        return " | ".join((failed or lines)[-2:])[-600:] or "it wrote no output"

@@ -1,6 +1,6 @@
-"""The maximum throughput of a cluster of N nodes: the lowest limit of its networks, disks, processors and clients.
+"""The maximum throughput of a cluster: the lowest of the limits of its networks, disks, processors and clients.
 
-The measuring operator reports how close a cluster comes to these limits, and docs/throughput.md explains a published
+The throughput operator reports how close a cluster is to these limits, and docs/throughput.md explains a published
 measurement with them.
 """
 
@@ -13,11 +13,11 @@ from storeside.measure.errors import MeasureInputError
 
 @dataclass(frozen=True)
 class Model:
-    """A cluster's parts; an unknown value is None and limits nothing.
+    """The resources of a cluster; an unknown value is None or 0 and does not limit the result.
 
-    Figures are per node. `clients` and `client_nic_gbit` are those of the machines that read. `nic_gbit` is in
-    Gbit/s, `disk_bytes` in bytes per second and disk, `cpu_seconds_per_gb` in CPU seconds of AIStore's process per
-    10^9 bytes served.
+    `nic_gbit` is in Gbit/s per node, `disk_bytes` in bytes per second and disk. `disks` and `cores` are per node.
+    `cpu_seconds_per_gb` is the CPU time of AIStore's process for serving 10^9 bytes. `clients` is the number of the
+    machines that read, with `client_nic_gbit` each.
     """
 
     nodes: int
@@ -30,7 +30,7 @@ class Model:
     client_nic_gbit: float | None = None
 
     def limits(self) -> dict[str, float]:
-        """Return the known limits in bytes per second of the whole cluster, the lowest first."""
+        """Return the known limits of the cluster in bytes per second, the lowest first."""
         found = {}
         if self.nic_gbit:
             found["network"] = self.nodes * self.nic_gbit * 1e9 / 8
@@ -44,19 +44,17 @@ class Model:
 
 
 def disk_limit(mean: float, disk_use: float) -> float:
-    """Extrapolate the disks' limit from `disk_use` percent of use at `mean` bytes per second."""
+    """Extrapolate the limit of the disks from `disk_use` percent of use at `mean` bytes per second."""
     return mean * 100 / disk_use
 
 
 def node_bound(nic_gbit: float, disk_gb_per_second: float) -> float | None:
-    """Return the limit of one node in bytes per second: its NIC or all its disks, whichever is lower; 0 is unknown.
+    """Return the limit of one node in bytes per second: its NIC or all its disks. 0 means unknown; None: no limit.
 
     Raises:
         MeasureInputError: a figure is negative.
     """
     if nic_gbit < 0 or disk_gb_per_second < 0:
-        raise MeasureInputError(
-            f"limits {nic_gbit} Gbit/s and {disk_gb_per_second} GB/s: use 0 where one is not known"
-        )
+        raise MeasureInputError(f"limits {nic_gbit} Gbit/s and {disk_gb_per_second} GB/s: use 0 for an unknown limit")
     known = [value for value in (nic_gbit * 1e9 / 8, disk_gb_per_second * 1e9) if value]
     return min(known, default=None)

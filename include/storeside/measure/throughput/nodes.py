@@ -1,4 +1,4 @@
-"""Activity of a cluster's targets from AIStore's statistics API: bytes, requests, errors, use of disks."""
+"""Activity of a cluster's targets from AIStore's statistics API: bytes, requests, errors and disk use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aistore.sdk import Client
 
 _THREADS = 16
-# AIStore's names of counters that only grow (stats/target_stats.go); `get.ns` is the total time of all GETs.
+# AIStore's names of counters that only increase (stats/target_stats.go); `get.ns` is the total time of all GETs.
 _READ = ("get.size", "get.n", "get.ns")
 _WRITTEN = ("put.size", "put.n", "put.ns")
 _ERRORS = ("err.get.n", "err.put.n")
@@ -23,7 +23,7 @@ _ERRORS = ("err.get.n", "err.put.n")
 
 @dataclass(frozen=True)
 class Counters:
-    """A target's counters since its start, and the use of its disks in percent, at one moment."""
+    """A target's counters since its start, and its disk use in percent, at time `at`."""
 
     at: float
     read_bytes: int
@@ -38,7 +38,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Sample:
-    """The activity of one target between two moments."""
+    """The activity of one target between two readings."""
 
     tick: int
     node: str
@@ -55,16 +55,16 @@ class Sample:
 
     @property
     def rate(self) -> float:
-        """Bytes per second, read and written together."""
+        """Bytes read and written per second."""
         return (self.read_bytes + self.written_bytes) / (self.ended - self.began)
 
 
 @contextmanager
 def answering(endpoint: str) -> Iterator[None]:
-    """Convert the failure to reach a cluster into an error that names it.
+    """Convert connection errors to an error with the cluster's endpoint.
 
     Raises:
-        MeasureTransientError: there is no connection, or no answer in time.
+        MeasureTransientError: the cluster cannot be reached, or does not answer in time.
     """
     from requests import RequestException
 
@@ -72,13 +72,13 @@ def answering(endpoint: str) -> Iterator[None]:
         yield
     except RequestException as e:
         raise MeasureTransientError(
-            f"AIStore at {endpoint} does not answer ({type(e).__name__}): is it up, and does the connection lead to"
-            " one of its proxies?"
+            f"AIStore at {endpoint} does not answer ({type(e).__name__}): check that it runs, and that the connection"
+            " leads to one of its proxies"
         ) from e
 
 
 class Targets:
-    """The active targets of a cluster, read concurrently."""
+    """The active targets of a cluster, whose statistics are read concurrently."""
 
     def __init__(self, client: Client) -> None:
         self._cluster = client.cluster()
@@ -90,16 +90,16 @@ class Targets:
         self._threads = ThreadPoolExecutor(min(len(self.names), _THREADS), thread_name_prefix="targets")
 
     def close(self) -> None:
-        """End the threads."""
+        """Shut down the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def read(self) -> dict[str, Counters]:
-        """Return the counters of the targets that answer."""
+        """Return the counters of all targets that answer."""
         found = zip(self.names, self._threads.map(self._read, self.names), strict=True)
         return {name: counters for name, counters in found if counters is not None}
 
     def memory(self) -> int:
-        """Return the memory of the largest target in bytes: a smaller dataset may be read from the page cache."""
+        """Return the memory of the largest target in bytes; a smaller dataset may come from the page cache."""
         statuses = [self._ask(name, "node_status") for name in self.names]
         return max(int(s["sys_info"]["mem_used"]) + int(s["sys_info"]["mem_avail"]) for s in statuses)
 
@@ -112,9 +112,9 @@ class Targets:
             tracker = self._ask(name, "node_stats")["tracker"]
             at = (asked + time.time()) / 2
             disks = self._ask(name, "disk").get("AllDiskStats") or {}
-        except (AISError, RequestException):  # the target restarts or is gone
+        except (AISError, RequestException):  # the target restarts or has left
             return None
-        # AIStore leaves out counters that are zero.
+        # AIStore omits counters that are zero.
         read, written = ([int(tracker.get(key, 0)) for key in keys] for keys in (_READ, _WRITTEN))
         errors = sum(int(tracker.get(key, 0)) for key in _ERRORS)
         use = tuple(float(disk["Util"]) for disk in disks.values())
@@ -129,7 +129,7 @@ class Targets:
             URL_PATH_REVERSE,
         )
 
-        # The SDK's `get_performance` asks the targets one by one, and not for disks.
+        # The SDK's `get_performance` queries the targets one after the other, and does not query disks.
         answer = self._cluster.client.request(
             HTTP_METHOD_GET,
             path=f"{URL_PATH_REVERSE}/{URL_PATH_DAEMON}",
@@ -141,14 +141,14 @@ class Targets:
 
 
 class Differences:
-    """Turns counters into samples. A target that restarted gives no sample then, because its counters began again."""
+    """Converts counters to samples; a restarted target yields no sample once, because its counters start again."""
 
     def __init__(self, first: dict[str, Counters]) -> None:
         self._last = first
         self._tick = 0
 
     def take(self, found: dict[str, Counters]) -> list[Sample]:
-        """Return the activity of each target since its last reading."""
+        """Return the activity of each target since its previous reading."""
         samples = []
         for name, now in found.items():
             before = self._last.get(name)

@@ -1,4 +1,4 @@
-"""Samples, figures and verdicts of measurements in ClickHouse."""
+"""Samples, figures and verdicts of measurements, stored in ClickHouse."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOMENTS = ("began", "ended")
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of a measurement: bytes per second of all targets together; variances and disk use in percent.
+    """The figures of a measurement: bytes per second of all targets; variances and disk use in percent.
 
-    `time_variance` is the standard deviation over the seconds divided by the mean. `node_variance` is the difference
-    between the fastest and the slowest target divided by the mean.
+    `time_variance` is the standard deviation over time divided by the mean. `node_variance` is the difference between
+    the fastest and the slowest target divided by the mean. `ticks` is the number of seconds that count.
     """
 
     ticks: int
@@ -41,7 +41,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of a mean with earlier runs: ``first`` without any, ``held`` or ``regression``."""
+    """The comparison of a mean with earlier runs: ``first`` if there are none, ``held`` or ``regression``."""
 
     name: str
     baseline: float | None = None
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def judge(mean: float, baseline: float | None, runs: int, tolerance: float) -> Verdict:
-    """Compare a mean with the median of `runs` earlier runs; it may be `tolerance` percent lower."""
+    """Compare a mean with the median of `runs` earlier runs; it may be at most `tolerance` percent lower."""
     if baseline is None or not runs:
         return Verdict("first")
     return Verdict("regression" if mean < baseline * (1 - tolerance / 100) else "held", baseline, runs)
@@ -62,21 +62,21 @@ class Measurements:
         self._client = client
 
     def create(self) -> None:
-        """Create the tables, or bring them up to date. Raises DatabaseError."""
+        """Create or migrate the tables. Raises DatabaseError."""
         migrate(self._client)
 
     def add(self, measurement: str, samples: Iterable[Sample]) -> None:
-        """Record samples; recording the same samples again changes nothing."""
+        """Insert samples; inserting the same samples again changes nothing."""
         rows = [[measurement, *_cells(sample)] for sample in samples]
         if rows:
             names = ["measurement", *_SAMPLE]
             self._client.insert("storeside.throughput", rows, column_names=names, settings=_SYNCHRONOUS)
 
     def figures(self, measurement: str, nodes: int, since: float, until: float) -> Figures:
-        """Return the figures of a part of a measurement, from `since` to `until` in seconds since the epoch.
+        """Return the figures for the time from `since` to `until`, in seconds since the epoch.
 
         Raises:
-            MeasureTransientError: in no second of it did all nodes answer.
+            MeasureTransientError: there was no second in which all nodes answered.
         """
         window = {"since": _moment(since), "until": _moment(until)}
         row = first_row(
@@ -87,8 +87,8 @@ class Measurements:
         figures = Figures(*row)
         if not figures.ticks:
             raise MeasureTransientError(
-                f"measurement {measurement}: no steady second in which all {nodes} targets answered:"
-                " measure for longer, or let more be written"
+                f"measurement {measurement}: in no second did all {nodes} targets answer:"
+                " measure for longer, or allow more writes"
             )
         return figures
 
@@ -99,7 +99,7 @@ class Measurements:
         return baseline, int(count)
 
     def record(self, measurement: str, load: Load, **columns: Any) -> None:
-        """Record the result of a measurement; `columns` are those of the table."""
+        """Record the result of a measurement; `columns` are columns of ``storeside.throughput_runs``."""
         row = {"measurement": measurement, **_load(load), **columns}
         row |= {name: _milliseconds(row[name]) for name in _MOMENTS}
         self._client.insert(
@@ -107,7 +107,7 @@ class Measurements:
         )
 
     def rates(self, measurement: str) -> dict[str, list[tuple[float, float]]]:
-        """Return bytes per second of each target over the seconds since the first sample."""
+        """Return the bytes per second of each target, as (seconds since the first sample, rate)."""
         rows = self._client.query(
             "WITH (SELECT min(began) FROM storeside.throughput WHERE measurement = {m:String}) AS first"
             " SELECT node, dateDiff('millisecond', first, ended) / 1000,"

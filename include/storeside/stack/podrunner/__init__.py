@@ -1,1 +1,1 @@
-"""A small Kubernetes API that runs pods as plain processes of this machine."""
+"""A small Kubernetes API that runs pods as plain processes on this machine."""

@@ -12,7 +12,7 @@ from storeside.stack.podrunner.settings import Settings
 
 
 def main() -> None:
-    """Serve."""
+    """Serve until the process is stopped."""
     parser = argparse.ArgumentParser(prog="podrunner", description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     settings = Settings.load(parser.parse_args().config)
@@ -27,7 +27,7 @@ def main() -> None:
         ws="none",
         log_level="warning",
         timeout_keep_alive=3600,  # longer than client-go keeps an idle connection
-        timeout_graceful_shutdown=1,  # watches do not end by themselves
+        timeout_graceful_shutdown=1,  # watches end only when their clients disconnect
     )
 
 

@@ -1,8 +1,8 @@
-"""What pods may run: the lines that come with each image, and those that the owner of the stack has listed.
+"""Commands that pods may run: the lines of each image's configuration, and the lines of the stack owner's file.
 
-A line names variables and a command: ``SUFFIX= python -m my_package.server --port 8000``. In the owner's file an
-image comes first. Every word is a pattern with ``*``, and stands for one argument. A line without a command allows
-the image's own command.
+A line consists of variables and a command: ``SUFFIX= python -m my_package.server --port 8000``. In the owner's file
+the line begins with the image. Every word is a pattern with ``*`` that matches one argument. A line without a command
+allows the image's own command.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-# Set by AIStore, and by Storeside for every transformer. All other variables of a pod must be in a line:
-# LD_PRELOAD, PYTHONPATH and the like would change what an allowed command runs.
+# Variables that AIStore and Storeside set for every transformer. A line must list all other variables of a pod:
+# LD_PRELOAD, PYTHONPATH and similar variables would change what an allowed command runs.
 COMMON = (
     "AIS_TARGET_URL", "direct_put", "STORESIDE_SPEC", "STORESIDE_SOURCE", "OBJECT_TIMEOUT", "ETL_DIRECT_FQN",
     "NUM_WORKERS", "WORKER_MEMORY_LIMIT", "MAX_BODY", "AIS_DIRECT_PUT_RETRIES", "SIDECAR_URL", "AIS_NODES",
@@ -26,29 +26,29 @@ _VARIABLE = re.compile(r"[\w*]+=")
 
 
 class NotAllowedError(Exception):
-    """A pod asks for something that no line allows, or the owner's file cannot be read."""
+    """No line allows the pod's command or variables, or the owner's file cannot be parsed."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One allowed command with its variables, as patterns."""
+    """One allowed command with its variables; all are patterns."""
 
     variables: tuple[str, ...]
     command: tuple[str, ...]
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Line:
-        """Read the words of a line, after its image."""
+        """Parse the words of a line that follow its image."""
         count = next((n for n, word in enumerate(words) if not _VARIABLE.fullmatch(word)), len(words))
         return cls(tuple(word[:-1] for word in words[:count]), tuple(words[count:]))
 
     def permits(self, command: Sequence[str], variables: Collection[str]) -> bool:
-        """Tell whether every argument of the command and every variable matches."""
-        known = (*COMMON, *self.variables)
+        """Return whether every argument of the command and every variable matches."""
+        patterns = (*COMMON, *self.variables)
         return (
             len(command) == len(self.command)
             and all(map(fnmatchcase, command, self.command))
-            and all(any(fnmatchcase(name, pattern) for pattern in known) for name in variables)
+            and all(any(fnmatchcase(name, pattern) for pattern in patterns) for name in variables)
         )
 
 
@@ -68,20 +68,20 @@ def require(
         return
     extra = [f"{name}=" for name in variables if name not in COMMON]
     wanted = " ".join([image, *extra, *map(shlex.quote, command)])
-    raise NotAllowedError(f"the pod runner does not start this; to allow it add this line to {owners}: {wanted}")
+    raise NotAllowedError(f"the pod runner does not allow this pod; to allow it, add this line to {owners}: {wanted}")
 
 
 def listed(path: Path) -> Iterator[tuple[str, Line]]:
-    """Yield the lines of the owner's file with their images; none if there is no such file.
+    """Yield the image pattern and the line of each entry in the owner's file; nothing if the file does not exist.
 
     Raises:
-        NotAllowedError: another user can write the file, or a line cannot be read.
+        NotAllowedError: another user can write the file, or a line cannot be parsed.
     """
     try:
         with path.open() as file:
             facts = os.fstat(file.fileno())
             if facts.st_uid not in (0, os.getuid()) or facts.st_mode & 0o022:
-                raise NotAllowedError(f"{path}: another user can write it: chmod 600 it, and make it your own")
+                raise NotAllowedError(f"{path}: another user can write it: own it yourself, and run chmod 600")
             text = file.read()
     except FileNotFoundError:
         return

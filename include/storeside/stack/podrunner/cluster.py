@@ -18,7 +18,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class AlreadyExistsError(Exception):
-    """An object of that name exists already."""
+    """An object of this name exists already."""
 
 
 class Cluster:
@@ -37,7 +37,7 @@ class Cluster:
         self._removing: dict[str, asyncio.Task[None]] = {}
 
     def _node(self, node: Mapping[str, Any]) -> Manifest:
-        """Describe the pod that a target of AIStore takes itself to be in; its ETL pods inherit its volumes."""
+        """Describe the pod that AIStore's target believes to run in; its ETL pods inherit the volumes of this pod."""
         mounts = [{"name": f"volume-{n}", "mountPath": path} for n, path in enumerate(node["mounts"])]
         manifest = self._accept({"metadata": {"name": node["name"]}}, "Pod")
         manifest["spec"] = {
@@ -51,7 +51,7 @@ class Cluster:
     def _accept(self, manifest: Manifest, kind: str) -> Manifest:
         metadata = manifest.get("metadata", {})
         if not _NAME.fullmatch(metadata.get("name", "")):
-            raise InvalidError(f"{metadata.get('name')!r} is not a name for a {kind}")
+            raise InvalidError(f"{metadata.get('name')!r} is not a valid name for a {kind}")
         metadata.update(
             namespace=self.settings.namespace,
             uid=str(uuid.uuid4()),
@@ -61,12 +61,12 @@ class Cluster:
         return {**manifest, "apiVersion": "v1", "kind": kind, "metadata": metadata}
 
     def manifests(self, name: str | None = None) -> list[Manifest]:
-        """Return the pods, or the one of that name if it exists."""
+        """Return all pods, or only the pod of that name if it exists."""
         every = self.nodes | {pod.name: pod.manifest for pod in self.pods.values()}
         return [manifest for key, manifest in every.items() if name is None or key == name]
 
     async def create_pod(self, manifest: Manifest) -> Manifest:
-        """Accept a pod and start it."""
+        """Register a pod and start it."""
         manifest = self._accept(manifest, "Pod")
         name = manifest["metadata"]["name"]
         if not manifest.get("spec", {}).get("containers"):
@@ -81,7 +81,7 @@ class Cluster:
         return pod.manifest
 
     async def delete_pod(self, name: str) -> Manifest | None:
-        """End a pod and forget it; None if there is none. It stays listed until its processes are gone."""
+        """End a pod and remove it; None if it does not exist. It stays listed until its processes have ended."""
         pod = self.pods.get(name)
         if pod is None:
             return None
@@ -98,7 +98,7 @@ class Cluster:
             self.touch(pod, "DELETED")
 
     def create_service(self, manifest: Manifest) -> Manifest:
-        """Accept a service; its node port is the one that its pod will listen on."""
+        """Register a service; its node port is the port that its pod will listen on."""
         manifest = self._accept(manifest, "Service")
         name = manifest["metadata"]["name"]
         if name in self.services:
@@ -111,7 +111,7 @@ class Cluster:
         return self.services[name]
 
     def claim_port(self, name: str) -> int:
-        """Return a port for a pod: its service's, or another one if that has been taken meanwhile."""
+        """Return a port for a pod: the port of its service, or another one if that port is taken."""
         service = self.services.get(name)
         if service is None:
             return free_port(self.settings.host)
@@ -120,7 +120,7 @@ class Cluster:
         return int(entry["nodePort"])
 
     def touch(self, pod: Pod, event: str = "MODIFIED") -> None:
-        """Give a changed pod a new version and notify its watchers."""
+        """Give a changed pod a new version and send the event to its watchers."""
         self.version += 1
         pod.manifest["metadata"]["resourceVersion"] = str(self.version)
         line = event_line(event, pod.manifest)
@@ -129,7 +129,7 @@ class Cluster:
                 queue.put_nowait(line)
 
     def watch(self, name: str | None) -> asyncio.Queue[bytes]:
-        """Return a queue of events, which begins with the current pods."""
+        """Return a queue of events that starts with the current pods."""
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         for manifest in self.manifests(name):
             queue.put_nowait(event_line("ADDED", manifest))
@@ -137,11 +137,11 @@ class Cluster:
         return queue
 
     def unwatch(self, queue: asyncio.Queue[bytes]) -> None:
-        """Forget a watcher."""
+        """Remove a watcher."""
         self._watchers = {(name, kept) for name, kept in self._watchers if kept is not queue}
 
     async def enforce_forever(self) -> None:
-        """Enforce the limits of every pod, once a second."""
+        """Enforce the limits of all pods once a second."""
         while True:
             await asyncio.sleep(1)
             for pod in list(self.pods.values()):
@@ -159,5 +159,5 @@ class Cluster:
 
 
 def event_line(event: str, manifest: Manifest) -> bytes:
-    """Write one event as the line that a watch sends."""
+    """Return one event as the line that a watch sends."""
     return json.dumps({"type": event, "object": manifest}).encode() + b"\n"

@@ -24,40 +24,40 @@ NAMESPACE = "ais"
 
 
 def folder(stack: Stack) -> Path:
-    """Return the folder that holds the runner's configuration, certificate and records."""
+    """Return the folder with the runner's configuration, certificate and records."""
     return stack.state / "podrunner"
 
 
 def service_account(stack: Stack) -> Path:
-    """Return the folder with ``ca.crt``, ``token`` and ``namespace`` that clients in "pods" look for."""
+    """Return the folder with ``ca.crt``, ``token`` and ``namespace``, which clients inside pods read."""
     return folder(stack) / "serviceaccount"
 
 
 def kube_config(stack: Stack) -> Path:
-    """Return the kubeconfig file with which Kubernetes clients reach the runner."""
+    """Return the kubeconfig file for clients of the pod runner."""
     return folder(stack) / "kubeconfig"
 
 
 def allowed(stack: Stack) -> Path:
-    """Return the file in which the owner lists what pods may run besides Storeside's own transforms."""
+    """Return the file in which the owner lists commands that pods may run besides Storeside's own transforms."""
     return stack.state.parent / "allowed.txt"
 
 
 def node_name(target: int) -> str:
-    """Return the Kubernetes node that a target takes itself to be on."""
+    """Return the Kubernetes node on which a target believes to run."""
     return f"node-target-{target}"
 
 
 def pod_name(target: int) -> str:
-    """Return the pod that a target takes itself to be in."""
+    """Return the pod in which a target believes to run."""
     return f"ais-target-{target}"
 
 
 def components(stack: Stack, images: Mapping[str, Mapping[str, Any]]) -> list[Component]:
     """Write the runner's files and return its component.
 
-    `images` maps patterns of image names, without tag, to ``{"command": [...], "env": {...}, "cwd": "...",
-    "allowed": [...]}``; ``{port}``, ``{host}`` and ``{python}`` in commands and values are filled in for each pod.
+    `images` maps patterns of image names, without tags, to ``{"command": [...], "env": {...}, "cwd": "...",
+    "allowed": [...]}``. The runner replaces ``{port}``, ``{host}`` and ``{python}`` in commands and values.
     """
     home = folder(stack)
     _write_credentials(home, service_account(stack))
@@ -101,7 +101,7 @@ def components(stack: Stack, images: Mapping[str, Mapping[str, Any]]) -> list[Co
 
 
 def _write_credentials(home: Path, account: Path) -> None:
-    """Make certificate and token once: AIStore's nodes read them when they start and keep them."""
+    """Create certificate and token once: AIStore's nodes read them at their start and keep them."""
     account.mkdir(parents=True, exist_ok=True, mode=0o700)
     home.chmod(0o700)
     (account / "namespace").write_text(NAMESPACE)
@@ -118,7 +118,7 @@ def _write_credentials(home: Path, account: Path) -> None:
     new = token.with_suffix(".new")
     with open(new, "w", opener=_private) as file:
         file.write(secrets.token_urlsafe(32))
-    new.replace(token)  # written last: a token shows that all files are complete
+    new.replace(token)  # written last: if the token exists, all files are complete
 
 
 def _write_kube_config(stack: Stack) -> None:

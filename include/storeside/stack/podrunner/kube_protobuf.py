@@ -1,8 +1,8 @@
-"""Reads the protobuf bodies of Kubernetes' typed clients as the JSON that the API documents.
+"""Parses the protobuf bodies of Kubernetes' typed clients into the JSON form that the API documents.
 
-client-go sends pods and services as protobuf only, though it takes answers in JSON. The tables below hold the
-fields that a pod runner needs, with the numbers of ``k8s.io/api/core/v1/generated.proto``; every other
-field is skipped. This is our own code because the `kubernetes` package has no protobuf messages.
+client-go sends pods and services only as protobuf, although it accepts answers in JSON. The tables below list the
+fields that a pod runner needs, with the field numbers of ``k8s.io/api/core/v1/generated.proto``; the parser skips
+all other fields. This is our own code because the `kubernetes` package has no protobuf messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 MAGIC = b"k8s\x00"
 _PACKAGE = "storeside"
 
-# "name=number" is a string; ":type" names another scalar or a message; "*" repeats, "{}" maps from strings.
+# "name=number" is a string; ":type" is another scalar type or a message; "*" means repeated, "{}" a map from strings.
 _MESSAGES = {
     "Unknown": "typeMeta=1:TypeMeta raw=2:bytes",
     "TypeMeta": "apiVersion=1 kind=2",
@@ -91,7 +91,7 @@ MESSAGES = _message_classes()
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """Return the Kubernetes object in a request's body, protobuf or JSON; ValueError for anything else."""
+    """Return the Kubernetes object in a request's body, protobuf or JSON. Raises ValueError for anything else."""
     if not body.startswith(MAGIC):
         parsed = json.loads(body)
         if not isinstance(parsed, dict):

@@ -36,7 +36,7 @@ class InvalidError(Exception):
 
 
 def quantity(text: str) -> float:
-    """Convert a Kubernetes quantity such as ``512Mi`` to a number; ValueError for anything else."""
+    """Convert a Kubernetes quantity such as ``512Mi`` to a number. Raises ValueError for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)([kMGTm]?|[KMGT]i)", text)
     if match is None:
         raise ValueError(f"{text!r} is not a Kubernetes quantity")
@@ -44,7 +44,7 @@ def quantity(text: str) -> float:
 
 
 def free_port(host: str, preferred: int = 0) -> int:
-    """Return `preferred` if it can be bound, otherwise any port that can."""
+    """Return `preferred` if it can be bound, otherwise any free port."""
     with socket.socket() as probe:
         try:
             probe.bind((host, preferred))
@@ -54,12 +54,12 @@ def free_port(host: str, preferred: int = 0) -> int:
 
 
 def now() -> str:
-    """Return the time as Kubernetes writes it."""
+    """Return the current time in Kubernetes' format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _at_port(arguments: list[str], container_port: int, port: int, host: str) -> list[str]:
-    """Make a command that listens on all addresses of its container listen on `host` and `port` instead."""
+    """Change a command that listens on all addresses of its container so that it listens on `host` and `port`."""
     listening = rf"(--(?:port|bind)[= ]\S*?|-[pb] \S*?|{_ANY_HOST}:|^:)\b{container_port}\b"
     inline = re.compile(listening)
     result: list[str] = []
@@ -90,13 +90,13 @@ class Pod:
     # ---- starting
 
     async def start(self) -> None:
-        """Start the process, or record at once why that is impossible."""
+        """Start the process, or set the pod's status to the reason why it cannot start."""
         try:
             command, image = self._command()
             limit = self._container.get("resources", {}).get("limits", {}).get("memory")
             self._limit = quantity(limit) if limit is not None else None
             self.log.unlink(missing_ok=True)
-            with self.log.open("ab") as log:  # appending, so that it can be truncated while it is written to
+            with self.log.open("ab") as log:  # append mode: the log can be truncated while the process writes
                 process = await asyncio.create_subprocess_exec(
                     *command,
                     cwd=image.directory,
@@ -124,10 +124,10 @@ class Pod:
         image = settings.image(name)
         if image is None:
             known = ", ".join(settings.images) or "none"
-            raise InvalidError(f"the pod runner knows no image {name!r}; it knows: {known}")
+            raise InvalidError(f"the pod runner has no command for the image {name!r}; it has commands for: {known}")
         spec = self.manifest["spec"]
         if len(spec["containers"]) > 1 or spec.get("initContainers"):
-            raise InvalidError("the pod runner runs pods of one container, without init containers")
+            raise InvalidError("the pod runner supports only pods with one container and no init containers")
         if self._container.get("workingDir"):
             raise InvalidError("the pod runner starts commands in the folder of their image: leave out workingDir")
         given = [*self._container.get("command", ()), *self._container.get("args", ())]
@@ -167,7 +167,7 @@ class Pod:
     # ---- running
 
     async def _probe(self) -> None:
-        """Run the readiness probe; until the first success more often than its period says."""
+        """Run the readiness probe repeatedly; before the first success, more often than its period."""
         probe = self._container.get("readinessProbe", {})
         period = probe.get("periodSeconds") or 10
         threshold = probe.get("failureThreshold") or 3
@@ -209,7 +209,7 @@ class Pod:
             return log.read().decode(errors="replace")
 
     def enforce(self) -> None:
-        """Kill the pod if it uses more memory than its limit, and keep its log from filling the disk."""
+        """Kill the pod if it exceeds its memory limit, and truncate its log if it exceeds `LOG_BYTES`."""
         if self.process is None or not self.alive or self._verdict:
             return
         if self._limit is not None:
@@ -221,7 +221,7 @@ class Pod:
             os.truncate(self.log, 0)
 
     async def stop(self, grace: float) -> None:
-        """End the process and its descendants: with SIGTERM first, with SIGKILL after `grace` seconds."""
+        """End the process and its descendants: send SIGTERM, and SIGKILL after `grace` seconds."""
         self._stopping = True
         if self.process is None:
             return
@@ -235,7 +235,7 @@ class Pod:
         await reaping
 
     async def measure(self) -> tuple[float, int]:
-        """Return the CPU cores (over a short while) and the resident bytes in use."""
+        """Return the CPU cores in use (measured for half a second) and the resident bytes."""
         if self.process is None or not self.alive:
             return 0.0, 0
         before, _ = usage(self.process.pid)
@@ -247,7 +247,7 @@ class Pod:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs and its end has not been requested."""
+        """Whether the process runs and `stop` has not been called."""
         return self.process is not None and self.process.returncode is None and not self._stopping
 
     @property

@@ -1,4 +1,4 @@
-"""Process trees: the processes of a pod, their usage, and how to end all of them."""
+"""Process trees: find the processes of a pod, measure their usage, and end all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def dies_with_parent() -> Callable[[], None]:
-    """Return the function that a new child calls before exec, so that the kernel kills it when its parent dies."""
+    """Return a function for a new child to call before exec: the kernel then kills the child when its parent dies."""
     parent = os.getpid()
 
     def before_exec() -> None:
@@ -31,7 +31,7 @@ def dies_with_parent() -> Callable[[], None]:
 
 
 def tree(leader: int) -> list[psutil.Process]:
-    """Return the live processes of the session that `leader` started, and its descendants elsewhere."""
+    """Return the live processes of the session that `leader` started, and its descendants in other sessions."""
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(OSError):
@@ -61,7 +61,7 @@ def usage(leader: int) -> tuple[float, int]:
 
 
 def kill_tree(leader: int) -> None:
-    """End a process tree at once, in rounds, because a process may fork while the others are being killed."""
+    """Kill a process tree in several rounds, because a process may fork while others are killed."""
     for _ in range(10):
         members = tree(leader)
         for process in members:
@@ -73,24 +73,24 @@ def kill_tree(leader: int) -> None:
 
 
 class Ledger:
-    """A folder that records the session leaders that this program starts, in case this program is killed."""
+    """A folder of records of the session leaders that this program started, for cleaning up after it was killed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, pid: int, hostname: str) -> None:
-        """Record a session leader, whose environment holds `hostname` as HOSTNAME."""
+        """Record a session leader; its environment has `hostname` as HOSTNAME."""
         with suppress(psutil.Error):
             started = psutil.Process(pid).create_time()
             (self._folder / str(pid)).write_text(json.dumps({"started": started, "hostname": hostname}))
 
     def remove(self, pid: int) -> None:
-        """Forget a session leader."""
+        """Remove the record of a session leader."""
         (self._folder / str(pid)).unlink(missing_ok=True)
 
     def kill_leftovers(self) -> int:
-        """Kill processes of an earlier run, but none that only has the same id; return their number."""
+        """Kill processes of an earlier run and return their number; spare new processes with the same id."""
         killed = 0
         for path in self._folder.iterdir():
             try:

@@ -1,6 +1,6 @@
-"""Replaces the image ``aistorage/runtime_python``: serves the class that the SDK's ``init_class`` has sent.
+"""Replaces the image ``aistorage/runtime_python``: serves the class that the SDK's ``init_class`` sent.
 
-Run with ``python -m uvicorn storeside.stack.podrunner.runtime_python:app``.
+Start it with ``python -m uvicorn storeside.stack.podrunner.runtime_python:app``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 
 def load_app() -> Any:
-    """Return the ASGI application of the class in the environment; exit with one line if it cannot be run."""
+    """Return the ASGI application of the class in the environment; exit with a message if it cannot run."""
     from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 
     for variable in ("PACKAGES", "OS_PACKAGES"):
         if os.environ.get(variable):
-            sys.exit(f"{variable} is not supported: the class runs in the environment of the stack, install there")
+            sys.exit(f"{variable} is not supported: the class runs in the stack's environment, install them there")
     payload = os.environ.get("ETL_CLASS_PAYLOAD", "")
     if not payload:
         sys.exit("ETL_CLASS_PAYLOAD is missing: start this image with the SDK's init_class()")
-    server_class = pickle.loads(base64.b64decode(payload))  # noqa: S301 - running sent code is its purpose
+    server_class = pickle.loads(base64.b64decode(payload))  # noqa: S301 - its purpose is to run the user's code
     if not issubclass(server_class, FastAPIServer):
-        sys.exit(f"{server_class.__name__} is not a FastAPIServer, the one kind of server that runs here")
+        sys.exit(f"{server_class.__name__} is not a FastAPIServer, the only supported kind of server")
     app = server_class(port=0).app
     if os.environ.get("AIS_ETL_PROOF") != "true":
         return app

@@ -25,7 +25,7 @@ METRICS = "metrics.k8s.io/v1beta1"
 
 
 def failure(code: int, reason: str, message: str, kind: str = "", name: str = "") -> JSONResponse:
-    """Return an error as the Status object that Kubernetes clients understand."""
+    """Return an error as a Kubernetes Status object."""
     status = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -49,14 +49,14 @@ def _selected(request: Request) -> str | None:
 
 
 class Guard:
-    """Refuses requests without the token, except for the health check."""
+    """Refuses requests without the token, except health checks."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._expected = f"Bearer {settings.token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request on to the application, or answer 401."""
         if scope["type"] == "http" and scope["path"] != "/healthz":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._expected):
@@ -66,7 +66,7 @@ class Guard:
 
 
 class Watch(Response):
-    """A stream of events that ends only when its reader disconnects; an ended one would make AIStore poll busily."""
+    """An event stream that ends only when its reader disconnects: AIStore polls busily after the stream ends."""
 
     def __init__(self, cluster: Cluster, name: str | None) -> None:
         super().__init__(media_type="application/json")
@@ -141,7 +141,7 @@ class Api:
             await self.cluster.shutdown()
 
     async def health(self, _request: Request) -> Response:
-        """Say that the runner is up."""
+        """Report that the runner serves requests."""
         return PlainTextResponse("ok")
 
     # ---- pods
@@ -160,14 +160,14 @@ class Api:
         return JSONResponse(found[0]) if found else _not_found("pods", name)
 
     async def create_pod(self, request: Request) -> Response:
-        """Run a pod."""
+        """Create a pod and start its process."""
         return await self._create(request, "pods")
 
     async def delete_pod(self, request: Request) -> Response:
-        """End a pod."""
+        """End a pod; the pods of AIStore's nodes cannot be deleted."""
         name = request.path_params["name"]
         if name in self.cluster.nodes:
-            return failure(403, "Forbidden", f'pod "{name}" is a node of the store', "pods", name)
+            return failure(403, "Forbidden", f'pod "{name}" is a node of AIStore', "pods", name)
         manifest = await self.cluster.delete_pod(name)
         return JSONResponse(manifest) if manifest else _not_found("pods", name)
 
@@ -193,11 +193,11 @@ class Api:
         return JSONResponse(service) if service else _not_found("services", name)
 
     async def create_service(self, request: Request) -> Response:
-        """Accept a service."""
+        """Register a service."""
         return await self._create(request, "services")
 
     async def delete_service(self, request: Request) -> Response:
-        """Forget a service."""
+        """Remove a service."""
         name = request.path_params["name"]
         service = self.cluster.services.pop(name, None)
         return JSONResponse(service) if service else _not_found("services", name)
@@ -205,7 +205,7 @@ class Api:
     # ---- metrics
 
     async def list_metrics(self, _request: Request) -> Response:
-        """Say that metrics are available; AIStore reads them pod by pod."""
+        """Return an empty list, which shows that metrics are available; AIStore reads them pod by pod."""
         return JSONResponse({"kind": "PodMetricsList", "apiVersion": METRICS, "metadata": {}, "items": []})
 
     async def metrics(self, request: Request) -> Response:

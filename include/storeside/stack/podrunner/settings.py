@@ -13,9 +13,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Image:
-    """A command in place of a container image; ``{port}``, ``{host}`` and ``{python}`` are filled in.
+    """The command that replaces a container image; the runner fills in ``{port}``, ``{host}`` and ``{python}``.
 
-    `allowed` are the lines of `storeside.stack.podrunner.allowed` that pods with this image may ask for.
+    `allowed` are lines as in `storeside.stack.podrunner.allowed`: the commands that pods of this image may request.
     """
 
     command: tuple[str, ...]
@@ -26,9 +26,9 @@ class Image:
 
 @dataclass(frozen=True)
 class Settings:
-    """The configuration file of the pod runner; `allowed` is the file of what the owner allows besides.
+    """The configuration file of the pod runner; `allowed` is the file with commands that the owner allows as well.
 
-    `pod_token` is a file with AIStore's token for transformers, which is absent where AIStore asks for none.
+    `pod_token` is the file with AIStore's token for transformers; it does not exist if AIStore requires no tokens.
     """
 
     port: int
@@ -46,7 +46,7 @@ class Settings:
 
     @classmethod
     def load(cls, path: Path) -> Settings:
-        """Read the file and the token file that it names."""
+        """Read the configuration file and its token file."""
         record = json.loads(path.read_text())
         images = {
             pattern: Image(
@@ -62,11 +62,11 @@ class Settings:
         )
 
     def image(self, name: str) -> Image | None:
-        """Find the entry for a container image, whatever its tag or digest."""
+        """Return the entry for a container image, independent of its tag or digest; None if there is none."""
         bare = bare_name(name)
         return next((image for pattern, image in self.images.items() if fnmatchcase(bare, pattern)), None)
 
 
 def bare_name(image: str) -> str:
-    """Return the name of a container image without tag, digest and Docker's registry."""
+    """Return the name of a container image without tag, digest and Docker's registry prefix."""
     return re.sub(r"(:[^/@]*)?(@.*)?$", "", image).removeprefix("docker.io/")

@@ -1,1 +1,1 @@
-"""What audio containers state about their own length, read from their headers without libav."""
+"""The length that audio containers declare, read from their headers without libav."""

@@ -21,7 +21,7 @@ _TOP_BOXES = frozenset(
 
 
 def _boxes(content: Bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start of the body and end of each box; a box that reaches to the end of the file ends at `end`."""
+    """Yield name, start of the body and end of each box; a box with size 0 ends at `end`."""
     for _ in range(_MOST_BOXES):
         head = content.at(at, 16)
         if len(head) < 8 or at + 8 > end:
@@ -38,7 +38,7 @@ def _boxes(content: Bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]
 
 
 def mp4(content: Bytes, at: int) -> Stated:
-    """Read the top-level boxes, and the length that the index states for the first audio track."""
+    """Read the top-level boxes, and the length that the index declares for the first audio track."""
     moov: tuple[int, int] | None = None
     is_open, end = False, at
     for name, start, stop in _boxes(content, at, content.size):
@@ -49,7 +49,7 @@ def mp4(content: Bytes, at: int) -> Stated:
                 raise errors.truncated_bytes(max(0, content.size - start), stop - start)
             break
         moov = (start, stop) if name == b"moov" else moov
-        # Fragments are written one after another: nothing states their number.
+        # Fragments are written one after another, and no box declares their number.
         is_open = is_open or name == b"moof" or (name == b"mdat" and big(content.at(start - 8, 4)) == 0)
         end = stop
     if moov is None:
@@ -62,7 +62,7 @@ def mp4(content: Bytes, at: int) -> Stated:
 
 
 def _inside(content: Bytes, place: tuple[int, int], *path: bytes) -> tuple[int, int] | None:
-    """Return start and end of the body of the first box at `path`."""
+    """Return start and end of the body of the first box at this path of names."""
     for wanted in path:
         found = next(((start, end) for name, start, end in _boxes(content, *place) if name == wanted), None)
         if found is None:
@@ -72,7 +72,7 @@ def _inside(content: Bytes, place: tuple[int, int], *path: bytes) -> tuple[int, 
 
 
 def _track_seconds(content: Bytes, start: int, end: int) -> float | None:
-    """Return the duration of the first audio track, in seconds, with its edit list applied."""
+    """Return the duration of the first audio track in seconds, after its edit list."""
     scale = 0
     for name, body, stop in _boxes(content, start, end):
         if name == b"mvhd":
@@ -95,7 +95,7 @@ _SCALE, _DURATION = 0x2AD7B1, 0x4489
 
 
 def _number(content: Bytes, at: int, keeps_mark: bool) -> tuple[int, int]:
-    """Return a number of variable size and its size in bytes; (-1, size) if all bits are set, (0, 0) for none."""
+    """Return a number of variable size and its size in bytes; (-1, size) if all bits are set, (0, 0) without one."""
     head = content.at(at, 8)
     if not head or not head[0]:
         return 0, 0
@@ -110,7 +110,7 @@ def _number(content: Bytes, at: int, keeps_mark: bool) -> tuple[int, int]:
 
 
 def _elements(content: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield identifier, start of the body and size (-1 if it is not stated) of each element."""
+    """Yield identifier, start of the body and size (-1 if not declared) of each element."""
     for _ in range(_MOST_ELEMENTS):
         name, a = _number(content, at, True)
         size, b = _number(content, at + a, False)
@@ -141,7 +141,7 @@ def matroska(content: Bytes, at: int) -> Stated:
             tracks = sum(kind == _TRACK for kind, _, _ in _elements(content, body, body + length))
     if size >= 0:
         return Stated(end, bytes_after(content.size - end, "segment"), "yes", seconds=seconds)
-    # The duration is that of the longest track.
+    # The duration is that of the longest track, so it is exact only for a single track.
     is_exact = seconds is not None and tracks == 1
     return Stated(
         content.size, complete="yes" if is_exact else "unknown", seconds=seconds, is_exact=is_exact, slack=8_192

@@ -15,18 +15,18 @@ from storeside.transformers import audio_errors as errors
 from .stated import Bytes, Stated, big, bytes_after, little
 
 _MOST_CHUNKS = 4_096
-# Sizes from this one on are in files that were written to a pipe, whose writer did not know the size.
+# A writer to a pipe does not know the size, and declares at least this one.
 _UNKNOWN_SIZE = 0x7FFF0000
 # WAVE_FORMAT_ of codecs with a fixed number of bits per sample: PCM, float, A-law, mu-law.
 _FIXED = (1, 3, 6, 7)
 _EXTENSIBLE = 0xFFFE
-# Bytes per sample of AIFF-C's uncompressed types, where they differ from the header's.
+# AIFF-C's types of uncompressed samples.
 _AIFF_TYPES = (b"NONE", b"twos", b"sowt", b"fl32", b"FL32", b"fl64", b"FL64", b"in24", b"in32", b"raw ")
 
 
 @dataclass
 class _Chunks:
-    """The first chunk of each name; `rest` is where the last whole chunk ends, and `padding` aligns it."""
+    """The first chunk of each name; `rest` is the end of the last complete chunk, and `padding` aligns the next."""
 
     rest: int
     first: dict[bytes, tuple[int, int]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class _Chunks:
 
 @dataclass(frozen=True)
 class _Form:
-    """The form of a chunk's header: name and size in bytes, byte order, whether sizes count the header, alignment."""
+    """The form of a chunk's header: bytes of name and size, byte order, whether sizes count the header, alignment."""
 
     name: int
     size: int
@@ -80,7 +80,7 @@ def _walk(content: Bytes, at: int, form: _Form) -> _Chunks:
 
 
 def _length(content: Bytes, chunks: _Chunks, sound: bytes, is_unknown: bool) -> Stated:
-    """Compare the stated size of the chunk of samples with the bytes that are there."""
+    """Compare the declared size of the chunk of samples with the bytes that exist."""
     if sound not in chunks.first or is_unknown or not chunks.is_all:
         return Stated(content.size)
     if chunks.cut and chunks.cut[0] == sound:
@@ -125,7 +125,7 @@ def wave(content: Bytes, at: int) -> Stated:
 
 
 def _resumed(content: Bytes, before: _Chunks, start: int, size: int, form: _Form) -> _Chunks:
-    """Continue behind a chunk of samples whose size is stated elsewhere."""
+    """Continue after a chunk of samples whose size is declared elsewhere."""
     first = {**before.first, b"data": (start, size)}
     if start + size > content.size:
         return _Chunks(before.rest, first, (b"data", start, size))
@@ -137,10 +137,10 @@ def _resumed(content: Bytes, before: _Chunks, start: int, size: int, form: _Form
 
 
 def wave64(content: Bytes, at: int) -> Stated:
-    """Read Sony Wave64, whose chunks have GUIDs for names."""
+    """Read Sony Wave64, whose chunks have GUIDs as names."""
     chunks = _walk(content, at + 40, _Form(16, 8, "little", counts_header=True, align=8))
     _, size = chunks.first.get(b"data", (0, 0))
-    # A muxer that cannot seek back leaves all bits of a size, or its upper half, set.
+    # A muxer that cannot seek back leaves all bits of a size set, or its upper half.
     is_unknown = size <= 0 or size >= 1 << 62
     head = chunks.body(content, b"fmt ", 26)
     code, rate, pace, block = (little(head[a:b]) for a, b in ((0, 2), (4, 8), (8, 12), (12, 14)))
@@ -152,7 +152,7 @@ def wave64(content: Bytes, at: int) -> Stated:
 
 
 def aiff(content: Bytes, at: int) -> Stated:
-    """Read AIFF and AIFF-C, and 8SVX, whose chunk of samples is called BODY."""
+    """Read AIFF, AIFF-C, and 8SVX, in which the chunk of samples is named BODY."""
     kind = content.at(at + 8, 4)
     chunks = _walk(content, at + 12, _Form(4, 4, "big", align=2))
     if kind == b"8SVX":
@@ -208,7 +208,7 @@ def dsdiff(content: Bytes, at: int) -> Stated:
 
 
 def au(content: Bytes, at: int) -> Stated:
-    """Read Sun's header, ``.snd``."""
+    """Read the ``.snd`` header of Sun's audio files."""
     head = content.at(at, 24)
     start, size, rate, channels = (big(head[a : a + 4]) for a in (4, 8, 16, 20))
     width = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}.get(big(head[12:16]), 0)

@@ -1,4 +1,4 @@
-"""Ogg: pages, of which the last of a stream is marked as the last (RFC 3533)."""
+"""Ogg: a sequence of pages; the last page of a stream has a mark (RFC 3533)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _HEADER = 27
 _FIRST, _LAST = 2, 4
 _NO_POSITION = 0xFFFFFFFFFFFFFFFF
 _MOST_PAGES = 500_000
-# Samples of the longest packet: Opus 120 ms at 48 kHz, Vorbis 8192, FLAC 65535, Speex 640 in 10 frames.
+# Maximum samples of a packet: Opus 120 ms at 48 kHz, Vorbis 8192, FLAC 65535, Speex 640 in 10 frames.
 _LONGEST_PACKET = {"opus": 5_760, "vorbis": 8_192, "flac": 65_535, "speex": 6_400}
 
 
 @dataclass
 class _Stream:
-    """One logical stream: `start` and `position` are samples before its first audio page and at its last page."""
+    """One logical stream: `start` and `position` are the samples before its first and after its last audio page."""
 
     codec: str
     rate: int
@@ -49,7 +49,7 @@ class _Page:
 
 
 def ogg(content: Bytes, at: int) -> Stated:
-    """Read all page headers. Raises AudioError when the last audio page is truncated or not marked as the last."""
+    """Read all page headers. Raises AudioError if the last audio page is truncated or lacks the end mark."""
     streams: dict[int, _Stream] = {}
     chained = False
     end = at
@@ -67,7 +67,7 @@ def ogg(content: Bytes, at: int) -> Stated:
     if rest < _HEADER and content.at(end, 5) == b"OggS\0":
         raise errors.truncated_bytes(rest, _HEADER)
     if rest and _goes_on(content, end + 1):
-        return Stated(content.size)  # damage in the middle: libav finds the next page
+        return Stated(content.size)  # damage in the middle; libav continues at the next page
     sound = list(streams.values())
     if not sound:
         return Stated(content.size)
@@ -84,7 +84,7 @@ def _take(content: Bytes, page: _Page, streams: dict[int, _Stream], chained: boo
         stream = _opened(content.at(page.body, 64))
         chained = chained or any(one.is_ended for one in streams.values())
         if stream:
-            if chained:  # the last link decides
+            if chained:  # only the last link of a chain counts
                 streams.clear()
             streams[page.serial] = stream
         return chained
@@ -100,7 +100,7 @@ def _take(content: Bytes, page: _Page, streams: dict[int, _Stream], chained: boo
 
 
 def _opened(head: bytes) -> _Stream | None:
-    """Return the stream that a first packet begins; None if it is not audio."""
+    """Return the stream that starts with this packet; None if it is not audio."""
     if head[:8] == b"OpusHead":
         return _Stream("opus", 48_000, little(head[10:12]))
     if head[:7] == b"\x01vorbis":
@@ -122,5 +122,5 @@ def _of_one(stream: _Stream, end: int, ignored: str) -> Stated:
 
 
 def _goes_on(content: Bytes, at: int) -> bool:
-    """Whether there is another page within the next 128 KiB, which is more than a page can have."""
+    """Return whether another page starts within the next 128 KiB, more than the maximum size of a page."""
     return b"OggS\0" in content.at(at, 128 << 10)

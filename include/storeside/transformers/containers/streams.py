@@ -1,4 +1,4 @@
-"""Streams of frames with or without a header in front: FLAC, MP3, WavPack, Monkey's Audio, True Audio.
+"""Streams of frames, with or without a header: FLAC, MP3, WavPack, Monkey's Audio, True Audio.
 
 Formats: RFC 9639; ISO/IEC 11172-3 with the Xing, LAME and VBRI headers as libavformat's mp3dec.c reads them;
 WavPack 5; Monkey's Audio 3.98; TTA1. Tags: ID3v1, ID3v2, APEv2, Lyrics3v2.
@@ -19,7 +19,7 @@ _SYNC = re.compile(rb"\xff[\xe2-\xff]")
 
 
 def after_id3(content: Bytes) -> int:
-    """Return where the recording begins behind ID3v2 tags."""
+    """Return the offset at which the recording starts, after ID3v2 tags."""
     at = 0
     for _ in range(_MOST_TAGS):
         head = content.at(at, 10)
@@ -31,7 +31,7 @@ def after_id3(content: Bytes) -> int:
 
 
 def before_tags(content: Bytes, start: int) -> tuple[int, str]:
-    """Return where the tags behind a recording begin, and their names."""
+    """Return the offset of the tags after a recording, and their names."""
     end, names = content.size, []
     for _ in range(_MOST_TAGS):
         size, name = _tag(content, end)
@@ -56,7 +56,7 @@ def _tag(content: Bytes, end: int) -> tuple[int, str]:
 
 
 def flac(content: Bytes, at: int) -> Stated:
-    """Read STREAMINFO; 0 samples mean that the number is unknown."""
+    """Read STREAMINFO, in which 0 samples mean an unknown number."""
     end, ignored = before_tags(content, at)
     number = big(content.at(at + 18, 8))
     return exactly(end, ignored, number & (1 << 36) - 1, number >> 44)
@@ -102,7 +102,7 @@ class _Frame:
 
 
 def mp3(content: Bytes, at: int) -> Stated | None:
-    """Read the first frame, which may state the number that follow, and find the end of the last; None for no MP3."""
+    """Read the first frame, which may declare the number of frames, and find the end of the last; None if no MP3."""
     found = _first_frame(content, at)
     if found is None:
         return None
@@ -112,12 +112,12 @@ def mp3(content: Bytes, at: int) -> Stated | None:
     end = _last_end(content, place, tags_at, frame)
     ignored = ", ".join(filter(None, (bytes_after(tags_at - end, "last frame"), tags)))
     samples = _stated_samples(head, frame)
-    # Some encoders count the frame that states the number; a decoder may drop the frame that it starts with.
+    # Some encoders count the frame that declares the number, and a decoder may drop its first frame.
     return exactly(end, ignored, samples, frame.form[2], 2 * frame.samples)
 
 
 def _first_frame(content: Bytes, at: int) -> tuple[int, _Frame] | None:
-    """Return the place of the first frame that another of the same form follows: libav looks for the same."""
+    """Return offset and header of the first frame that is followed by one of the same form, as libav chooses it."""
     window = content.at(at, _WINDOW)
     for match in _SYNC.finditer(window):
         start = match.start()
@@ -132,7 +132,7 @@ def _first_frame(content: Bytes, at: int) -> tuple[int, _Frame] | None:
 
 
 def _stated_samples(head: bytes, frame: _Frame) -> int:
-    """Return the samples per channel that a Xing, Info or VBRI header states, less those that players cut; or 0."""
+    """Return the samples per channel in a Xing, Info or VBRI header, minus those that players cut; 0 without one."""
     at = 4 + frame.side
     if head[at : at + 4] in (b"Xing", b"Info"):
         flags, frames = big(head[at + 4 : at + 8]), big(head[at + 8 : at + 12])
@@ -147,20 +147,20 @@ def _stated_samples(head: bytes, frame: _Frame) -> int:
     return 0
 
 
-# Encoders whose delay and padding libav reads (mp3dec.c).
+# Encoders whose delay and padding libav applies (mp3dec.c).
 _GAPLESS = (b"LAME", b"Lavf", b"Lavc")
 
 
 def _last_end(content: Bytes, first: int, end: int, form: _Frame) -> int:
-    """Return where the last whole frame ends; `end` when the frames do not show it.
+    """Return the offset after the last complete frame; `end` if the frames do not show it.
 
-    Raises AudioError when the last frame is truncated.
+    Raises AudioError if the last frame is truncated.
     """
     start = max(first, end - _WINDOW)
     window = content.at(start, end - start)
     chain = _chain_of(window, 0, form, 1 if start == first else _CHAIN)
     if chain is None or _chain_of(window, chain.end, None, 2):
-        return end  # damage, or another recording, in the middle: libav finds it
+        return end  # damage or another recording in the middle; libav detects it
     if chain.cut:
         raise errors.cut_frame(len(window) - chain.end, chain.cut)
     return start + chain.end
@@ -168,20 +168,20 @@ def _last_end(content: Bytes, first: int, end: int, form: _Frame) -> int:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Consecutive frames: where they end, and the size of one more that is truncated."""
+    """Consecutive frames: their number, the offset after them, and the size of a truncated frame that follows."""
 
     end: int
     frames: int
     cut: int
 
 
-# This number of frames is no coincidence; and one window is searched for no more, whatever its content.
+# A chain of this number of frames is no coincidence. The second number bounds the search of one window.
 _CHAIN = 4
 _MOST_FRAMES = 10_000
 
 
 def _chain_of(window: bytes, start: int, form: _Frame | None, least: int) -> _Chain | None:
-    """Return the first chain of at least `least` frames, all of one form."""
+    """Return the first chain of at least `least` frames of one form."""
     looked_at = 0
     for match in _SYNC.finditer(window, start):
         found = _chain(window, match.start(), form)
@@ -209,7 +209,7 @@ def _chain(window: bytes, at: int, form: _Frame | None) -> _Chain:
 # --- others
 
 
-# Sample rates of WavPack by their number in a block's flags (wavpack.h).
+# WavPack's sample rates, by the number in a block's flags (wavpack.h).
 _WAVPACK_RATES = (
     6_000, 8_000, 9_600, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 64_000, 88_200, 96_000,
     192_000,
@@ -217,7 +217,7 @@ _WAVPACK_RATES = (
 
 
 def wavpack(content: Bytes, at: int) -> Stated:
-    """Read the first block, which states the samples of all blocks."""
+    """Read the first block, which declares the samples of all blocks."""
     end, ignored = before_tags(content, at)
     head = content.at(at, 32)
     flags, samples, number = little(head[24:28]), little(head[12:16]), little(head[24:28]) >> 23 & 15

@@ -1,4 +1,4 @@
-"""The length that an object's container states, for every kind of container."""
+"""Reads the declared length of an object, in every supported container."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import BinaryIO
 from . import boxes, chunks, pages, streams
 from .stated import Bytes, Stated
 
-# First bytes -> the function that reads the container.
+# The first bytes of a container, and the function that reads it.
 _MAGIC: tuple[tuple[bytes, Callable[[Bytes, int], Stated]], ...] = (
     (b"fLaC", streams.flac), (b"OggS", pages.ogg), (b"\x1a\x45\xdf\xa3", boxes.matroska),
     (b"riff\x2e\x91\xcf\x11", chunks.wave64), (b"caff", chunks.caf), (b".snd", chunks.au), (b"DSD ", chunks.dsf),
@@ -20,9 +20,9 @@ _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp"
 
 
 def survey(data: BinaryIO) -> Stated:
-    """Read what an object states about its length; libav finds damage that the headers do not show.
+    """Read the length that an object declares; libav detects damage that the headers do not show.
 
-    Raises AudioError when the container states more bytes than there are.
+    Raises AudioError if the container declares more bytes than exist.
     """
     content = Bytes(data)
     at = streams.after_id3(content)

@@ -1,1 +1,1 @@
-"""Examples of a user's own transformers."""
+"""Examples of transformers that users write."""

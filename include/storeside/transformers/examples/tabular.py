@@ -1,9 +1,9 @@
-"""Parquet to JSON Lines: an example of a user's own transformer.
+"""Parquet to JSON Lines: an example of a transformer that a user writes.
 
-Try it on files with
-``python -m storeside.transformers.local storeside.transformers.examples.tabular:ParquetToJsonLines FILE...``; give
-``storeside.transformers.examples.tabular:ParquetToJsonLines`` to an operator to run it in AIStore. If there is
-nothing to prepare, a plain function ``transform(source, name, arguments)`` works as well.
+Try it on files with ``python -m storeside.transformers.local
+storeside.transformers.examples.tabular:ParquetToJsonLines FILE...``. Pass
+``storeside.transformers.examples.tabular:ParquetToJsonLines`` to an operator to run it in AIStore. A transform
+without preparation can be a plain function ``transform(source, name, arguments)``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from storeside.transformers.transformer import ObjectError, Source
 
 
 class ParquetToJsonLines:
-    """Writes each row as one line of JSON, with the columns that ``TABULAR_COLUMNS`` names (``a,b``), or all."""
+    """Writes each row as one line of JSON, with the columns in ``TABULAR_COLUMNS`` (``a,b``), or with all columns."""
 
     mime_type = "application/x-ndjson"
 
     def __init__(self) -> None:
-        # Work that is the same for all objects is done here, once per process.
+        # Preparation that is the same for all objects runs here, once per process.
         columns = os.environ.get("TABULAR_COLUMNS", "")
         self._columns = columns.split(",") if columns else None
-        # Objects are processed in parallel: threads within one cost more than they save.
+        # Objects are processed in parallel: threads for one object cost more than they save.
         pa.set_cpu_count(1)
 
     def transform(self, source: Source, _name: str, _arguments: str) -> bytes:
@@ -47,9 +47,9 @@ class ParquetToJsonLines:
     def _require_columns(self, schema: Any) -> None:
         missing = [column for column in self._columns or () if column not in schema.names]
         if missing:
-            raise ObjectError(f"there is no column {', '.join(missing)}; there are {', '.join(schema.names)}")
+            raise ObjectError(f"there is no column {', '.join(missing)}; the columns are {', '.join(schema.names)}")
 
 
 def _plain(value: Any) -> str:
-    """Return values for which JSON has no type, such as times, decimals and bytes, as text."""
+    """Return a value that JSON has no type for, such as a time, a decimal or bytes, as text."""
     return value.hex() if isinstance(value, bytes) else str(value)

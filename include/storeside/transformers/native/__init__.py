@@ -1,1 +1,1 @@
-"""The native audio library: 16-bit PCM from audio by a small C library on libav."""
+"""The native audio library: a small C library on libav that converts audio to 16-bit PCM."""

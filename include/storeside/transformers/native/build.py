@@ -1,7 +1,7 @@
-"""Build the native audio library: ``python -m storeside.transformers.native.build``.
+"""Builds the native audio library: ``python -m storeside.transformers.native.build``.
 
-The build needs a C compiler, pkg-config and the headers of FFmpeg 5.1 or newer. It runs again only when the source
-or one of those libraries has changed.
+The build needs a C compiler, pkg-config and the headers of FFmpeg 5.1 or newer. It runs again only after the source
+or a libav library has changed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FLAGS = (
 
 
 class BuildError(Exception):
-    """The library cannot be built; the message says what is missing."""
+    """The library cannot be built; the message states what is missing and how to install it."""
 
 
 def library_path() -> Path:
-    """Return the library's path: in ``STORESIDE_NATIVE_DIR``, by default beside its source."""
+    """Return the library's path: in ``STORESIDE_NATIVE_DIR``, by default next to its source."""
     return Path(os.environ.get("STORESIDE_NATIVE_DIR") or SOURCE.parent) / "libstoreside_pcm.so"
 
 
@@ -60,7 +60,7 @@ def build() -> bool:
     os.close(handle)
     try:
         _run(compiler, *FLAGS, f'-DBUILT_FROM="{built_from}"', str(SOURCE), "-o", unfinished, *libraries)
-        os.chmod(unfinished, 0o755)  # noqa: S103 - usual for libraries: the server's user loads it
+        os.chmod(unfinished, 0o755)  # noqa: S103 - usual for libraries; another user may run the server
         os.replace(unfinished, path)
     finally:
         Path(unfinished).unlink(missing_ok=True)
@@ -77,9 +77,9 @@ def _tool(name: str) -> str:
 def _require_headers(pkg_config: str) -> None:
     missing = [name for name in LIBRARIES if subprocess.run([pkg_config, "--exists", name], check=False).returncode]
     if missing:
-        raise BuildError(f"there is no {', '.join(missing)} for development: {PACKAGES}")
+        raise BuildError(f"headers are missing for {', '.join(missing)}: {PACKAGES}")
     if subprocess.run([pkg_config, f"--atleast-version={OLDEST_LIBAVUTIL}", "libavutil"], check=False).returncode:
-        raise BuildError("libavutil is older than that of FFmpeg 5.1, which is needed")
+        raise BuildError("libavutil is too old: install the headers of FFmpeg 5.1 or newer")
 
 
 def _run(*command: str) -> str:
@@ -90,7 +90,7 @@ def _run(*command: str) -> str:
 
 
 def _built_from(path: Path) -> str | None:
-    """Return what the library at `path` says it was built from; None if there is no loadable library."""
+    """Return the source and libraries that the library at `path` was built from; None if it cannot be loaded."""
     try:
         library = ctypes.CDLL(str(path))
         library.storeside_built_from.restype = ctypes.c_char_p
@@ -101,7 +101,7 @@ def _built_from(path: Path) -> str | None:
 
 
 def main() -> None:
-    """Build the library and print what was done, or what is missing."""
+    """Build the library and print the result, or the reason why it cannot be built."""
     try:
         built = build()
     except BuildError as e:

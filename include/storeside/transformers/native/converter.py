@@ -1,7 +1,8 @@
-"""Audio to 16-bit PCM with a small C library on libav: the fast path of `transcode`, where the library is built.
+"""Converts audio to 16-bit PCM with a small C library on libav: the fast path of `transcode` if the library is built.
 
-``python -m storeside.transformers.native.build`` builds it. Loading it beside PyAV is safe: PyAV's wheel contains its
-own libav under other sonames, this library's libav stays local to it (RTLD_LOCAL), and both have versioned symbols.
+``python -m storeside.transformers.native.build`` builds it. Loading it besides PyAV is safe: PyAV's wheel contains
+its own libav under other sonames, this library keeps its libav to itself (RTLD_LOCAL), and both use versioned
+symbols.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from .build import LIBRARIES, library_path, source_digest
 
 log = logging.getLogger(__name__)
 
-# Memory of larger results is returned to the system instead of being kept for the next object.
+# Memory of larger results is returned to the system instead of being reused.
 _KEPT_BYTES = 64 << 20
 # AVERROR_PATCHWELCOME of libavutil/error.h.
 _PATCHWELCOME = -int.from_bytes(b"PAWE", "little")
 
 
 class Status(IntEnum):
-    """How a conversion ended; the same values as in pcm.c."""
+    """The result of a conversion; pcm.c has the same values."""
 
     OK = 0
     UNREADABLE = 1
@@ -45,10 +46,10 @@ class Status(IntEnum):
 
 
 class Target(ctypes.Structure):
-    """What to make and what to accept; sizes are in bytes and include `headroom`, which stays free for a header.
+    """The wanted result and the accepted input; sizes are in bytes and include `headroom`, the space for a header.
 
-    `expected_seconds` is the exact length that the container states, 0 if it states none: damage after it is not
-    part of the recording.
+    `expected_seconds` is the exact length that the container declares, or 0. Damage after that length is not part of
+    the recording.
     """
 
     _fields_ = (
@@ -84,9 +85,9 @@ class _Outcome(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Pcm:
-    """A converted object: `data` begins with the headroom; `mask` is the WAV channel mask of the samples.
+    """A converted object: `data` starts with the headroom; `mask` is the WAV channel mask of the result.
 
-    `samples` were decoded per channel, at the source's `rate` in Hz.
+    `samples` is the number of decoded samples per channel; `rate` is the source's sample rate in Hz.
     """
 
     data: memoryview
@@ -98,9 +99,9 @@ class Pcm:
 class ConversionError(Exception):
     """The object was not converted.
 
-    `samples` were decoded per channel; `rate` (Hz), `channels`, `container` and `codec` are the source's as far as
-    they are known; `reason` is libav's, in lower case. `is_not_implemented` means that libav knows the form but
-    cannot decode it.
+    `samples` is the number of decoded samples per channel. `rate` (Hz), `channels`, `container` and `codec` describe
+    the source as far as they are known. `reason` is libav's error text in lower case. `is_not_implemented` means that
+    libav recognises the format but cannot decode it.
     """
 
     def __init__(self, outcome: _Outcome, reason: str) -> None:
@@ -116,7 +117,7 @@ class ConversionError(Exception):
 
 
 class Converter:
-    """Converts one object at a time, keeping resampler and memory for the next; threads must not share it."""
+    """Converts one object at a time, and reuses resampler and memory for the next; threads must not share it."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -130,10 +131,10 @@ class Converter:
     def convert(
         self, target: Target, content: bytes | bytearray | None, descriptor: int, start: int, end: int
     ) -> Pcm:
-        """Convert the bytes from `start` to before `end` of `content` or, if it is None, of an open file.
+        """Convert the bytes from `start` up to, but without, `end` of `content`, or of an open file if it is None.
 
-        The result is not copied: its memory is reused for another object as soon as nothing refers to it any more.
-        Raises ConversionError for an object that cannot be converted, OSError if the file cannot be read.
+        The result is not copied: its memory is reused when no reference to it exists. Raises ConversionError if the
+        object cannot be converted, and OSError if the file cannot be read.
         """
         outcome = self._outcome
         block = self._spare.pop() if self._spare else _Block()
@@ -172,15 +173,15 @@ def load() -> ctypes.CDLL | None:
     """Return the library; None if it is not built, cannot be loaded, or was built from another source."""
     path = library_path()
     if not path.exists():
-        log.info("no native audio library at %s: audio is decoded by PyAV", path)
+        log.info("no native audio library at %s: PyAV decodes audio", path)
         return None
     try:
         library = _declared(ctypes.CDLL(str(path)))
         _check(library, path)
     except (OSError, AttributeError, RuntimeError) as e:
-        log.warning("audio is decoded by PyAV: %s; build it again: python -m storeside.transformers.native.build", e)
+        log.warning("PyAV decodes audio: %s; rebuild the library: python -m storeside.transformers.native.build", e)
         return None
-    log.info("audio to 16-bit PCM is decoded by the native library at %s", path)
+    log.info("the native library at %s converts audio to 16-bit PCM", path)
     return library
 
 
@@ -215,7 +216,7 @@ def _check(library: ctypes.CDLL, path: Path) -> None:
     versions = (ctypes.c_uint * (2 * len(LIBRARIES)))()
     library.storeside_versions(versions)
     for name, built, running in zip(LIBRARIES, versions[::2], versions[1::2], strict=True):
-        # Structures keep their layout within a major version and grow with minor ones.
+        # Within a major version structures keep their layout; minor versions append fields.
         if built >> 16 != running >> 16 or running < built:
             raise RuntimeError(f"{path} was built for {name} {_version(built)}, and {_version(running)} is installed")
 

@@ -1,12 +1,12 @@
 /*
- * Converts one audio object to interleaved 16-bit PCM in one call: decodes and resamples with libav, without a
- * process, a filter graph or a Python object per frame. Needs FFmpeg 5.1 or newer (AVChannelLayout).
+ * Converts one audio object to interleaved 16-bit PCM in one call: decodes and resamples with libav, without starting
+ * a process, a filter graph, or a Python object per frame. Needs FFmpeg 5.1 or newer (AVChannelLayout).
  *
- * The input is untrusted: containers come from a list, only the given bytes are ever opened, damage that libav
- * would conceal ends the conversion, and duration and size of the result are bounded.
+ * The input is untrusted: only listed containers are allowed, libav can open nothing but the given bytes, damage that
+ * libav would conceal ends the conversion, and the length and size of the result are bounded.
  *
- * Samples equal those of `ffmpeg -ac C -ar R -c:a pcm_s16le` with the same libraries: that command also resamples
- * with libswresample's defaults, in one step.
+ * Samples equal those of `ffmpeg -ac C -ar R -c:a pcm_s16le` with the same libraries: that command also resamples in
+ * one step with libswresample's defaults.
  */
 #include <errno.h>
 #include <math.h>
@@ -27,58 +27,58 @@
 
 enum { IO_BUFFER = 64 << 10, FIRST_BLOCK = 1 << 20, SAMPLE_BYTES = 2 };
 
-/* Versions of libav disagree about the layout of more channels than this without names. */
+/* Versions of libav assume different layouts for more unnamed channels than this. */
 #define MOST_GUESSED 8
 
-/* Channel masks that libav's WAV muxer writes are below this. */
+/* libav's WAV muxer writes only channel masks below this value. */
 #define WAV_MASKS 0x40000
 
 /* converter.py mirrors everything below. */
 
 typedef enum {
     OK,
-    UNREADABLE,     /* reading the object failed: `error` is an errno */
-    NOT_AUDIO,      /* no container that may be read: `error` is libav's, here and below */
-    NO_STREAM,      /* a container without audio */
+    UNREADABLE,     /* the object cannot be read: `error` is an errno */
+    NOT_AUDIO,      /* not an allowed container: `error` is libav's, here and below */
+    NO_STREAM,      /* a container without an audio stream */
     UNKNOWN_CODEC,
     BAD_RATE,       /* `rate` is outside the target's source rates */
     DAMAGED,        /* decoding ended after `samples` */
     NO_SAMPLES,
-    NOT_MIXABLE,    /* `channels` at `rate` cannot be resampled */
-    FORM_CHANGED,   /* rate, channels or sample format are not those of the first frame */
+    NOT_MIXABLE,    /* `channels` at `rate` cannot be resampled or mixed */
+    FORM_CHANGED,   /* rate, channels or sample format differ from the first frame */
     TOO_LONG,       /* more than `max_seconds` */
     TOO_LARGE,      /* more than `max_bytes` */
-    TOO_SHORT,      /* not one sample is left at the target's rate */
+    TOO_SHORT,      /* no sample is left at the target's rate */
     NO_MEMORY,
 } Status;
 
-/* What to make, and what to accept. Sizes are in bytes and include `headroom`, which is left free for a header. */
+/* The wanted result and the accepted input. Sizes are in bytes and include `headroom`, the space for a header. */
 typedef struct {
     const char *containers;
     int64_t max_seconds;
     int64_t max_bytes;
     int64_t headroom;
-    double expected_seconds; /* the length that the container states exactly; 0 if it states none */
+    double expected_seconds; /* the exact length that the container declares, or 0 */
     int min_source_rate, max_source_rate;
     int rate, channels;
 } Target;
 
-/* The result's memory; grows as needed and is reused for the next object. */
+/* The memory of the result, which grows as needed and is reused for the next object. */
 typedef struct {
     uint8_t *data;
     int64_t capacity;
 } Block;
 
 typedef struct {
-    int64_t size;       /* of the result, with the headroom */
-    int64_t samples;    /* decoded, per channel */
-    uint64_t mask;      /* the result's channels in WAV's numbering */
+    int64_t size;       /* bytes of the result, including the headroom */
+    int64_t samples;    /* decoded samples per channel */
+    uint64_t mask;      /* WAV's channel mask of the result */
     int status, error;
     int rate, channels; /* of the source */
     char container[64], codec[32];
 } Outcome;
 
-/* State that is kept from one object to the next. */
+/* State that is reused for the next object. */
 typedef struct {
     AVPacket *packet;
     AVFrame *frame;
@@ -88,9 +88,9 @@ typedef struct {
 } Converter;
 
 typedef struct {
-    const uint8_t *data; /* if NULL, `descriptor` is read */
+    const uint8_t *data; /* NULL: read from `descriptor` */
     int descriptor, error;
-    int64_t start, size, at; /* the recording begins at `start` and has `size` bytes; `at` counts from there */
+    int64_t start, size, at; /* the recording's first byte and size, and the position in it */
 } Source;
 
 typedef struct {
@@ -113,7 +113,7 @@ static Status fail(Job *job, Status status, int error)
     return job->source.error ? UNREADABLE : status;
 }
 
-/* --- input: a custom AVIOContext, so that libav never sees a name */
+/* --- input: a custom AVIOContext, so that libav receives no file name */
 
 static int source_read(void *opaque, uint8_t *into, int wanted)
 {
@@ -185,7 +185,7 @@ static Status open_format(Job *job)
 
 static void close_format(Job *job)
 {
-    avformat_close_input(&job->format); /* does not close the input, which belongs to the caller */
+    avformat_close_input(&job->format); /* does not close the input, which the caller owns */
     if (job->io)
         av_freep(&job->io->buffer);
     avio_context_free(&job->io);
@@ -204,7 +204,7 @@ static AVStream *first_audio(AVFormatContext *format)
     return found;
 }
 
-/* Whether the header describes the stream completely, as FLAC's does; otherwise libav reads ahead to find out. */
+/* Whether the header describes the stream completely, as in FLAC; otherwise libav must read ahead. */
 static int is_complete(const AVFormatContext *format)
 {
     if (format->nb_streams < 1 || strcmp(format->iformat->name, "flac"))
@@ -238,7 +238,7 @@ static Status open_codec(Job *job)
     if ((error = avcodec_parameters_to_context(job->codec, form)) < 0)
         return fail(job, DAMAGED, error);
     job->codec->thread_count = 1; /* objects are processed in parallel */
-    job->codec->pkt_timebase = job->stream->time_base; /* for cutting encoder delay and padding */
+    job->codec->pkt_timebase = job->stream->time_base; /* libav needs it to remove encoder delay and padding */
     job->codec->err_recognition = AV_EF_EXPLODE | AV_EF_CRCCHECK;
     if ((error = avcodec_open2(job->codec, decoder, NULL)) < 0)
         return fail(job, DAMAGED, error);
@@ -271,9 +271,9 @@ static int same_form(const Job *job, const AVFrame *frame)
 }
 
 /*
- * An equal number of channels stays unchanged, under the recording's own layout if a WAV file can name it.
- * Others are mixed from the recording's layout, or the default one for its number of channels if it names none
- * (the ffmpeg command guesses the same), to the default one for the target's number.
+ * An equal number of channels stays unchanged, with the recording's layout if a WAV file can store it. Otherwise the
+ * channels are mixed to the default layout for the target's number. A recording without channel names counts as having
+ * the default layout for its number of channels, as in the ffmpeg command.
  */
 static int choose_layouts(AVChannelLayout *from, AVChannelLayout *to, const AVChannelLayout *found, int wanted)
 {
@@ -292,7 +292,7 @@ static int choose_layouts(AVChannelLayout *from, AVChannelLayout *to, const AVCh
     return 0;
 }
 
-/* Prepare the resampler for a recording like this frame; initialising it again keeps its filter bank. */
+/* Prepare the resampler for recordings with this frame's form; a second initialisation keeps the filter bank. */
 static Status start_resampler(Job *job, const AVFrame *frame)
 {
     Converter *converter = job->converter;
@@ -320,7 +320,7 @@ static Status start_resampler(Job *job, const AVFrame *frame)
         converter->from_format = frame->format;
         converter->to_rate = target->rate;
         av_channel_layout_uninit(&converter->from_layout);
-        converter->from_layout = from; /* moved */
+        converter->from_layout = from; /* ownership moves */
         converter->to_layout = to;
     } else {
         av_channel_layout_uninit(&from);
@@ -334,7 +334,7 @@ static Status start_resampler(Job *job, const AVFrame *frame)
     return OK;
 }
 
-/* Resample `frame`, or with NULL what the resampler still holds; store the number of samples in `made`. */
+/* Resample `frame`, or flush the resampler if it is NULL; store the number of samples in `made`. */
 static Status resample(Job *job, const AVFrame *frame, int *made)
 {
     Outcome *outcome = job->outcome;
@@ -373,7 +373,7 @@ static Status take_frame(Job *job, const AVFrame *frame)
     return status;
 }
 
-/* Decode one packet, or with NULL what the decoder still holds. */
+/* Decode one packet, or flush the decoder if it is NULL. */
 static Status take_packet(Job *job, const AVPacket *packet)
 {
     AVFrame *frame = job->converter->frame;
@@ -438,14 +438,14 @@ static Status run(Job *job)
         status = open_codec(job);
     if (status == OK)
         status = take_packets(job);
-    if (status == DAMAGED && has_all(job)) /* what follows the recording is not part of it */
+    if (status == DAMAGED && has_all(job)) /* damage after the end of the recording does not count */
         status = OK;
     return status == OK ? finish(job) : status;
 }
 
-/* --- what Python calls */
+/* --- the interface for Python */
 
-/* Compiled and running versions of libavformat, libavcodec, libswresample and libavutil, in pairs. */
+/* Write the compiled and the running version of libavformat, libavcodec, libswresample and libavutil, in pairs. */
 PUBLIC void storeside_versions(unsigned versions[8])
 {
     const unsigned found[8] = {
@@ -455,7 +455,7 @@ PUBLIC void storeside_versions(unsigned versions[8])
     memcpy(versions, found, sizeof found);
 }
 
-/* What this library was built from; shows whether it must be built again. */
+/* Return the source and library versions of this build, which show whether it is up to date. */
 PUBLIC const char *storeside_built_from(void)
 {
     return BUILT_FROM;
@@ -472,13 +472,13 @@ PUBLIC void storeside_close(Converter *converter)
     free(converter);
 }
 
-/* Return a converter, for one thread at a time; NULL if memory is exhausted. */
+/* Return a converter for one thread at a time; NULL if memory is exhausted. */
 PUBLIC Converter *storeside_open(void)
 {
     Converter *converter = calloc(1, sizeof *converter);
     if (!converter)
         return NULL;
-    av_log_set_level(AV_LOG_QUIET); /* affects only these libraries: reasons are returned */
+    av_log_set_level(AV_LOG_QUIET); /* affects only this library's libav; errors are returned to the caller */
     converter->packet = av_packet_alloc();
     converter->frame = av_frame_alloc();
     if (converter->packet && converter->frame)
@@ -487,7 +487,7 @@ PUBLIC Converter *storeside_open(void)
     return NULL;
 }
 
-/* Convert the bytes from `start` to before `end` of `data`, or of the open file `descriptor` if `data` is NULL. */
+/* Convert the bytes from `start` up to, but without, `end` of `data`, or of the file `descriptor` if it is NULL. */
 PUBLIC int storeside_convert(Converter *converter, const Target *target, const uint8_t *data, int descriptor,
                              int64_t start, int64_t end, Block *block, Outcome *outcome)
 {

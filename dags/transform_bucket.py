@@ -1,0 +1,181 @@
+"""Transforms a bucket into another one inside AIStore: by form, on a schedule, and when objects arrive."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
+from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+
+from storeside.operators import (
+    TRANSFORMER_IMAGE,
+    AISTransformBucketOperator,
+    S3EventsTrigger,
+    SqsLeaseS3EventsOperator,
+    SqsSettleTransformEventsOperator,
+    dag_settings,
+    form_choices,
+    transformer_command,
+)
+
+# The Airflow Variable storeside_transform_bucket replaces any of these.
+SETTINGS = dag_settings(
+    "transform_bucket",
+    schedule="",  # cron; empty for none
+    queue="",  # SQS queue with the events of the source; empty for none
+    source="s3://texts",
+    destination="ais://text-facts",
+    prefix="",
+    transformer="text_facts",
+    existing_etl="",
+    image=TRANSFORMER_IMAGE,
+    environment={},  # the transformer's parameters
+    extensions={"txt": "json"},
+    communication="ws",
+)
+
+QUEUE = SETTINGS["queue"]
+TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
+ARRIVALS = None
+if QUEUE:
+    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
+    ARRIVALS = [Asset(SETTINGS["source"], watchers=[watcher])]
+SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
+
+PARAMS = {
+    "source": Param(
+        SETTINGS["source"],
+        type="string",
+        pattern=r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$",
+        title="Source",
+        **form_choices("bucket"),
+        description="Bucket URI; any bucket that AIStore can read",
+    ),
+    "destination": Param(
+        SETTINGS["destination"],
+        type="string",
+        pattern=r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$",
+        title="Destination",
+        **form_choices("bucket"),
+        description="Bucket URI; a missing ais:// bucket is created",
+    ),
+    "prefix": Param(
+        SETTINGS["prefix"] or None,
+        type=["null", "string"],
+        title="Prefix",
+        description="Only objects whose names start with this; empty means all",
+    ),
+    "transformer": Param(
+        SETTINGS["transformer"],
+        type="string",
+        minLength=1,
+        section="ETL",
+        **form_choices("transformer"),
+        description="Transform of the transformer's image: a built-in one, or package.module:attribute",
+    ),
+    "existing_etl": Param(
+        SETTINGS["existing_etl"] or None,
+        type=["null", "string"],
+        title="Existing ETL",
+        section="ETL",
+        **form_choices("etl"),
+        description="Name of an ETL that runs in the cluster, instead of the transformer; it is used as it runs",
+    ),
+    "communication": Param(
+        SETTINGS["communication"],
+        type="string",
+        enum=["ws", "hpush"],
+        section="ETL",
+        values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
+        description="How AIStore sends objects to the transformer; an existing ETL keeps its own way",
+    ),
+    "extensions": Param(
+        SETTINGS["extensions"],
+        type="object",
+        additionalProperties={"type": "string"},
+        title="Extensions",
+        section="ETL",
+        description="Extensions of source objects and of their results, without dots; others are kept",
+    ),
+    "quarantine": Param(
+        None,
+        type=["null", "string"],
+        section="How",
+        **form_choices("bucket"),
+        description="URI of a bucket for copies of objects that cannot be transformed; empty for none",
+    ),
+    "on_failure": Param(
+        "report",
+        type="string",
+        enum=["report", "fail"],
+        section="How",
+        values_display={"report": "Keep the good results, list the bad objects", "fail": "Fail the run"},
+        description="What happens to the run when an object cannot be transformed",
+    ),
+    "retry_failed": Param(
+        False, type="boolean", section="How", description="Also try objects that failed for good in earlier runs"
+    ),
+    "plan_only": Param(
+        False, type="boolean", section="How", description="Change nothing; report how many objects would be processed"
+    ),
+}
+
+with DAG(
+    dag_id="transform_bucket",
+    description="Transforms a bucket of any data into another bucket, beside the disks that hold it",
+    schedule=AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS)
+    if TIMES and ARRIVALS
+    else TIMES or ARRIVALS or None,
+    catchup=False,
+    max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
+    params=PARAMS,
+    tags=["aistore", "etl"],
+    default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
+    doc_md="""
+### Transform a bucket
+
+1. **lease_events**: only with a queue in the Variable: leases the SQS messages of new objects.
+2. **transform**: AIStore transforms each new or changed object of the source beside the disk that holds it, with a
+   transform of Storeside's image or with an ETL that runs already. The task is deferred meanwhile. At its end it
+   compares the destination with the source.
+3. **settle_events**: only with a queue: deletes messages of transformed objects, sends messages of objects that
+   failed for good to the dead-letter queue with their reasons, and releases all others. It does so after successful
+   and failed runs.
+
+The Airflow Variable `storeside_transform_bucket` contains the schedule, the queue, the image and the form's
+defaults, such as `{"schedule": "0 4 * * *", "source": "s3://papers", "queue": "papers-events"}`. The Variable
+`storeside_forms` lists the buckets, transformers and ETLs that the form accepts. Failed objects and their reasons:
+`SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
+""",
+) as dag:
+    transform = AISTransformBucketOperator(
+        task_id="transform",
+        source="{{ params.source }}",
+        destination="{{ params.destination }}",
+        prefix="{{ params.prefix or '' }}",
+        etl="{{ params.existing_etl or '' }}",
+        image=SETTINGS["image"],
+        command=transformer_command("{{ params.transformer }}"),
+        environment=SETTINGS["environment"],
+        communication="{{ params.communication }}",
+        extensions="{{ params.extensions | tojson }}",
+        # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
+        latest="{{ not params.source.startswith('ais://') }}",
+        quarantine="{{ params.quarantine or '' }}",
+        on_failed_objects="{{ params.on_failure }}",
+        retry_failed="{{ params.retry_failed }}",
+        plan_only="{{ params.plan_only }}",
+    )
+
+    if QUEUE:
+        lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
+        settle_events = SqsSettleTransformEventsOperator(
+            task_id="settle_events",
+            sqs_queue=QUEUE,
+            source="{{ params.source }}",
+            destination="{{ params.destination }}",
+            prefix="{{ params.prefix or '' }}",
+            complete="{{ not params.plan_only and ti.xcom_pull('transform') is not none }}",
+        )
+        lease_events >> transform >> settle_events
+        settle_events.as_teardown(setups=lease_events)

@@ -1,0 +1,118 @@
+"""Settles a run with its queue after its tasks have processed the objects, by the outcomes in the ledgers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from storeside.aistore.names import is_folder_marker
+from storeside.events.batches import Batches
+from storeside.events.current import Found, listed_around, look_at
+from storeside.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome
+from storeside.events.ledger import EventLedger
+from storeside.events.queue import Queue
+from storeside.events.settle import Settled, settle
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.source import Listed, Source
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+    from types_boto3_s3 import S3Client
+
+# Events per query. A query sends them as a table, because parameters have at most 128 KiB
+# (http_max_field_value_size).
+_SLICE = 5000
+WANTED = ("n UInt32", "key String", "etag String", "at Float64")
+_GONE = Outcome("skipped", "it was deleted before it could be loaded")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The objects that a run processes, and the query for their outcomes.
+
+    The run processes all objects of the bucket `source` (a URI) below `prefix`. `query` is SQL that returns the
+    number, state and reason of each event that is done or failed for good. Its input is the external table ``wanted``
+    with the events, the parameter ``bucket``, and `parameters`. An object without an outcome gets the reason
+    `missing` if the run is `complete`, and `not_reached` if it is not.
+    """
+
+    source: str
+    prefix: str
+    complete: bool
+    query: str
+    missing: str
+    not_reached: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def outcome(self, bucket: str, key: str, found: Found) -> Outcome:
+        """Return the outcome of an event whose object is neither done nor failed; `found` is its current object."""
+        if found is None:
+            return _GONE
+        if isinstance(found, Listed) and is_folder_marker(key, found.size):
+            return FOLDER
+        if f"s3://{bucket}" != self.source or not key.startswith(self.prefix):
+            return Outcome("untried", f"the last run with its event processes only {self.source}/{self.prefix}*")
+        if not self.complete:
+            return Outcome("untried", self.not_reached)
+        return Outcome("undone", str(found) if isinstance(found, LoadObjectError) else self.missing)
+
+
+def settle_taken(queue: Queue, client: Client, s3: S3Client, run_id: str, taken: Taken) -> Settled:
+    """Settle a run's batches with the queue.
+
+    For a complete run, an object that is neither done nor failed nor deleted counts as failed once. All other objects
+    are released without a failure.
+    """
+    ledger, batches = EventLedger(client, queue.url, run_id), Batches(client, queue.url)
+    total = Settled()
+    for batch in batches.of_run(run_id):
+        deliveries = {message.id: Delivery.read(message) for message in batches.messages(batch)}
+        for message, (_, failures) in ledger.known([d.message for d in deliveries.values()]).items():
+            deliveries[message].failures = failures
+        _decide(list(deliveries.values()), client, s3, taken)
+        total.add(settle(queue, ledger, list(deliveries.values())))
+        batches.settled(batch, run_id)
+    ledger.record_depth(queue)
+    return total
+
+
+def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken: Taken) -> None:
+    places: dict[str, list[tuple[Delivery, int]]] = {}
+    for delivery in deliveries:
+        for n, event in enumerate(delivery.events):
+            if delivery.outcomes[n].is_final:
+                continue
+            if event.created:
+                places.setdefault(event.bucket, []).append((delivery, n))
+            else:
+                delivery.outcomes[n] = Outcome("skipped", "the event reports no new content")
+    for bucket, those in places.items():
+        for start in range(0, len(those), _SLICE):
+            _decide_some(bucket, those[start : start + _SLICE], client, s3, taken)
+
+
+def _decide_some(
+    bucket: str, places: Sequence[tuple[Delivery, int]], client: Client, s3: S3Client, taken: Taken
+) -> None:
+    from clickhouse_connect.driver.external import ExternalData
+
+    events = [delivery.events[n] for delivery, n in places]
+    lines = [json.dumps([n, e.key, e.etag, e.time.timestamp()]) for n, e in enumerate(events)]
+    rows = client.query(
+        taken.query,
+        parameters={"bucket": f"s3://{bucket}", **taken.parameters},
+        external_data=ExternalData(
+            file_name="wanted", data="\n".join(lines).encode(), fmt="JSONCompactEachRow", structure=WANTED
+        ),
+    ).result_rows
+    for place, state, reason in rows:
+        delivery, n = places[place]
+        delivery.outcomes[n] = Outcome(state, reason)
+    missing = [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
+    keys = list({d.events[n].key for d, n in missing})
+    found = look_at(Source(bucket), keys, client, s3, listed_around(Source(bucket), keys, s3), pull=False)
+    for delivery, n in missing:
+        key = delivery.events[n].key
+        delivery.outcomes[n] = taken.outcome(bucket, key, found[key])

@@ -1,0 +1,126 @@
+"""The ETLs of an AIStore cluster: which task runs with each, whether it is healthy, and its last errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storeside import sql
+from storeside.aistore.spec import MARK
+from storeside.errors import Transient
+from storeside.pages.movement import read_detail
+from storeside.pages.tables import Tables
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+_MOST_ETLS = 20
+_MOST_ERRORS = 5
+_STAGES = ["Initializing", "Running", "Aborted", "Unknown"]
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Use:
+    """A task of a run that uses ETLs: their names, AIStore's job, and the task's connection to AIStore."""
+
+    run_id: str
+    task_id: str
+    names: tuple[str, ...]
+    job: str
+    conn_id: str
+    recorded: float
+
+    @property
+    def dag(self) -> str:
+        """The DAG of the run."""
+        return self.run_id.partition("/")[0]
+
+    @property
+    def run(self) -> str:
+        """Airflow's id of the DAG run."""
+        return self.run_id.partition("/")[2]
+
+
+@dataclass(frozen=True)
+class Etl:
+    """An ETL. `health` has a state per target; `errors` the last objects that failed, with their reasons."""
+
+    name: str
+    stage: str
+    image: str
+    communication: str
+    is_ours: bool
+    objects: int
+    bytes_in: int
+    bytes_out: int
+    health: tuple[tuple[str, str], ...]
+    errors: tuple[tuple[str, str], ...]
+
+    @property
+    def state(self) -> str:
+        """One word for the page."""
+        states = {state.lower() for _, state in self.health}
+        if self.stage != "running" or states == {"running"}:
+            return self.stage
+        return "unhealthy" if states else _UNKNOWN
+
+
+def uses(tables: Tables) -> list[Use]:
+    """Return the tasks that run with ETLs, newest first, as far as the visitor may read their DAGs."""
+    found = []
+    for row in tables.rows(sql.query("pages_etl_runs")):
+        detail = read_detail(row["detail"])
+        names = detail.get("etls")
+        if not isinstance(names, list) or not names:
+            continue
+        job, conn_id = str(detail.get("job", "")), str(detail.get("aistore_conn_id", ""))
+        found.append(
+            Use(row["run_id"], row["task_id"], tuple(map(str, names)), job, conn_id, row["recorded_ms"] / 1000)
+        )
+    return found
+
+
+def names(client: Client) -> list[tuple[str, Any]]:
+    """Return the names of the cluster's ETLs with AIStore's own figures. Raises AISError or RequestException."""
+    return [(etl.id, etl) for etl in client.cluster().list_etls(_STAGES)][:_MOST_ETLS]
+
+
+def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = ()) -> Etl:
+    """Ask the cluster about one ETL. `jobs` are those whose errors are shown; what it does not tell stays empty."""
+    from aistore.sdk.errors import AISError
+    from pydantic import ValidationError
+    from requests import RequestException
+
+    image = communication = ""
+    is_ours, errors = False, []
+    for job in jobs or ("",):
+        try:
+            details = client.etl(name).view(job)
+        except (AISError, RequestException, ValidationError, Transient):
+            continue
+        message = details.init_msg
+        communication = message.communication.removesuffix("://")
+        image = getattr(message.runtime, "image", "")
+        is_ours = any(variable.name == MARK for variable in getattr(message.runtime, "env", None) or ())
+        errors += [(error.obj_name, error.msg) for error in details.obj_errors or ()]
+    return Etl(
+        name, listed.stage.lower() or _UNKNOWN, image, communication, is_ours, listed.obj_count, listed.in_bytes,
+        listed.out_bytes, _health(client, name), tuple(errors[-_MOST_ERRORS:]),
+    )  # fmt: skip
+
+
+def _health(client: Client, name: str) -> tuple[tuple[str, str], ...]:
+    """Return the state of an ETL beside each target; empty if it is not known."""
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    try:
+        answer = client.cluster().client.request("get", path=f"etl/{name}/health").json()
+    except (AISError, RequestException, ValueError, Transient):
+        return ()
+    found = answer if isinstance(answer, list) else []
+    return tuple(
+        sorted((str(one.get("target_id", "")), str(one.get("health_status", _UNKNOWN)).lower()) for one in found)
+    )

@@ -1,0 +1,91 @@
+"""Pipelines: the movements of each DAG, its failed objects, and the queues whose messages it processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from storeside import sql
+from storeside.pages import queues
+from storeside.pages.tables import Tables
+
+# Days that the overview looks back, for movements and for failures.
+DAYS, FAILURE_DAYS = 30, 7
+_MOST_PIPELINES = 200
+_MOST_FAILURES = 20_000
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue of a pipeline: its label, and its newest depth."""
+
+    label: str
+    waiting: int
+    dead: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The records of one DAG. Times are in seconds since the epoch, 0 when unknown.
+
+    `failed` counts objects that failed lately and that no run has processed since; `failed_run` is the newest run in
+    which one of them failed.
+    """
+
+    dag: str
+    moved: float = 0.0
+    objects: int = 0
+    bytes: int = 0
+    failed: int = 0
+    failed_run: str = ""
+    queues: tuple[Queue, ...] = field(default=())
+
+    @property
+    def dead(self) -> int:
+        """Dead letters of its queues."""
+        return sum(queue.dead for queue in self.queues)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait in its queues."""
+        return sum(queue.waiting for queue in self.queues)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """The age of the oldest message of its queues that was received and is not done."""
+        return max((queue.oldest_seconds for queue in self.queues), default=0.0)
+
+
+def pipelines(tables: Tables, dag: str = "") -> list[Pipeline]:
+    """Return the DAGs with recorded movements, failures or queues; `dag` is a part of their names."""
+    moved = {
+        row["dag_id"]: row
+        for row in tables.rows(sql.query("pages_pipelines"), dag=dag, days=DAYS, limit=_MOST_PIPELINES)
+    }
+    failed = {row["dag_id"]: row for row in open_failures(tables)}
+    depths = {row["queue"]: row for row in queues.queues(tables)}
+    taken: dict[str, list[Queue]] = {}
+    for row in tables.rows(sql.query("pages_dag_queues")):
+        if found := depths.get(row["queue"]):
+            queue = Queue(found["label"], int(found["visible"]), int(found["dead"]), float(found["oldest_seconds"]))
+            taken.setdefault(row["dag_id"], []).append(queue)
+    names = [name for name in {**moved, **failed, **taken} if dag.lower() in name.lower()]
+    return [_pipeline(name, moved.get(name, {}), failed.get(name, {}), tuple(taken.get(name, ()))) for name in names]
+
+
+def open_failures(tables: Tables) -> list[dict[str, Any]]:
+    """Return how many objects of each DAG failed lately and were not processed since."""
+    return tables.rows(sql.query("pages_open_failures"), days=FAILURE_DAYS, most=_MOST_FAILURES)
+
+
+def _pipeline(name: str, moved: dict[str, Any], failed: dict[str, Any], taken: tuple[Queue, ...]) -> Pipeline:
+    return Pipeline(
+        name,
+        moved.get("recorded_ms", 0) / 1000,
+        int(moved.get("objects_done", 0)),
+        int(moved.get("bytes_read", 0)),
+        int(failed.get("objects", 0)),
+        str(failed.get("newest_run", "")).partition("/")[2],
+        taken,
+    )

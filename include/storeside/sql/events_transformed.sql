@@ -1,0 +1,18 @@
+-- The objects among these that a transform into {destination:String} has done, or that failed for good (with the
+-- reason), in the event's version or later. An object that is put again unchanged keeps its version and is not
+-- transformed again. The events are in the external table `wanted`.
+SELECT
+    e.n,
+    if(o.status = 'done', 'loaded', 'failed') AS state,
+    if(state = 'failed', o.reason, '')
+FROM
+(
+    SELECT n, key, etag, toDateTime64(at, 3) AS happened FROM wanted
+) AS e
+INNER JOIN
+(
+    SELECT object, version, toString(status) AS status, reason, recorded_at
+    FROM storeside.objects FINAL
+    WHERE source = {bucket:String} AND destination = {destination:String} AND object IN (SELECT key FROM wanted)
+) AS o ON o.object = e.key
+WHERE o.recorded_at > e.happened OR (o.version = e.etag AND e.etag != '')

@@ -1,0 +1,12 @@
+-- How many object versions a search finds in the ledger of loads, up to a limit (see pages_keys).
+SELECT count() AS objects
+FROM
+(
+    SELECT DISTINCT destination, bucket, key, version
+    FROM storeside.loads
+    WHERE if({anywhere:Bool}, position(key, {text:String}) > 0, startsWith(key, {text:String}))
+        AND ({bucket:String} = '' OR position(bucket, {bucket:String}) > 0 OR position(destination, {bucket:String}) > 0)
+        AND ({status:String} = '' OR state = if({status:String} = 'done', 'loaded', {status:String}))
+        AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
+    LIMIT {limit:UInt32}
+)

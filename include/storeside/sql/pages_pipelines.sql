@@ -1,0 +1,11 @@
+-- What the tasks of each DAG moved in the last `days` days.
+SELECT
+    dag_id, sum(done) AS objects_done, sum(bytes_in) AS bytes_read,
+    toUnixTimestamp64Milli(max(recorded_at)) AS recorded_ms
+FROM storeside.runs FINAL
+WHERE ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
+    AND dag_id != '' AND ({dag:String} = '' OR positionCaseInsensitiveUTF8(dag_id, {dag:String}) > 0)
+    AND recorded_at > now64(3) - toIntervalDay({days:UInt32})
+GROUP BY dag_id
+ORDER BY recorded_ms DESC
+LIMIT {limit:UInt32}

@@ -1,0 +1,49 @@
+"""Settings of a DAG from an Airflow Variable: its schedule, and the defaults of its form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow.sdk import CronTriggerTimetable, Variable
+from airflow.sdk.exceptions import AirflowTimetableInvalid
+
+from storeside.operators.errors import OperatorInputError
+
+
+def dag_settings(dag_id: str, **defaults: Any) -> dict[str, Any]:
+    """Return a DAG's settings: those in the Airflow Variable ``storeside_<dag_id>`` over `defaults`.
+
+    The Variable is a JSON object; without it the defaults apply. A setting keeps the type of its default, unless that
+    is None; ``schedule`` is a cron expression, or empty. Airflow shows the error of an invalid Variable as
+    the DAG's import error.
+
+    :param dag_id: the DAG's id
+    :param defaults: all settings that the DAG has
+    :raises OperatorInputError: the Variable is no JSON object, has another setting, or a setting has a wrong type
+    """
+    name = f"storeside_{dag_id}"
+    text = Variable.get(name, default=None)
+    try:
+        given = json.loads(text) if text else {}
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise OperatorInputError(f"the Airflow Variable {name} is not a JSON object: correct it, or delete it")
+    for setting, value in given.items():
+        if setting not in defaults:
+            raise OperatorInputError(
+                f"the Airflow Variable {name} has the setting {setting!r}: its settings are {', '.join(defaults)}"
+            )
+        wanted = defaults[setting]
+        if wanted is not None and type(value) is not type(wanted):
+            raise OperatorInputError(
+                f"the Airflow Variable {name}: {setting} is {json.dumps(value)}, but has the type of"
+                f" {json.dumps(wanted)}"
+            )
+    if given.get("schedule"):
+        try:
+            CronTriggerTimetable(given["schedule"], timezone="UTC").validate()
+        except AirflowTimetableInvalid as e:
+            raise OperatorInputError(f"the Airflow Variable {name}: schedule {given['schedule']!r}: {e}") from e
+    return {**defaults, **given}

@@ -1,0 +1,127 @@
+"""The DAG that transforms any bucket, on the whole embedded stack: by form, with an existing ETL, on events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from storeside.aistore import etl as etls
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.existing import stage_of
+from storeside.aistore.spec import EtlSpec
+from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import CHECKOUT, Stack
+from tests.mailboxes import Mailbox
+from tests.support import allow_in_forms, put, read, sizes, unique, until
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+pytestmark = pytest.mark.timeout(400)
+
+DAG, VARIABLE = "transform_bucket", "storeside_transform_bucket"
+TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
+WORDS = (1554, 1962, 1534, 1945, 1021)
+
+
+@pytest.fixture(scope="module")
+def api(airflow: Stack) -> Iterator[AirflowApi]:
+    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
+    lists = json.loads(api.get("variables/storeside_forms")["value"])
+    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, DAG)
+    allow_in_forms(
+        api, **{**lists, "transformers": ["text_facts"], "etls": ["upper-*"], "queues": [*lists["queues"], "*-*"]}
+    )
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    yield api
+    allow_in_forms(api, **lists)
+
+
+def result(api: AirflowApi, run: str) -> dict[str, Any]:
+    value = api.xcom(DAG, run, "transform")
+    return dict(json.loads(value) if isinstance(value, str) else value)
+
+
+def run(api: AirflowApi, state: str = "success", **conf: Any) -> str:
+    found = api.trigger(DAG, conf)
+    assert api.wait(DAG, found, 120)["state"] == state, api.log(DAG, found, "transform")
+    return str(found)
+
+
+def test_chapters_of_a_novel_become_facts(api: AirflowApi, s3_client: S3Client, aistore: Any) -> None:
+    source, to = unique("novel"), Bucket("ais", unique("facts"))
+    s3_client.create_bucket(Bucket=source)
+    for name, content in {**TEXTS, "cover.txt": b"\xff\xd8\xff\xe0"}.items():
+        s3_client.put_object(Bucket=source, Key=name, Body=content)
+    fields = {"source": f"s3://{source}", "destination": str(to)}
+    assert result(api, run(api, **fields, plan_only=True))["pending"] == 6
+    found = result(api, run(api, **fields))
+    assert (found["done"], found["failed"]) == (5, 1), found
+    assert found["examples"][0][0] == "cover.txt"
+    assert "not text in utf-8" in found["examples"][0][1]
+    facts = [json.loads(read(aistore, to, name)) for name in sorted(sizes(aistore, to))]
+    assert tuple(fact["words"] for fact in facts) == WORDS
+    # changed in S3, and cached in AIStore
+    s3_client.put_object(Bucket=source, Key="sense-and-sensibility-01.txt", Body=b"Short now.")
+    again = result(api, run(api, **fields))
+    assert (again["done"], again["skipped"], again["known_bad"]) == (1, 4, 1), again
+    assert json.loads(read(aistore, to, "sense-and-sensibility-01.json"))["words"] == 2
+
+
+def test_an_existing_etl_survives_its_runs(api: AirflowApi, aistore: Any) -> None:
+    name, source, to = unique("upper"), Bucket("ais", unique("in")), Bucket("ais", unique("out"))
+    put(aistore, source, {"a.txt": b"a", "bad.txt": b"bad"})
+    fields = {"source": str(source), "destination": str(to), "existing_etl": name, "extensions": {}}
+    missing = run(api, "failed", **fields)
+    assert f"there is no ETL {name} in the cluster" in api.log(DAG, missing, "transform")
+    (task,) = api.task_instances(DAG, missing)
+    assert task["try_number"] == 1, "no retry helps"
+    message = {
+        "name": name, "communication": "hpush://", "init_timeout": "30s", "obj_timeout": "45s",
+        "support_direct_put": True,
+        "runtime": {
+            "image": TRANSFORMER_IMAGE, "command": list(transformer_command("tests.transformers:upper")),
+            "env": etls._of_the_cluster(aistore, EtlSpec(name, TRANSFORMER_IMAGE)),
+        },
+    }  # fmt: skip
+    aistore.cluster().client.request("put", path="etl", timeout=60, json=message)
+    try:
+        failed = run(api, "failed", **fields, on_failure="fail")
+        assert "1 of 2 objects failed, such as 'bad.txt': this object is bad" in api.log(DAG, failed, "transform")
+        assert stage_of(aistore, name) == "Running"
+        assert read(aistore, to, "a.txt") == b"A"
+        assert result(api, run(api, **fields, retry_failed=True))["failed"] == 1
+        assert stage_of(aistore, name) == "Running"
+        refused = run(api, "failed", **{**fields, "existing_etl": "payroll-etl"})
+        assert "existing_etl names 'payroll-etl', which is not among" in api.log(DAG, refused, "transform")
+    finally:
+        etls.discard(aistore, name)
+
+
+def tasks(api: AirflowApi) -> set[str]:
+    return {task["task_id"] for task in api.get(f"dags/{DAG}/tasks")["tasks"]}
+
+
+def test_events_start_runs_when_the_variable_names_a_queue(
+    api: AirflowApi, airflow: Stack, clickhouse: Any, s3_client: S3Client, sqs_client: Any, aistore: Any
+) -> None:
+    mailbox, to = Mailbox(airflow, clickhouse, s3_client, sqs_client), Bucket("ais", unique("facts"))
+    settings = {"source": f"s3://{mailbox.bucket}", "destination": str(to), "queue": mailbox.name}
+    put(aistore, to, {})
+    api.request("POST", "variables", json={"key": VARIABLE, "value": json.dumps(settings)})
+    try:
+        until(lambda: tasks(api) == {"lease_events", "transform", "settle_events"}, 120, "the DAG with a queue", 1)
+        for name, content in {**TEXTS, "cover.txt": b"\xff\xd8\xff\xe0"}.items():
+            s3_client.put_object(Bucket=mailbox.bucket, Key=name, Body=content)
+        until(lambda: len(sizes(aistore, to)) == 5, 150, "results", 1)
+        until(lambda: mailbox.depth() == (0, 0), 60, "empty queue", 1)
+        assert list(mailbox.dead()) == ["cover.txt"]
+        assert {state for found in mailbox.events().values() for state, _ in found} == {"loaded", "dead"}
+        assert any(found["run_type"] == "asset_triggered" for found in api.runs(DAG))
+    finally:
+        api.request("DELETE", f"variables/{VARIABLE}")
+        until(lambda: tasks(api) == {"transform"}, 120, "the DAG without a queue", 1)

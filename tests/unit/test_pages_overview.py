@@ -1,0 +1,344 @@
+"""Overview, ETLs and storage as the API server returns them; links of listings; what is around the pages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aistore.sdk.types import ETLDetails, ETLInfo, Smap, Snode
+from fastapi.testclient import TestClient
+from starlette.middleware.gzip import GZipMiddleware
+
+from storeside.aistore import control_plane
+from storeside.pages.storage import read_target
+from storeside.pages.tables import write_cursor
+from storeside.plugins import storeside_plugin
+from storeside.plugins.pages import etls, overview, storage
+from storeside.plugins.pages.render import moment, prose
+from storeside.plugins.storeside_plugin import Pages, StoresidePlugin
+from tests.unit.test_pages import Airflow, Tables, airflow, known, pages, tables  # noqa: F401 (fixtures)
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def rows_of(page: str) -> dict[str, str]:
+    """Return the rows of the overview's table by DAG."""
+    body = page.partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = body.split("<tr>")[1:]
+    return {re.findall(r"\?dag=([\w.]+)\"", row)[0]: row for row in rows}
+
+
+def attention(row: str) -> list[str]:
+    return re.findall(r"<div><a [^>]*>([^<]*)</a></div>", row)
+
+
+# overview
+
+
+def test_the_overview_begins_with_what_needs_attention(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+) -> None:
+    for dag, states in (("quiet", ["success"]), ("broken", ["success", "failed", "failed"]), ("events", ["success"])):
+        for n, state in enumerate(states):
+            airflow.runs(state, dag, f"r{n}", days_ago=1 - n / 10)
+            airflow.has("copy", state, dag=dag, run=f"r{n}")
+    airflow.runs("failed", "others")
+    airflow.has("echo", "failed", dag="others", operator="BashOperator")
+    tables.answers = {
+        "pages_pipelines": [{"dag_id": "quiet", "objects_done": 12, "bytes_read": 3_000_000, "recorded_ms": 1000}],
+        "pages_open_failures": [{"dag_id": "broken", "objects": 3, "newest_run": "broken/r1"}],
+        "pages_dag_queues": [{"dag_id": "events", "queue": "http://sqs/000000000000/events"}],
+    }
+    tables.depth = {"dead": 2, "oldest_seconds": 7200.0}
+    answer = pages.get("/overview")
+    assert answer.status_code == 200
+    rows = rows_of(answer.text)
+    assert list(rows) == ["broken", "events", "quiet"]
+    assert attention(rows["broken"]) == ["The last 2 runs failed", "3 objects failed and not processed since"]
+    assert 'href="/storeside/run?dag=broken&amp;run=r1&amp;status=failed"' in rows["broken"]
+    assert attention(rows["events"]) == ["2 dead letters in events", "Messages in events wait for 2.0 h"]
+    assert attention(rows["quiet"]) == []
+    assert re.findall(r'dot-link (\w+)"', rows["broken"]) == ["success", "failed", "failed"]
+    assert "12 objects, 3.0 MB in 30 days" in rows["quiet"]
+    assert "2 need attention" in answer.text
+    assert "000000000000" not in answer.text
+    assert list(rows_of(pages.get("/overview", params={"dag": "ROK"}).text)) == ["broken"]
+
+
+def test_the_overview_shows_no_runs_of_dags_whose_runs_one_may_not_read(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for dag in ("mine", "other"):
+        airflow.runs("failed", dag, "r")
+        airflow.has("copy", "failed", dag=dag)
+    tables.dags = frozenset({"mine"})
+    assert list(rows_of(pages.get("/overview").text)) == ["mine"]
+    monkeypatch.setattr(overview, "may_read_runs", lambda *_: False)
+    assert "No pipeline has run" in pages.get("/overview").text
+
+
+# listings
+
+
+def test_listings_keep_filter_and_order_in_their_addresses(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+) -> None:
+    for n in range(51):
+        tables.run(f"t{n}", "done", kind="load")
+    asked = {"dag": "d", "place": "ais", "sort": "failed", "order": "asc"}
+    page = pages.get("/movement", params=asked).text
+    assert 'rel="prev"' not in page
+    (following,) = re.findall(r'href="/storeside/(movement\?[^"]*)" rel="next"', page)
+    for part in ("dag=d", "place=ais", "sort=failed", "order=asc"):
+        assert part in following
+    assert 'aria-sort="ascending"' in page
+    assert re.search(r'order=desc">Failed', page.replace("&amp;", "&"))
+    second = pages.get("/" + following.replace("&amp;", "&")).text
+    assert 'rel="prev"' in second
+    assert re.search(r'back=[^"]*" rel="prev"', second)
+    assert pages.get("/movement", params={"sort": "seconds; DROP"}).status_code == 400
+    assert pages.get("/movement", params={"back": "[1]"}).status_code == 400
+    assert pages.get("/objects", params={"order": "x"}).status_code == 400
+    assert pages.get("/objects", params={"after": write_cursor((0, "a", "b", "c"))}).status_code == 200
+
+
+def test_filters_have_suggestions(pages: TestClient, tables: Tables) -> None:  # noqa: F811
+    tables.answers = {"pages_places": [{"place": 'ais://"x'}]}
+    for path in ("/movement", "/objects", "/quality"):
+        page = pages.get(path).text
+        assert '<option value="ais://&#34;x"></option>' in page
+        assert re.search(r'<input name="\w+"[^>]* list="known-', page)
+
+
+# times, and Airflow's menu
+
+
+def test_times_can_be_shown_in_airflows_time_zone() -> None:
+    assert moment(1.4) == '<time datetime="1970-01-01T00:00:01Z" data-at="1">1970-01-01 00:00:01 UTC</time>'
+
+
+def test_backticks_become_code_and_names_stay_text() -> None:
+    assert prose("use `make <up>` or\u202e") == "use <code>make &lt;up&gt;</code> or\\u202e"
+    assert "`" not in prose("an odd ` one, and `two`")
+
+
+def test_the_menu_has_one_entry_with_icon_and_category() -> None:
+    (entry,) = (view for view in StoresidePlugin.external_views if view["destination"] == "nav")
+    assert entry["category"] == "browse"
+    for name in ("icon", "icon_dark_mode"):
+        path = entry[name].removeprefix("/storeside/static/")
+        assert (etls_folder() / "static" / path).read_text().startswith("<svg")
+
+
+def etls_folder() -> Any:
+    from pathlib import Path
+
+    return Path(etls.__file__).parent
+
+
+def test_the_first_page_is_not_blank_while_the_pages_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser gets a page that loads itself again; a script waits. Airflow's event loop continues to run."""
+    import threading
+
+    goes_on = threading.Event()
+
+    async def loaded(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    def load() -> Any:
+        goes_on.wait(10)
+        return loaded
+
+    monkeypatch.setattr(storeside_plugin, "_load", load)
+    monkeypatch.setattr(storeside_plugin, "_PATIENCE", 0.01)
+
+    async def ask(app: Any, *headers: tuple[bytes, bytes]) -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        given = [(b"accept-encoding", b"gzip"), *headers]  # Airflow compresses answers
+        await app({"type": "http", "method": "GET", "headers": given}, None, send)
+        return sent
+
+    async def visit() -> None:
+        app, opens = GZipMiddleware(Pages(), minimum_size=1_000_000), (b"sec-fetch-mode", b"navigate")
+        script = asyncio.create_task(ask(app))
+        start, body = await ask(app, opens)
+        assert start["status"] == 200
+        assert b"The pages start" in body["body"]
+        assert b"default-src 'none'" in dict(start["headers"])[b"content-security-policy"]
+        assert not script.done()
+        goes_on.set()
+        assert (await script)[0]["status"] == 204
+        assert (await ask(app, opens))[0]["status"] == 204
+
+    asyncio.run(visit())
+
+
+# ETLs
+
+
+class Request:
+    """AIStore's answers to requests without the SDK's own methods."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def request(self, method: str, *, path: str, headers: Any = None, **_: Any) -> Any:
+        found = self.answers[(headers or {}).get("ais-node-id", path)]
+        return SimpleNamespace(json=lambda: found)
+
+
+class Etl:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def view(self, job: str) -> ETLDetails:
+        runtime = {"image": "storeside:1", "env": [{"name": "STORESIDE_SPEC", "value": "x"}]}
+        error = {"obj_name": "bad<b>.flac", "msg": "no audio", "ecode": 500}
+        return ETLDetails(
+            init_msg={"name": self.name, "communication": "ws://", "runtime": runtime},
+            obj_errors=[error] if job == "job1" else None,
+        )
+
+
+class Client:
+    def __init__(self, etls: list[str], answers: dict[str, Any], jobs: list[str] | None = None) -> None:
+        self.client = Request(answers)
+        self.etls, self.jobs = etls, jobs or []
+
+    def cluster(self) -> Client:
+        return self
+
+    def list_etls(self, stages: list[str]) -> list[ETLInfo]:
+        return [ETLInfo(id=name, stage="Running", obj_count=7) for name in self.etls]
+
+    def etl(self, name: str) -> Etl:
+        return Etl(name)
+
+    def get_info(self) -> Smap:
+        node = {"daemon_id": "x", "daemon_type": "target"}
+        nodes = {"t1": Snode(**node), "t2": Snode(**node, flags=4)}
+        return Smap(tmap=nodes, pmap={"p": Snode(**node)}, proxy_si=Snode(**node))
+
+    def list_running_jobs(self) -> list[str]:
+        return self.jobs
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Client:
+    healthy = [{"target_id": "t1", "health_status": "Running"}, {"target_id": "t2", "health_status": "Running"}]
+    ill = [healthy[0], {"target_id": "t2", "health_status": "Failed"}]
+    capacity = {"total_used": "750000", "total_avail": "250000", "pct_max": 75, "mountpaths": {"/a": {}, "/b": {}}}
+    client = Client(
+        ["wav-1", "other-2"],
+        {
+            "etl/wav-1/health": healthy, "etl/other-2/health": ill,
+            "t1": {"ais_version": "5.0", "capacity": capacity, "cluster": {"flags": "6"}},
+            "t2": {"ais_version": "5.0", "capacity": capacity, "cluster": {"flags": str(6 | 1 << 3 | 1 << 13)}},
+        },
+        ["rebalance[g1]", "etl-bck[x]"],
+    )  # fmt: skip
+    for module in (etls, storage):
+        monkeypatch.setattr(module, "aistore", lambda _: client)
+    monkeypatch.setattr(control_plane, "unanswering", lambda *_: [])
+    return client
+
+
+def test_etls_have_their_runs_and_who_started_them(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+    cluster: Client,
+) -> None:
+    airflow.runs("running", "d", "r")
+    detail = '{"etls": ["wav-1"], "job": "job1", "aistore_conn_id": "aistore_default"}'
+    use = {"run_id": "d/r", "task_id": "transcode", "state": "running", "detail": detail, "recorded_ms": 0}
+    tables.answers = {"pages_etl_runs": [use, {**use, "detail": "{broken"}, {**use, "detail": '{"etls": "x"}'}]}
+    page = pages.get("/etls").text
+    assert 'href="/storeside/run?dag=d&amp;run=r&amp;task=transcode">d</a>' in page
+    assert "r, started by ada" in page
+    assert "bad&lt;b&gt;.flac</bdi>: no audio" in page
+    assert "runs beside 2 targets" in page
+    assert "t2: failed" in page
+    assert '<span class="state unhealthy">unhealthy</span>' in page
+    tables.dags = frozenset({"d"})
+    page = pages.get("/etls").text
+    assert "wav-1" in page
+    assert "other-2" not in page
+    tables.answers = {}
+    assert "wav-1" not in pages.get("/etls").text
+
+
+@pytest.mark.parametrize("path", ["/etls", "/storage"])
+def test_a_cluster_without_a_connection_is_named(
+    pages: TestClient,  # noqa: F811
+    known: dict[str, Any],  # noqa: F811
+    path: str,
+) -> None:
+    answer = pages.get(path)
+    assert answer.status_code == 200
+    assert (
+        "the connection aistore_default does not lead to AIStore: Airflow has no connection of this id" in answer.text
+    )
+
+
+# storage
+
+
+def test_storage_shows_capacity_rebalance_and_what_is_stuck(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+    cluster: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = pages.get("/storage").text
+    assert "AIStore 5.0: 2 targets, 1 proxy, 1.5 MB used, 500.0 kB free; <b>it rebalances</b>" in page
+    assert "Nothing is stuck" in page
+    assert re.findall(r'<span class="state [^"]*">([^<]*)<', page) == ["ready", "in maintenance"]
+    assert "<div>rebalances</div><div>a disk is faulty</div>" in page
+    stuck = control_plane.Target("aistarget2", "no answer to ETLs within 3 s", stuck=True)
+    monkeypatch.setattr(control_plane, "unanswering", lambda *_: [stuck])
+    cluster.client.answers["aistarget2"] = {}
+    monkeypatch.setattr(
+        cluster, "get_info", lambda: Smap(tmap={"aistarget2": node()}, pmap={}, proxy_si=node()), raising=False
+    )
+    tables.run("dead")
+    airflow.has("dead", "failed")
+    page = pages.get("/storage").text
+    assert "does not answer: no answer to ETLs within 3 s" in page
+    assert "make restart COMPONENT=ais-target-2" in page
+    assert "d, dead</a> was cut off: ais://a → ais://b" in page
+    assert "clear the task in Airflow" in page
+
+
+def node() -> Snode:
+    return Snode(daemon_id="x", daemon_type="target")
+
+
+def test_the_state_of_the_cluster_is_for_users_who_may_read_all_dags(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    cluster: Client,
+) -> None:
+    tables.dags = frozenset({"d"})
+    page = pages.get("/storage").text
+    assert "t1" not in page
+    assert "for users who may read all DAGs" in page
+
+
+def test_an_incomplete_status_of_a_target_has_no_figures() -> None:
+    assert (read_target("t", {}).percent, read_target("t", {"capacity": None, "cluster": None}).alerts) == (0, ())
