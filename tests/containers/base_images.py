@@ -33,7 +33,7 @@ _LIBRARIES = (
     "libuuid1", "zlib1g", "libnsl2", "libtirpc3",
 )  # fmt: skip
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-# What the official image of Python sets, and where to find certificates.
+# The variables of the official image of Python, and the file of certificates.
 PYTHON_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",

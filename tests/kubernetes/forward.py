@@ -1,6 +1,6 @@
 """An HTTP proxy that runs in a pod, so that the tests reach the cluster's names and addresses through one port.
 
-It forwards each request on a connection of its own: the source of this module is the pod's program.
+It forwards each request on a separate connection: the source of this module is the pod's program.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The images of the cluster, made without a registry and without a container engine.
 
-The contents of an image are a content hash of what it is made from, so an unchanged image is made once. Images follow
+The name of a layer contains a hash of its inputs, so an unchanged layer is made once. Images follow
 the Dockerfile: the same base, packages of Debian, locked packages of Python, files and user.
 """
 
@@ -27,7 +27,7 @@ from tests.kubernetes.registry import MANIFEST
 Tell = Callable[[str], object]
 
 TAG = "test"
-# What images are called below the prefix of a registry.
+# The names of images below the prefix of a registry.
 NODE, INIT, TRANSFORMER, AIRFLOW = (
     f"{name}:{TAG}" for name in ("aisnode", "ais-init", "transformer-tests", "airflow")
 )

@@ -1,4 +1,4 @@
-"""The node: the first process of namespaces of its own, whose end ends everything that it has started.
+"""The node: the first process of its namespaces, whose end ends all processes that it has started.
 
 ``python -m tests.kubernetes.node FOLDER BINARIES PLUGINS IMAGES CGROUP``, in new namespaces for mounts, network,
 processes and host name. Overlays cover ``/etc``, ``/var`` and ``/opt``, so what is written there stays in FOLDER.
@@ -41,7 +41,7 @@ class Node:
         self.cgroup = cgroup
 
     def run(self) -> None:
-        """Start everything, say so by the file ``started``, and wait for the end of processes forever."""
+        """Start all programs, make the file ``started``, and wait for the end of processes forever."""
         self._mounts()
         self._network()
         self._files()

@@ -1,4 +1,4 @@
-"""What the tests change of ``docs/kubernetes``: names, images, and sizes for two targets on one small node."""
+"""The changes of the tests to ``docs/kubernetes``: names, images, and sizes for two targets on one small node."""
 
 from __future__ import annotations
 

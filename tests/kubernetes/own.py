@@ -1,4 +1,4 @@
-"""A cluster of one node that is started for the tests, in namespaces of its own, and ends with them."""
+"""A cluster of one node that is started for the tests, in separate namespaces, and ends with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kubernetes.images import provide
 from tests.kubernetes.programs import program
 
 START_SECONDS = 240
-# Debian's names of what the node needs of this machine, by command.
+# Debian's packages with the commands that the node needs, by command.
 NEEDED = {
     "containerd": "containerd", "runc": "runc", "iptables": "iptables", "debootstrap": "debootstrap",
     "unshare": "util-linux", "ip": "iproute2", "dpkg-deb": "dpkg", "gcc": "gcc", "go": "golang",
@@ -33,7 +33,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Unavailable(RuntimeError):
-    """This machine cannot run the node; the message says why."""
+    """This machine cannot run the node; the message states the reason."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class OwnCluster:
 
     @property
     def enter(self) -> list[str]:
-        """What to put before a command that has to reach the cluster."""
+        """The command prefix that runs a command in the network of the cluster."""
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "--"]
 
 

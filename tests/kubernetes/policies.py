@@ -23,7 +23,7 @@ class Peer:
 
 
 def allows(policies: Iterable[Mapping[str, Any]], source: Peer, to: Peer, port: int, protocol: str = "TCP") -> bool:
-    """Tell whether the policies let `source` connect to a port of `to`."""
+    """Return whether the policies let `source` connect to a port of `to`."""
     found = list(policies)
     return _passes(found, "Egress", source, to, port, protocol) and _passes(
         found, "Ingress", to, source, port, protocol

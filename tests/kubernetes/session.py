@@ -90,7 +90,7 @@ class Session:
 
 @contextmanager
 def session() -> Iterator[Session]:
-    """Apply the manifests to the cluster that the environment names, yield it, and remove what was made.
+    """Apply the manifests to the cluster that the environment names, yield it, and remove all that was made.
 
     Raises KubectlError if a part does not become ready.
     """

@@ -1,4 +1,4 @@
-"""What Airflow's service accounts may do, on the API server, and what they may not."""
+"""The rights of Airflow's service accounts on the API server."""
 
 from __future__ import annotations
 

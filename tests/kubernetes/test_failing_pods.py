@@ -1,4 +1,4 @@
-"""ETLs whose pods cannot start: the task's error names the reason that Kubernetes has."""
+"""ETLs whose pods cannot start: the task's error contains the reason that Kubernetes has."""
 
 from __future__ import annotations
 

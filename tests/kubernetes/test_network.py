@@ -80,7 +80,7 @@ def policies(cluster: Session) -> list[dict[str, Any]]:
 
 
 def connects(cluster: Session, pod: str, address: str, port: int) -> bool:
-    """Tell whether a pod can open a connection."""
+    """Return whether a pod can open a connection."""
     said = cluster.kubectl("exec", pod, "--", "python", "-c", CONNECTS, address, str(port))
     return said.strip() == "open"
 

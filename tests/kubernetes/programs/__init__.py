@@ -1,4 +1,4 @@
-"""The programs of the cluster, built from published Go modules. Sources and versions lie in the folders beside."""
+"""The programs of the cluster, built from published Go modules. The folders next to this module contain the sources."""
 
 from __future__ import annotations
 
