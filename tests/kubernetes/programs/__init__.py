@@ -1,4 +1,4 @@
-"""The programs of the cluster, built from published Go modules. The folders next to this module contain the sources."""
+"""The programs of the cluster, built from published Go modules, whose sources are in the folders next to this."""
 
 from __future__ import annotations
 
