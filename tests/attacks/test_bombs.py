@@ -120,7 +120,7 @@ def test_rows_that_are_written_before_anything_is_watched(loading: Loading) -> N
 
 
 def test_time(loading: Loading) -> None:
-    reason = load_with_bomb(loading, "bomb.csv.gz", many_rows(), limits=LoadLimits(seconds=2))
+    reason = load_with_bomb(loading, "bomb.csv.gz", many_rows(), limits=LoadLimits(seconds=1))
     assert "Timeout exceeded" in reason
     assert "raise the seconds of `limits`" in reason
 

@@ -57,7 +57,7 @@ def refused(api: AirflowApi, dag: str, task: str, named: str, conf: dict[str, An
     (tried,) = [one for one in api.task_instances(dag, run) if one["task_id"] == task]
     assert (tried["state"], tried["try_number"]) == ("failed", 1)
     log = api.log(dag, run, task)
-    assert f"names '{named}'" in log
+    assert f"'{named}' is not one of the" in log
     assert "Airflow Variable storeside_forms" in log
 
 

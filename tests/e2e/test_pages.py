@@ -403,7 +403,7 @@ def test_a_run_that_failed_before_it_moved_data_shows_its_error_and_its_log(site
     tab.locator(".failed-runs li", has_text=run).get_by_role("link").click()
     tab.locator(".sub .state.failed").wait_for()
     error = tab.locator("section.error")
-    error.get_by_text("AirflowFailException: source names 's3://payroll'").wait_for()
+    error.get_by_text("AirflowFailException: source: 's3://payroll' is not one of the buckets").wait_for()
     assert "before it recorded a movement of data" in error.inner_text()
     assert "up to date" not in tab.inner_text("main")
     tasks = tab.get_by_role("region", name="Tasks").locator("tbody tr")

@@ -160,7 +160,7 @@ def test_a_page_that_waits_shows_that_it_loads(site: Site, tab: Page) -> None:  
     tab.goto(site.url("overview"))
     assert tab.locator("html[data-loading]").count() == 0
     tab.evaluate("window.addEventListener('click', event => event.preventDefault())")  # it never arrives
-    tab.get_by_role("link", name="Objects").click()
+    tab.get_by_role("link", name="Objects", exact=True).click()
     assert tab.locator("html[data-loading]").count() == 1
     tab.evaluate("window.dispatchEvent(new Event('pageshow'))")
     assert tab.locator("html[data-loading]").count() == 0

@@ -97,7 +97,7 @@ def test_an_existing_etl_survives_its_runs(api: AirflowApi, aistore: Any) -> Non
         assert result(api, run(api, **fields, retry_failed=True))["failed"] == 1
         assert stage_of(aistore, name) == "Running"
         refused = run(api, "failed", **{**fields, "existing_etl": "payroll-etl"})
-        assert "existing_etl names 'payroll-etl', which is not among" in api.log(DAG, refused, "transform")
+        assert "existing_etl: 'payroll-etl' is not one of the etls" in api.log(DAG, refused, "transform")
     finally:
         etls.discard(aistore, name)
 

@@ -56,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     """A folder with the files that the commands name; S3 and ClickHouse with the objects and tables they need."""
     place = tmp_path_factory.mktemp("docs")
     (place / ".venv").symlink_to(sys.prefix, target_is_directory=True)
+    (place / "tests").symlink_to(CHECKOUT / "tests", target_is_directory=True)
     (place / "a.txt").write_text("one two three")
     (place / "b.txt").write_text("four")
     page = (CHECKOUT / "docs" / "transforms.md").read_text()
@@ -122,7 +123,7 @@ def test_make_sql_prints_tables_and_json(environment: dict[str, str], tmp_path: 
         ["script", "-qec", f"{sys.executable} -m storeside.stack sql", str(tmp_path / "typescript")], cwd=CHECKOUT,
         env=environment, input="SELECT 41\n+ 1 AS n;\nquit\n", capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert "/play with user storeside, password" in terminal.stdout
+    assert "/play with user storeside; " in terminal.stdout
     assert "│ 42 │" in terminal.stdout
 
 

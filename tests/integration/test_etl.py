@@ -315,7 +315,8 @@ def test_a_destination_that_may_not_be_written_to_is_said(aistore: Any, clickhou
     to = Bucket("ais", unique("out"))
     handle = to.handle(aistore)
     handle.create()
-    readable = {"action": "set-bprops", "value": {"access": "3"}}
+    # GET, HEAD of objects and of the bucket, and listing: AIStore's api/apc/access.go
+    readable = {"action": "set-bprops", "value": {"access": str(1 << 0 | 1 << 1 | 1 << 8 | 1 << 9)}}
     handle.client.request("patch", path=f"buckets/{to.name}", params=handle.qparam, json=readable)
     run = job(aistore, clickhouse, source, spec("upper"), to=to)
     with pytest.raises(AISError, match="PUT access denied"):

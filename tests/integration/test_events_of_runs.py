@@ -549,6 +549,6 @@ def test_a_transform_that_did_not_end_counts_no_failures(mailbox: Mailbox, run: 
     settled = settle_transform(mailbox.queue, run.client, mailbox.s3, run.id, source, "ais://words", complete=False)
     assert settled == Settled(released=1)
     ((_, reason),) = mailbox.events()["a.txt", "ObjectCreated:Put"]
-    assert reason == "the run ended before it came to this object: its log says why"
+    assert reason == "the run ended before it reached this object: its log has the reason"
     counted = "SELECT max(failures) FROM storeside.events FINAL WHERE queue = {queue:String}"
     assert run.client.query(counted, parameters={"queue": mailbox.url}).result_rows == [(0,)]

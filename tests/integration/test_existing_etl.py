@@ -27,6 +27,7 @@ from storeside.operators import (
 )
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.operators.triggers.aistore import cancel
+from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
@@ -295,7 +296,7 @@ def test_an_etl_that_is_replaced_during_the_job(
 def test_operators_start_stop_check_and_delete(
     stack: Stack, aistore: Any, by_hand: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", stack.url("ais_proxy"))
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
     name, context = unique("upper"), cast("Context", {})
     check = AISInitEtlOperator(task_id="check", etl=EtlSpec.existing(name))
     start, stop = (kind(task_id="t", etl_name=name) for kind in (AISStartEtlOperator, AISStopEtlOperator))

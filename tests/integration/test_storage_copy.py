@@ -228,7 +228,7 @@ def test_what_vanishes_at_the_destination_is_not_told_as_done(
     monkeypatch.setattr(job, "_list_destination", delete_and_list)
     summary = job.run()
     assert (summary.done, summary.failed) == (2, 1)
-    assert "does not list what was written" in copying.ledger(a, b)["1"][1]
+    assert "does not list the written version" in copying.ledger(a, b)["1"][1]
 
 
 def test_a_permission_that_was_missing_once_is_no_mark_for_ever(
