@@ -36,7 +36,7 @@ def test_a_new_stack_is_secure_and_an_existing_one_stays_as_it_is(
     up(tmp_path / "old")
     record.write_text(json.dumps({k: v for k, v in json.loads(record.read_text()).items() if k != "secure"}))
     assert not up(tmp_path / "old").secure
-    with pytest.raises(StackError, match=r"is secure: take it down and delete .*state to change that"):
+    with pytest.raises(StackError, match=r"is secure: run 'make down' and delete .*state to change"):
         cli.up(tmp_path / "new", only=("s3",), secure=False)
 
 
