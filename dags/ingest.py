@@ -12,13 +12,14 @@ from storeside.operators import (
     StorageCopyBucketOperator,
     form_choices,
     only_when,
+    params,
 )
 
 PARAMS = {
     "source": Param(
         "s3://recordings",
         type="string",
-        pattern=r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$",
+        pattern=params.BUCKET_URI,
         title="Source",
         **form_choices("bucket"),
         description="Bucket URI; ais://@cluster/bucket is a bucket of another AIStore cluster that is attached",

@@ -15,6 +15,7 @@ from storeside.operators import (
     SqsSettleTransformEventsOperator,
     dag_settings,
     form_choices,
+    params,
     transformer_command,
 )
 
@@ -46,7 +47,7 @@ PARAMS = {
     "source": Param(
         SETTINGS["source"],
         type="string",
-        pattern=r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$",
+        pattern=params.BUCKET_URI,
         title="Source",
         **form_choices("bucket"),
         description="Bucket URI; any bucket that AIStore can read",
@@ -54,7 +55,7 @@ PARAMS = {
     "destination": Param(
         SETTINGS["destination"],
         type="string",
-        pattern=r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$",
+        pattern=params.BUCKET_URI,
         title="Destination",
         **form_choices("bucket"),
         description="Bucket URI; a missing ais:// bucket is created",

@@ -33,6 +33,8 @@ ON_FAILURE: Final = Param(
     values_display={"report": "Succeed and list failed objects", "fail": "Fail the run"},
     description="What happens when some objects cannot be loaded; all other objects are loaded in both cases",
 )
+# URI of a bucket that AIStore can read or write.
+BUCKET_URI: Final = r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$"
 # Tables outside Storeside's databases. The engine refuses those, too, in upper and lower case.
 TABLE_PATTERN: Final = rf"^(?!({'|'.join(RESERVED)})\.)[^.]+\.[^.]+$"
 TABLE: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storeside.events.queue import Queue
+    from storeside.events.settle import Settled
 
 
 class S3EventsToClickHouseOperator(LoadOperator):
@@ -217,6 +218,20 @@ class QueueOperator(FormOperator):
         except NoQueueError as e:
             self.log.warning("%s: this run has no events", e)
             return None
+
+    def settled(self, settle: Callable[[Queue, Any, Any], Settled]) -> dict[str, int]:
+        """Call `settle` with the queue and the clients of ledger and S3; log and return its numbers of messages."""
+        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+
+        with airflow_errors():
+            if (found := self.conn_if_any()) is None:
+                return {"deleted": 0, "released": 0, "dead": 0}
+            settled = settle(*found, S3Hook(self.aws_conn_id).get_conn())
+        self.log.info(
+            "%d messages deleted, %d released, %d sent to the dead-letter queue",
+            settled.deleted, settled.released, settled.dead,
+        )  # fmt: skip
+        return vars(settled)
 
 
 class SqsLeaseS3EventsOperator(QueueOperator):

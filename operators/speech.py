@@ -277,19 +277,11 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Compare the messages with the ledger, record their outcomes, and delete or release them."""
-        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-
         from storeside.speech.recordings import settle_run
 
-        with airflow_errors():
-            if (found := self.conn_if_any()) is None:
-                return {"deleted": 0, "released": 0, "dead": 0}
-            settled = settle_run(
-                *found, S3Hook(self.aws_conn_id).get_conn(), run_key(context), self.source, self.prefix,
+        return self.settled(
+            lambda queue, client, s3: settle_run(
+                queue, client, s3, run_key(context), self.source, self.prefix,
                 complete=as_bool(self.complete, "complete"),
-            )  # fmt: skip
-        self.log.info(
-            "%d messages deleted, %d released, %d sent to the dead-letter queue",
-            settled.deleted, settled.released, settled.dead,
+            )
         )  # fmt: skip
-        return vars(settled)

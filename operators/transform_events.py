@@ -42,21 +42,13 @@ class SqsSettleTransformEventsOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Compare with the ledger, record, delete."""
-        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-
         from storeside.events.transforms import settle_transform
 
         with airflow_errors():
             complete = as_bool(self.complete, "complete")
             source, destination = str(Bucket.parse(self.source)), str(Bucket.parse(self.destination))
-            if (found := self.conn_if_any()) is None:
-                return {"deleted": 0, "released": 0, "dead": 0}
-            settled = settle_transform(
-                *found, S3Hook(self.aws_conn_id).get_conn(), run_key(context), source, destination, self.prefix,
-                complete=complete,
-            )  # fmt: skip
-        self.log.info(
-            "%d messages deleted, %d released, %d sent to the dead-letter queue",
-            settled.deleted, settled.released, settled.dead,
-        )  # fmt: skip
-        return vars(settled)
+        return self.settled(
+            lambda queue, client, s3: settle_transform(
+                queue, client, s3, run_key(context), source, destination, self.prefix, complete=complete
+            )
+        )
