@@ -84,8 +84,10 @@ def help_of(module: str, *command: str) -> str:
     # In this process: dozens of new ones would each import Airflow or pyarrow.
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
         patch.setattr(sys, "argv", [module, *command, "--help"])
-        for loaded in (module, f"{module}.__main__"):  # runpy warns that it loads the module a second time
-            patch.delitem(sys.modules, loaded, raising=False)
+        # runpy warns if it loads a module a second time. A package stays: a new one would know none of its modules.
+        found = importlib.util.find_spec(module)
+        is_package = found is not None and found.submodule_search_locations is not None
+        patch.delitem(sys.modules, f"{module}.__main__" if is_package else module, raising=False)
         with pytest.raises(SystemExit, match=r"^0$"):
             runpy.run_module(module, run_name="__main__", alter_sys=True)
     return out.getvalue()
