@@ -110,15 +110,11 @@ def _option(name: str) -> str:
 
 def request(given: argparse.Namespace) -> Request:
     """Return the request of parsed arguments. Raises TransferInputError for invalid arguments."""
-    scheme, _, path = given.source.partition("://")
-    bucket, _, keys = path.partition("/")
-    if scheme != "s3":
-        raise TransferInputError(f"source {given.source!r}: write s3://bucket/prefix")
     columns = dict(column.partition("=")[::2] for column in given.column)
     if not all(columns.values()):
         raise TransferInputError(f"--column {next(name for name in columns if not columns[name])!r}: write NAME=TYPE")
     return Request(
-        Source(bucket, keys, given.collection, aws("s3").meta.endpoint_url),
+        source_of(given.source, given.collection),
         given.table,
         **{name: getattr(given, name) for name in CHOICES},
         read=ReadOptions(
@@ -133,6 +129,15 @@ def request(given: argparse.Namespace) -> Request:
         ),
         batches=Batches(objects=given.batch_objects),
     )
+
+
+def source_of(uri: str, collection: str = "") -> Source:
+    """Return the source with this URI; `collection` is ClickHouse's named collection. Raises TransferInputError."""
+    scheme, _, path = uri.partition("://")
+    bucket, _, keys = path.partition("/")
+    if scheme != "s3":
+        raise TransferInputError(f"source {uri!r}: write s3://bucket/prefix")
+    return Source(bucket, keys, collection, aws("s3").meta.endpoint_url)
 
 
 def ledger() -> Any:
