@@ -80,6 +80,12 @@ def test_defaults_are_the_engines() -> None:
     assert request == Request(source(AWS, "trips", ""), "d.t")
 
 
+def test_a_source_in_aistore_needs_no_connection_to_s3() -> None:
+    made = operator(bucket="", source="ais://results/2026/*.json")
+    assert made.request(None).source == Source("ais://results", "2026/*.json")
+    assert operator(bucket="", source="s3://trips/a/").request(AWS).source == source(AWS, "trips", "a/")
+
+
 def rendered(**arguments: Any) -> S3ToClickHouseOperator:
     """Return an operator with these arguments as if templates had become them."""
     made = operator()

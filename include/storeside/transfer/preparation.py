@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer import queries
+from storeside.transfer.aistore_objects import list_bucket
 from storeside.transfer.content import Content, s3_error
 from storeside.transfer.errors import (
     LoadObjectError,
@@ -55,7 +56,7 @@ class Prepared:
 
 
 class Preparation:
-    """Prepares a request; `client` belongs to the loading ClickHouse user, `s3` is a boto3 client."""
+    """Prepares a request; `client` belongs to the loading ClickHouse user, `s3` reads the source: see `Transfer`."""
 
     def __init__(self, request: Request, client: Client, s3: Any, plan: Plan) -> None:
         self.request = request
@@ -96,8 +97,8 @@ class Preparation:
         if not is_whole:
             self.plan.forget("load_listings")
         log.info(
-            "s3://%s/%s: %d objects listed, %d to load (%.1f MB), by %s",
-            self.request.source.bucket, self.request.source.keys, listed, planned, size / 1e6,
+            "%s: %d objects listed, %d to load (%.1f MB), by %s",
+            self.request.source.uri, listed, planned, size / 1e6,
             "push" if push else "pull",
         )  # fmt: skip
         if self.request.all_or_nothing and planned > MOST_AT_ONCE:
@@ -120,7 +121,7 @@ class Preparation:
     @cached_property
     def pulls(self) -> bool:
         """Whether ClickHouse reads the objects itself."""
-        if self.request.loader == "push":
+        if self.request.loader == "push" or self.request.source.in_aistore:
             return False
         try:
             self.client.query(
@@ -146,6 +147,9 @@ class Preparation:
         from botocore.exceptions import BotoCoreError, ClientError
 
         source = self.request.source
+        if source.in_aistore:
+            self.plan.record_listing(list_bucket(self.s3, source.bucket, source.prefix))
+            return True
         overlap = self.request.overlap_seconds
         after = "" if overlap is None else self.plan.start_after(overlap)
         try:
