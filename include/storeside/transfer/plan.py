@@ -153,7 +153,7 @@ def _without_version(source: Source, key: str) -> str:
             f" (ais bucket props set {source.bucket} versioning.enabled=true) and write the objects again"
         )
     return (
-        f"{uri_of(source.bucket, key)} is listed without an ETag, so versions cannot be told apart: in AIStore, set"
+        f"s3://{source.bucket}/{key} is listed without an ETag, so versions cannot be told apart: in AIStore, set"
         f" the bucket's checksum to MD5 (ais bucket props set ais://{source.bucket} checksum.type=md5)"
         " and write the objects again"
     )
