@@ -20,6 +20,7 @@ from storeside.operators.aistore import transformer_command
 from storeside.stack import authn, demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import CHECKOUT, Stack
+from storeside.transfer import lock
 from storeside.transfer.content import Content
 from storeside.transfer.engine import Prepared, Transfer
 from storeside.transfer.errors import LoadObjectError, TransferInputError
@@ -27,6 +28,7 @@ from storeside.transfer.source import Source
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
+from tests.integration.test_transfer_crashes import Killed, mortal
 from tests.support import IMAGE, INIT_SECONDS, put, set_properties, unique, versions
 from tests.transfers import Loading, environment, jsonl, parquet, request_of
 
@@ -209,6 +211,33 @@ def test_results_of_an_etl_become_rows(
     assert (again.loaded, again.skipped) == (1, len(TEXTS) - 1)
     assert dict(loading.rows("_object, words"))["sense-and-sensibility-01.json"] == 2
     assert loading.load("*.json", format="jsonl").loaded == 0
+
+
+def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The push of one object and the publication of others are interrupted; another run and a retry finish."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    loading.put({f"{n}.csv": b"n\n" + b"%d\n" % n * 1000 for n in range(3)})
+    loading.create("n UInt32")
+    request = request_of(Source(loading.bucket), loading.table, batch_objects=2)
+    crashes = 0
+    for survived in range(6, 300, 6):
+        loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
+        if crashes:
+            loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
+        run = unique("run")
+        try:
+            transfer = Transfer(request, mortal(loading.client(), survived), loading.aistore, run)
+            transfer.run(transfer.prepare())
+        except Killed:
+            crashes += 1
+        else:
+            break
+        for again in (unique("run"), run):
+            transfer = Transfer(request, loading.client(), loading.aistore, again)
+            transfer.run(transfer.prepare())
+        counts = loading.query(f"SELECT n, count() FROM {loading.table} GROUP BY 1 ORDER BY 1")
+        assert counts == [(n, 1000) for n in range(3)], f"killed after {survived} statements"
+    assert crashes > 4
 
 
 def test_the_command_loads_from_aistore(loading: FromAIStore, tmp_path: Path) -> None:
