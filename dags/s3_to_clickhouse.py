@@ -1,4 +1,4 @@
-"""Loads the objects of an S3 bucket into a ClickHouse table, each object version exactly once."""
+"""Loads the objects of a bucket of S3 or AIStore into a ClickHouse table, each object version exactly once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 from storeside.operators import S3ToClickHouseOperator, params
 
 PARAMS = {
-    "bucket": params.BUCKET,
+    "bucket": params.SOURCE_BUCKET,
     "keys": params.KEYS,
     **params.TABLE,
     "on_failure": params.ON_FAILURE,
@@ -20,7 +20,7 @@ PARAMS = {
 
 with DAG(
     dag_id="s3_to_clickhouse",
-    description="Loads new and changed objects of an S3 bucket into a ClickHouse table, each version once",
+    description="Loads new and changed objects of an S3 or AIStore bucket into a ClickHouse table, each version once",
     schedule=CronTriggerTimetable("*/15 * * * *", timezone="UTC"),
     catchup=False,
     max_active_runs=1,  # parallel runs would be safe, but all would list the same bucket
@@ -32,7 +32,7 @@ with DAG(
 
 1. **load**: lists the bucket and compares the listing with the ledger. ClickHouse reads new object versions into a
    staging table. The task checks the rows and publishes them in one step. If ClickHouse cannot reach the bucket, the
-   worker streams the objects to it.
+   worker streams the objects to it, as it does for buckets of AIStore.
 
 The DAG runs every quarter of an hour, and from the form with other parameters. The first run creates the table and
 logs its `CREATE TABLE` statement. No object version is loaded twice, even if a process is killed.
@@ -44,8 +44,7 @@ To find the source object of a row, compare the row's `_storeside_load` with `lo
 ) as dag:
     S3ToClickHouseOperator(
         task_id="load",
-        bucket="{{ params.bucket }}",
-        keys="{{ params['keys'] or '' }}",
+        source=params.LOAD_SOURCE,
         **params.LOAD,
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",

@@ -12,13 +12,21 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.operators.deprecated import FlatLoadArguments
-from storeside.operators.errors import airflow_errors
-from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection, source
-from storeside.operators.literals import check_load
+from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.hooks.transfer import (
+    clickhouse_client,
+    ledger_client,
+    ledger_connection,
+    s3_client,
+    source,
+)
+from storeside.operators.literals import check_literals, check_load, check_s3_bucket, literal_errors
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, plain, record_running, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.transfer.options import Batches, LoadLimits
+from storeside.transfer.source import Source, in_aistore, place_of, uri_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
@@ -109,8 +117,15 @@ class LoadOperator(FlatLoadArguments):
         self._loader = "pull"
         check_load(self)
 
-    def request(self, aws: Connection, **more: Any) -> Request:
+    def place(self) -> tuple[str, str]:
+        """Return the source's bucket and keys as the engine takes them. Raises BadInput if they are invalid."""
+        check_s3_bucket(self.bucket)
+        return self.bucket, self.keys
+
+    def request(self, aws: Connection | None, **more: Any) -> Request:
         """Return the engine's request for the rendered arguments; `more` adds fields to the request.
+
+        `aws` is the connection to S3, or None for a source in AIStore.
 
         Raises:
             BadInput: the arguments are invalid.
@@ -119,7 +134,7 @@ class LoadOperator(FlatLoadArguments):
 
         check_policy(self.on_failed_objects)
         return Request(
-            source(aws, self.bucket, self.keys),
+            source(aws, *self.place()),
             self.table,
             format=self.format,
             loader=self.loader,
@@ -161,56 +176,74 @@ class LoadOperator(FlatLoadArguments):
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         totals = {"objects": prepared.planned, "bytes": prepared.bytes} if prepared else {}
-        source, destination = f"s3://{self.bucket}/{self.keys}", f"clickhouse://{table}"
-        record_running(tables, context, kind, source, destination, started=started, **totals)
+        destination = f"clickhouse://{table}"
+        record_running(tables, context, kind, uri_of(*self.place()), destination, started=started, **totals)
 
 
 class S3ToClickHouseOperator(LoadOperator):
-    """Loads new objects of an S3 bucket into a table: Parquet, CSV or JSON Lines, compressed or not.
+    """Loads new objects of an S3 or AIStore bucket into a table: Parquet, CSV or JSON Lines, compressed or not.
 
     ClickHouse reads the objects itself (*pull*) while the task is deferred; if ClickHouse cannot reach them, the
-    worker streams them (*push*). A task that is killed and retried, cleared or run again loads nothing twice:
-    ``storeside.loads`` records the outcome of each object version. When the task is killed or cleared, it stops its
-    queries. Returns the engine's `Report` as a dictionary.
+    worker streams them (*push*). The worker always streams the objects of AIStore. A task that is killed and
+    retried, cleared or run again loads nothing twice: ``storeside.loads`` records the outcome of each object version.
+    When the task is killed or cleared, it stops its queries. Returns the engine's `Report` as a dictionary.
 
+    :param source: URI of bucket and keys, instead of `bucket` and `keys`: ``s3://trips/2026/{01..06}/**.csv.gz``, or
+        ``ais://results/2026/`` for a bucket of AIStore
+    :param aistore_conn_id: connection to AIStore for an ``ais://`` source, whose user may list and read the bucket
     :param all_or_nothing: publish all objects of the run in one step, or none of them
     :param retry_failed: also try objects that failed for good in earlier runs
     :param overlap_seconds: for keys that grow with time: list only keys after those that were loaded more than this
         many seconds before the newest one. None lists the whole bucket or prefix
     """
 
-    template_fields = (*LoadOperator.template_fields, "retry_failed")
+    template_fields = (*LoadOperator.template_fields, "source", "retry_failed")
     ui_color = "#fff4c2"
 
     def __init__(
         self,
         *,
+        source: str = "",
+        bucket: str = "",
         all_or_nothing: bool = False,
         retry_failed: bool | str = False,
         overlap_seconds: float | None = None,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(bucket=bucket, **kwargs)
+        self.source = source
+        self.aistore_conn_id = aistore_conn_id
         self.all_or_nothing = all_or_nothing
         self.retry_failed = retry_failed
         self.overlap_seconds = overlap_seconds
+        with literal_errors(self):
+            if bool(source) == bool(bucket or self.keys):
+                raise OperatorInputError("source: set it, or bucket and keys, but not both")
+        check_literals(self, source=lambda uri: Source(*place_of(uri)))
+
+    def place(self) -> tuple[str, str]:
+        """Return the source's bucket and keys as the engine takes them. Raises BadInput if they are invalid."""
+        return place_of(self.source) if self.source else super().place()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """List and plan; defer while ClickHouse pulls, or push from the worker."""
         from storeside.transfer.engine import Transfer
 
         started = time.time()
-        aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
+            is_s3 = not in_aistore(self.place()[0])
+            aws = BaseHook.get_connection(self.aws_conn_id) if is_s3 else None
             request = self.request(
                 aws,
                 all_or_nothing=self.all_or_nothing,
                 retry_failed=as_bool(self.retry_failed, "retry_failed"),
                 overlap_seconds=self.overlap_seconds,
             )
+            reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
             self._transfer = Transfer(
-                request, *clients(aws, clickhouse), run_key(context),
+                request, clickhouse_client(clickhouse), reader, run_key(context),
                 ledger=ledger_client(ledger_connection(clickhouse), clickhouse),
             )  # fmt: skip
             prepared = self._transfer.prepare()
@@ -241,7 +274,7 @@ class S3ToClickHouseOperator(LoadOperator):
             tables,
             {
                 "kind": "load",
-                "source": f"s3://{self.bucket}/{self.keys}",
+                "source": uri_of(*self.place()),
                 "destination": f"clickhouse://{self.table}",
                 "state": "partial" if report["failed"] else "done",
                 "listed": report["listed"],
@@ -259,9 +292,9 @@ class S3ToClickHouseOperator(LoadOperator):
         )
         rate = report["rows"] / report["seconds"] if report["seconds"] else 0
         self.log.info(
-            "s3://%s/%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected), %.1f MB,"
+            "%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected), %.1f MB,"
             " %.1f s, %d rows/s",
-            self.bucket, self.keys, self.table, report["loaded"], report["failed"], report["skipped"], report["rows"],
+            uri_of(*self.place()), self.table, report["loaded"], report["failed"], report["skipped"], report["rows"],
             report["rejected"], report["bytes"] / 1e6, report["seconds"], rate,
         )  # fmt: skip
         for key, reason in failures:

@@ -59,6 +59,7 @@ def _chart(url: str) -> Iterator[tuple[str, str]]:
 _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "bucket": lambda text: iter([("buckets", text)]),
     "s3 bucket": lambda text: iter([("buckets", f"s3://{text}")]),
+    "source bucket": lambda text: iter([("buckets", text if "://" in text else f"s3://{text}")]),
     "backend": _backend,
     "chart": _chart,
     "connection": lambda text: iter([("connections", text)]),
@@ -72,6 +73,7 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
 _SUGGESTED: Final = {
     "bucket": "buckets",
     "s3 bucket": "buckets",
+    "source bucket": "buckets",
     "connection": "connections",
     "queue": "queues",
     "domain": "domains",
@@ -86,10 +88,10 @@ def form_choices(kind: str) -> dict[str, Any]:
     The form suggests the listed names. Example: ``Param("s3://recordings", type="string",
     **form_choices("bucket"))``.
 
-    :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``backend`` (a bucket with or
-        without ``@connection``), ``chart`` (a URL of object storage), ``connection``, ``queue``, ``domain``,
-        ``transformer`` (a transform of the transformer's image) or ``etl`` (the name of an ETL that already runs). In
-        a Param of type ``array`` every item has this kind
+    :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``source bucket`` (the name of an
+        S3 bucket, or ``ais://results``), ``backend`` (a bucket with or without ``@connection``), ``chart`` (a URL of
+        object storage), ``connection``, ``queue``, ``domain``, ``transformer`` (a transform of the transformer's
+        image) or ``etl`` (the name of a running ETL). In a Param of type ``array`` every item has this kind
     :raises OperatorInputError: the kind does not exist
     """
     if kind not in _KINDS:
@@ -107,8 +109,9 @@ def _suggestions(kind: str) -> tuple[str, ...]:
         names = listed()[_SUGGESTED[kind]]
     except OperatorInputError:  # the DAG can still be parsed; its tasks fail with the reason
         names = ()
-    if kind == "s3 bucket":
-        names = tuple(name.removeprefix("s3://") for name in names if name.startswith("s3://"))
+    if kind in ("s3 bucket", "source bucket"):
+        schemes = ("s3://",) if kind == "s3 bucket" else ("s3://", "ais://")
+        names = tuple(name.removeprefix("s3://") for name in names if name.startswith(schemes))
     return tuple(name for name in names if "*" not in name)
 
 

@@ -58,9 +58,11 @@ def flag(name: str) -> Callable[[Any], object]:
 
 def check_s3_bucket(name: str) -> None:
     """Raise TransferInputError unless the name is a valid name of an S3 bucket."""
+    from storeside.transfer.errors import TransferInputError
     from storeside.transfer.source import Source
 
-    Source(name)
+    if Source(name).in_aistore:
+        raise TransferInputError(f"bucket {name!r}: write source={name!r} in S3ToClickHouseOperator")
 
 
 def check_load(operator: Any) -> None:

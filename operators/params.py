@@ -117,3 +117,15 @@ LOAD: Final[dict[str, Any]] = {
     "read": ReadOptions(csv=Csv(delimiter="{{ params.delimiter }}")),
     "table_options": TableOptions(order_by="{{ params.order_by }}", partition_by="{{ params.partition_by or '' }}"),
 }
+# `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.
+SOURCE_BUCKET: Final = Param(
+    BUCKET.value,
+    **{
+        **BUCKET.schema,
+        **form_choices("source bucket"),
+        "pattern": rf"{BUCKET.schema['pattern']}|^ais://[^/@#]+$",
+    },
+    description="Name of an S3 bucket without s3://, or the URI of an AIStore bucket, such as ais://results",
+)
+# Argument `source` of `S3ToClickHouseOperator` that reads the fields `SOURCE_BUCKET` and `KEYS`.
+LOAD_SOURCE: Final = "{{ '' if '://' in params.bucket else 's3://' }}{{ params.bucket }}/{{ params['keys'] or '' }}"

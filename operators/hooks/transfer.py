@@ -81,8 +81,11 @@ def bound_to(hook: Any, connection: Connection) -> Any:
     return Bound
 
 
-def source(aws: Connection, bucket: str, keys: str) -> Source:
-    """Return the source of a load: bucket, keys, and S3's endpoint for ClickHouse from the connection's extras."""
+def source(aws: Connection | None, bucket: str, keys: str) -> Source:
+    """Return the source of a load: bucket, keys, and S3's endpoint for ClickHouse from the connection's extras.
+
+    A bucket of AIStore has no connection to S3.
+    """
     from storeside.transfer.source import source_of
 
-    return source_of(aws.extra_dejson, bucket, keys)
+    return source_of(aws.extra_dejson if aws else {}, bucket, keys)

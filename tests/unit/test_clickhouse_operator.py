@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import Connection
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk import Connection, Param
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, ParamValidationError
+from jinja2 import Template
 
 from storeside.operators import clickhouse, params
 from storeside.operators.clickhouse import LoadOperator, S3ToClickHouseOperator
@@ -78,6 +79,31 @@ def test_arguments_reach_the_engine() -> None:
 def test_defaults_are_the_engines() -> None:
     request = operator().request(AWS)
     assert request == Request(source(AWS, "trips", ""), "d.t")
+
+
+def test_a_source_in_aistore_needs_no_connection_to_s3() -> None:
+    made = operator(bucket="", source="ais://results/2026/*.json")
+    assert made.request(None).source == Source("ais://results", "2026/*.json")
+    assert operator(bucket="", source="s3://trips/a/").request(AWS).source == source(AWS, "trips", "a/")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "keys", "source"),
+    [
+        ("trips", None, "s3://trips/"),
+        ("trips", "2026/*.csv", "s3://trips/2026/*.csv"),
+        ("ais://results", "", "ais://results/"),
+    ],
+)
+def test_a_form_loads_from_s3_or_aistore(bucket: str, keys: str | None, source: str) -> None:
+    assert Template(params.LOAD_SOURCE).render(params={"bucket": bucket, "keys": keys}) == source
+    Param(bucket, **params.SOURCE_BUCKET.schema).resolve()
+
+
+@pytest.mark.parametrize("bucket", ["s3://trips", "ais://@other/results", "ais://results/a", "gs://trips", "a/b"])
+def test_a_form_takes_no_other_buckets(bucket: str) -> None:
+    with pytest.raises(ParamValidationError):
+        Param(bucket, **params.SOURCE_BUCKET.schema).resolve()
 
 
 def rendered(**arguments: Any) -> S3ToClickHouseOperator:

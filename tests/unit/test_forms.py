@@ -42,6 +42,8 @@ def field(kind: str, default: Any = None) -> Param:
     [
         ("bucket", "s3://recordings"),
         ("s3 bucket", "recordings"),
+        ("source bucket", "recordings"),
+        ("source bucket", "ais://benchmark"),
         ("backend", ["ais://benchmark", "s3://recordings@aws_default"]),
         ("chart", "s3://aws_default@recordings/a/b.svg"),
         ("chart", "s3://recordings/b.svg"),
@@ -64,6 +66,9 @@ def test_listed_names_are_taken(kind: str, value: Any) -> None:
         ("bucket", "s3://recordings\n", "s3://recordings\\n"),
         ("bucket", "ais://@other/recordings", "ais://@other/recordings"),
         ("s3 bucket", "payroll", "s3://payroll"),
+        ("s3 bucket", "ais://benchmark", "s3://ais://benchmark"),
+        ("source bucket", "payroll", "s3://payroll"),
+        ("source bucket", "ais://payroll", "ais://payroll"),
         ("backend", ["ais://benchmark", "s3://recordings@payroll_s3"], "payroll_s3"),
         ("backend", ["s3://payroll@aws_default"], "s3://payroll"),
         ("backend", ["s3://recordings s3://payroll"], "s3://recordings s3://payroll"),
@@ -129,6 +134,7 @@ def test_the_form_suggests_listed_names(variable: Any) -> None:
     try:
         assert forms.form_choices("bucket")["examples"] == ["s3://one", "ais://two"]
         assert forms.form_choices("s3 bucket")["examples"] == ["one"]
+        assert forms.form_choices("source bucket")["examples"] == ["one", "ais://two"]
         for kind in ("chart", "backend"):
             assert "examples" not in forms.form_choices(kind)
         with pytest.raises(OperatorInputError, match="choose from bucket"):

@@ -35,6 +35,7 @@ from storeside.operators.shared import plain
 PAIR = {"source": "s3://in", "destination": "ais://out"}
 FACTS = {"bucket": "ais://speech", "facts": "ais://facts"}
 LOAD = {"bucket": "trips", "table": "data.trips"}
+FROM = {"table": "data.trips"}
 ETL = {"etl": EtlSpec("e", "image")}
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISCopyBucketOperator, {**PAIR, "source": "s4://in"}, "source: bucket 's4://in': write it as one of"),
@@ -69,6 +70,17 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (ClickHouseStageManifestOperator, {**FACTS, "bucket": "speech", "effect": ""}, "bucket 'speech'"),
     (GXValidateManifestOperator, {**FACTS, "on_invalid_rows": "no"}, "on_invalid_rows 'no': use"),
     (S3ToClickHouseOperator, {**LOAD, "bucket": "s3://trips"}, "bucket 's3://trips': a bucket's name has"),
+    (S3ToClickHouseOperator, {**LOAD, "bucket": "ais://facts"}, "bucket 'ais://facts': write source='ais://facts'"),
+    (S3ToClickHouseOperator, {**LOAD, "source": "ais://facts"}, "source: set it, or bucket and keys, but not both"),
+    (S3ToClickHouseOperator, {"table": "data.trips"}, "source: set it, or bucket and keys, but not both"),
+    (S3ToClickHouseOperator, {**FROM, "source": "gs://in"}, "source 'gs://in': write s3://bucket/prefix, or ais://"),
+    (S3ToClickHouseOperator, {**FROM, "source": "ais://@c/in"}, "source 'ais://@c/in': write"),
+    (S3ToClickHouseOperator, {**FROM, "source": "ais://in/a{b"}, "source: keys 'a{b': close each brace"),
+    (
+        S3EventsToClickHouseOperator,
+        {**LOAD, "bucket": "ais://in", "sqs_queue": "q"},
+        "bucket 'ais://in': write source=",
+    ),
     (S3ToClickHouseOperator, {**LOAD, "table": "trips"}, "table 'trips': write database.table"),
     (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': close each brace"),
     (S3EventsToClickHouseOperator, {**LOAD, "sqs_queue": "q", "on_drift": "no"}, "on_drift 'no': choose one of"),

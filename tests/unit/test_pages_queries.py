@@ -468,6 +468,38 @@ def test_the_overview_counts_failures_that_no_run_has_mended(client: Client) -> 
     assert overview.open_failures(tables) == []
 
 
+def test_loads_from_aistore_are_told_from_loads_of_an_s3_bucket_of_the_same_name(client: Client) -> None:
+    tables = Tables(client)
+    for day, run, source, bucket, state in (
+        (1, "d/s3", "s3://b/x", "b", "loaded"), (1, "d/ais", "ais://b/x", "ais://b", "failed"),
+        (2, "d/later", "ais://b/y", "ais://b", "loaded"),
+    ):  # fmt: skip
+        at, destination = f"2100-01-0{day} 00:00:00", "clickhouse://db.t"
+        run_row(client, run, at=at, kind="load", source=source, destination=destination, done=1)
+        client.fill("loads", destination="db.t", bucket=bucket, key="x/a", version=run, state=state, run_id=run)
+        statement, given = bind_query(
+            sql.query("keep_failures"), {"run_id": run, "source": source, "destination": destination}
+        )
+        client.session.query(statement, params={name.removeprefix("param_"): v for name, v in given.items()})
+    (load,) = movement.stages(tables, "d/ais")
+    (row,) = movement.outcomes(tables, load).rows
+    assert (row["object"], row["bucket"], row["status"], row["version"]) == ("x/a", "ais://b", "failed", "d/ais")
+    assert movement.later_runs(tables, load) == ["d/later"]
+    client.command("TRUNCATE TABLE storeside.loads")  # the failure stays
+    assert [row["status"] for row in movement.outcomes(tables, load).rows] == ["failed"]
+    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 1, "newest_run": "d/ais"}]
+    client.fill("loads", destination="db.t", bucket="b", key="x/a", version="d/ais", state="loaded", run_id="d/4")
+    assert overview.open_failures(tables)
+    client.fill(
+        "loads", destination="db.t", bucket="ais://b", key="x/a", version="d/ais", state="loaded", run_id="d/5"
+    )
+    assert overview.open_failures(tables) == []
+    uris = {row["bucket"]: row["bucket_uri"] for row in objects.search_loads(tables, Search()).rows}
+    assert uris == {"b": "s3://b", "ais://b": "ais://b"}
+    for uri, run in (("s3://b", "d/4"), ("ais://b", "d/5")):
+        assert [load["run_id"] for load in objects.lineage(tables, Place(uri, "x/a")).loads] == [run]
+
+
 def test_pipelines_have_what_they_moved_and_their_queues(client: Client) -> None:
     tables = Tables(client)
     run_row(client, "speech/1", at="2100-01-01", done=3, bytes_in=10)

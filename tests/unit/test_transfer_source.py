@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.source import Source, pattern, wild
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source, pattern, place_of, wild
 
 NAMES = st.text(st.sampled_from("ab01/.{},*?[]()|^$+\\ \nü"), max_size=8)
 
@@ -92,6 +94,32 @@ def test_patterns_that_are_none_are_refused(keys: str) -> None:
 def test_buckets_that_are_none_are_refused(bucket: str) -> None:
     with pytest.raises(TransferInputError, match="bucket"):
         Source(bucket)
+
+
+@pytest.mark.parametrize(
+    ("uri", "bucket", "keys"),
+    [
+        ("s3://trips/", "trips", ""),
+        ("s3://trips/2026/{01..06}/**", "trips", "2026/{01..06}/**"),
+        ("ais://results/a//b", "ais://results", "a//b"),
+    ],
+)
+def test_a_uri_is_a_bucket_and_keys(uri: str, bucket: str, keys: str) -> None:
+    assert place_of(uri) == (bucket, keys)
+    assert Source(bucket, keys).uri == uri
+    assert Source(bucket).in_aistore == uri.startswith("ais")
+
+
+@pytest.mark.parametrize("uri", ["trips", "s3://", "gs://trips/a", "ais://", "ais://@other/results", "ais://#ns/x"])
+def test_other_uris_are_refused(uri: str) -> None:
+    with pytest.raises(TransferInputError, match="write s3://bucket/prefix, or ais://bucket/prefix"):
+        place_of(uri)
+
+
+@pytest.mark.parametrize(("option", "value"), [("loader", "pull"), ("overlap_seconds", 9.0)])
+def test_options_that_aistore_cannot_serve_are_refused(option: str, value: Any) -> None:
+    with pytest.raises(TransferInputError, match=option):
+        Request(Source("ais://results"), "d.t", **{option: value})
 
 
 def test_a_collection_is_a_name() -> None:

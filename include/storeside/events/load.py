@@ -109,6 +109,10 @@ class EventLoad:
             raise EventInputError(
                 "all_or_nothing: a queue of events has no end, so there is no 'all': leave the option out"
             )
+        if request.source.in_aistore:
+            raise EventInputError(
+                f"{request.source.bucket}: only S3 sends events: load it with S3ToClickHouseOperator"
+            )
         self.queue = queue
         self.request = replace(request, retry_failed=True, overlap_seconds=None)
         self.client = client

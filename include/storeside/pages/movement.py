@@ -8,6 +8,7 @@ from typing import Any
 
 from storeside import sql
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
+from storeside.transfer.source import bucket_uri, identifier
 
 STATUSES = ("", "done", "loaded", "failed")
 STATES = ("", "running", "done", "partial", "failed")
@@ -83,8 +84,15 @@ class Movement:
 
     @property
     def bucket(self) -> str:
-        """The bucket that a load reads, without scheme."""
-        return self.source.partition("://")[2].partition("/")[0]
+        """The bucket that a load reads, as in ``storeside.loads``: the name of an S3 bucket, or a URI in AIStore."""
+        scheme, _, rest = self.source.partition("://")
+        name = rest.partition("/")[0]
+        return f"ais://{name}" if scheme == "ais" else name
+
+    @property
+    def bucket_uri(self) -> str:
+        """The URI of the bucket that a load reads."""
+        return bucket_uri(self.bucket)
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,7 @@ def later_runs(tables: Tables, stage: Movement) -> list[str]:
     The ledgers have one row per object, or per object version that is loaded: a later run replaces the rows of those
     that it processed.
     """
-    source = f"s3://{stage.bucket}/" if stage.is_load else stage.source
+    source = f"{stage.bucket_uri}/" if stage.is_load else stage.source
     asked = {"source": source, "is_load": stage.is_load, "destination": stage.destination, "run": stage.run_id}
     rows = tables.rows(sql.query("pages_later_runs"), after_ms=round(stage.recorded * 1000), **asked)
     return [row["run_id"] for row in rows]
@@ -193,7 +201,7 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) 
             status="loaded" if status == "done" else status, after_key=key, after_version=version, limit=PAGE + 1,
         )  # fmt: skip
         for row in rows:
-            row |= {"object": row["key"], "bucket": f"s3://{stage.bucket}"}
+            row |= {"object": row["key"], "bucket": stage.bucket_uri}
         return at.page(rows, lambda row: (row["key"], row["version"]))
     cursor = at.cursor(str)
     (name,) = cursor or ("",)
@@ -212,8 +220,6 @@ def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict
 
     Raises UnreadableError if the pages' ClickHouse user may not read the table that holds them.
     """
-    from storeside.transfer.source import identifier
-
     database, _, table = stage.table.partition(".")
     if not table or not stage.detail.get("rejected"):
         return []

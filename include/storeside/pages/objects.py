@@ -9,6 +9,7 @@ from typing import Any
 from storeside import sql
 from storeside.pages.movement import ORDERS
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
+from storeside.transfer.source import bucket_uri
 
 SEARCHED = ("", "done", "failed")
 SORTS = ("name", "size", "when")
@@ -158,6 +159,8 @@ def search_loads(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[st
         **wanted.asked_of_loads, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
         after_destination=table, after_bucket=of, after_key=key, after_version=version, limit=PAGE + 1,
     )  # fmt: skip
+    for row in rows:
+        row["bucket_uri"] = bucket_uri(row["bucket"])
     return at.page(
         rows, lambda row: (wanted.value(row), row["destination"], row["bucket"], row["key"], row["version"])
     )
@@ -223,7 +226,8 @@ def _step(row: dict[str, Any]) -> Step:
 
 def _loads(tables: Tables, places: tuple[Place, ...]) -> Iterator[dict[str, Any]]:
     for place in places:
-        rows = tables.rows(sql.query("pages_loads_of"), bucket=place.bucket.partition("://")[2], object=place.object)
+        bucket = place.bucket.removeprefix("s3://")
+        rows = tables.rows(sql.query("pages_loads_of"), bucket=bucket, object=place.object)
         yield from ({**row, "bucket": place.bucket, "key": place.object} for row in rows)
 
 

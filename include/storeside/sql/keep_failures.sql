@@ -11,7 +11,7 @@ FROM
 WHERE status = 'failed' OR object IN (SELECT object FROM storeside.failures WHERE run_id = {run_id:String})
 UNION ALL
 SELECT
-    {run_id:String}, concat('s3://', bucket), concat('clickhouse://', destination), key, version,
+    {run_id:String}, if(startsWith(bucket, 'ais://'), bucket, concat('s3://', bucket)), concat('clickhouse://', destination), key, version,
     if(status = 'failed', 'failed', 'done'), reason, bytes, at
 FROM
 (
@@ -20,7 +20,7 @@ FROM
         toDateTime64(recorded_at, 3) AS at
     FROM storeside.loads FINAL
     WHERE destination = if(startsWith({destination:String}, 'clickhouse://'), substring({destination:String}, 14), '')
-        AND bucket = splitByChar('/', {source:String})[3]
+        AND bucket = concat(if(startsWith({source:String}, 'ais://'), 'ais://', ''), splitByChar('/', {source:String})[3])
         AND (run_id = {run_id:String} OR startsWith(run_id, concat({run_id:String}, '/')))
 )
 WHERE status IN ('failed', 'loaded', 'replaced')

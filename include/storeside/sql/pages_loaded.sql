@@ -33,7 +33,7 @@ FROM
             object, version, '', if(state = 'done', 'loaded', state), reason, 0, 0, bytes,
             toUnixTimestamp64Milli(recorded_at)
         FROM storeside.failures
-        WHERE source = concat('s3://', {bucket:String}) AND destination = concat('clickhouse://', {destination:String})
+        WHERE source = if(startsWith({bucket:String}, 'ais://'), {bucket:String}, concat('s3://', {bucket:String})) AND destination = concat('clickhouse://', {destination:String})
             AND run_id = {run:String}
             AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
             AND ({is_first:Bool} OR (object, version) BEYOND ({after_key:String}, {after_version:String}))

@@ -21,11 +21,11 @@ WHERE (source, destination, object) NOT IN
 )
     AND (destination, source, object, version) NOT IN
     (
-        SELECT concat('clickhouse://', destination), concat('s3://', bucket), key, version
+        SELECT concat('clickhouse://', destination), if(startsWith(bucket, 'ais://'), bucket, concat('s3://', bucket)), key, version
         FROM storeside.loads FINAL
         WHERE state != 'failed' AND (destination, bucket, key, version) IN
         (
-            SELECT substring(destination, 14), substring(source, 6), object, version FROM recent
+            SELECT substring(destination, 14), if(startsWith(source, 'ais://'), source, substring(source, 6)), object, version FROM recent
             WHERE startsWith(destination, 'clickhouse://')
         )
     )

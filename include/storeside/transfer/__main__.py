@@ -1,7 +1,8 @@
 """``python -m storeside.transfer s3://bucket/prefix database.table``: a transfer without Airflow.
 
 Environment variables configure the connection to ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER,
-CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE) and to S3 (boto3's variables, such as AWS_ENDPOINT_URL_S3). If
+CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE), to S3 (boto3's variables, such as AWS_ENDPOINT_URL_S3) and to AIStore, for a
+source such as ``ais://results`` (AIS_ENDPOINT, AIS_AUTHN_TOKEN and other variables of AIStore's SDK). If
 CLICKHOUSE_LEDGER_USER and CLICKHOUSE_LEDGER_PASSWORD are set, that user writes Storeside's own tables.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from storeside.aistore.cluster import Cluster
 from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
 from storeside.transfer.engine import Transfer
@@ -24,12 +26,14 @@ from storeside.transfer.formats import Csv
 from storeside.transfer.options import SYSTEM_COLUMNS, Batches, ReadOptions, TableOptions
 from storeside.transfer.printing import report_text
 from storeside.transfer.request import CHOICES, Request
-from storeside.transfer.source import Source
+from storeside.transfer.source import Source, in_aistore, place_of
+
+S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one transfer; return 1 when objects failed and 2 when the transfer cannot finish."""
-    parser = transfer_arguments("storeside.transfer", __doc__ or "")
+    parser = transfer_arguments("storeside.transfer", __doc__ or "", f"{S3_SOURCE}; or the same with ais://")
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
     given = parser.parse_args(arguments)
@@ -38,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _transfer(given: argparse.Namespace) -> int:
     wanted = replace(request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed)
-    transfer = Transfer(wanted, clickhouse(), aws("s3"), run_of(given), ledger=ledger())
+    transfer = Transfer(wanted, clickhouse(), reader_of(wanted.source), run_of(given), ledger=ledger())
     report = transfer.run(transfer.prepare())
     print(report_text(report, as_json=given.json))
     for key, reason in () if given.json else report.failures:
@@ -65,10 +69,10 @@ def run_of(given: argparse.Namespace) -> str:
     return given.run_id or f"cli/{uuid.uuid4().hex}"
 
 
-def transfer_arguments(module: str, description: str) -> argparse.ArgumentParser:
+def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -> argparse.ArgumentParser:
     """Return a parser with the arguments that transfers from listings and from events share."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description.split("\n", maxsplit=1)[0])
-    parser.add_argument("source", help="s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz")
+    parser.add_argument("source", help=source)
     parser.add_argument("table", help="database.table; created if it does not exist")
     for options, fields in ((Request, CHOICES), (ReadOptions, ReadOptions.CHOICES)):
         for name, choices in fields.items():
@@ -133,11 +137,13 @@ def request(given: argparse.Namespace) -> Request:
 
 def source_of(uri: str, collection: str = "") -> Source:
     """Return the source with this URI; `collection` is ClickHouse's named collection. Raises TransferInputError."""
-    scheme, _, path = uri.partition("://")
-    bucket, _, keys = path.partition("/")
-    if scheme != "s3":
-        raise TransferInputError(f"source {uri!r}: write s3://bucket/prefix")
-    return Source(bucket, keys, collection, aws("s3").meta.endpoint_url)
+    bucket, keys = place_of(uri)
+    return Source(bucket, keys, collection, "" if in_aistore(bucket) else aws("s3").meta.endpoint_url)
+
+
+def reader_of(source: Source) -> Any:
+    """Return the client of the environment's AIStore or S3 that lists and reads this source."""
+    return aistore() if source.in_aistore else aws("s3")
 
 
 def ledger() -> Any:
@@ -182,6 +188,13 @@ def root_of(error: BaseException) -> BaseException:
     while cause := error.__cause__ or error.__context__:
         error = cause
     return error
+
+
+def aistore() -> Any:
+    """Return a client of AIStore that the environment configures. Raises TransferInputError without AIS_ENDPOINT."""
+    if not (endpoint := os.environ.get("AIS_ENDPOINT", "")):
+        raise TransferInputError("AIS_ENDPOINT is not set: set it to the URL of an AIStore proxy")
+    return Cluster(endpoint, os.environ.get("AIS_AUTHN_TOKEN", "")).client()
 
 
 def aws(service: Any) -> Any:

@@ -7,12 +7,14 @@ import functools
 import io
 import lzma
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from storeside.copying.errors import passes
+from storeside.transfer.aistore_objects import open_object
 from storeside.transfer.errors import (
     DELETED,
     DENIED,
+    OVERWRITTEN,
     LimitError,
     LoadObjectError,
     NoAccessError,
@@ -22,9 +24,11 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.formats import compression_of, is_hadoop_snappy
 from storeside.transfer.snappy import Snappy
+from storeside.transfer.source import in_aistore
 from storeside.transfer.watch import excess
 
 if TYPE_CHECKING:
+    from aistore.sdk import Client
     from types_boto3_s3 import S3Client
 
 CHUNK = 1 << 20
@@ -32,10 +36,9 @@ CHUNK = 1 << 20
 _SIP = 1 << 6
 # A block-compressed stream yields nothing before its first block is complete; lz4 blocks have up to 4 MB.
 _LONGEST_BLOCK = 4 * CHUNK + CHUNK
-_OVERWRITTEN = "it was overwritten after it was listed; the next run loads the new version"
 _DENIED = ("AccessDenied", "403")
 _REASONS = {
-    **dict.fromkeys(("PreconditionFailed", "412"), _OVERWRITTEN),
+    **dict.fromkeys(("PreconditionFailed", "412"), OVERWRITTEN),
     **dict.fromkeys(("NoSuchKey", "404"), DELETED),
 }
 
@@ -62,11 +65,14 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
 class Content(io.RawIOBase):
     """An object as a seekable file; every read is one request for exactly these bytes.
 
-    With `etag`, a read raises LoadObjectError if the object has another version. `most` is the maximum size of the
-    decompressed content in bytes; 0 means no limit.
+    `client` is a boto3 client, or a client of AIStore's SDK for a bucket such as ``ais://results``. With `etag`, a
+    read raises LoadObjectError if the object has another version. `most` is the maximum size of the decompressed
+    content in bytes; 0 means no limit.
     """
 
-    def __init__(self, client: S3Client, bucket: str, key: str, size: int, etag: str = "", most: int = 0) -> None:
+    def __init__(
+        self, client: S3Client | Client, bucket: str, key: str, size: int, etag: str = "", most: int = 0
+    ) -> None:
         self.client, self.bucket, self.key, self.size, self.etag = client, bucket, key, size, etag
         self.most = most
         self._position = 0
@@ -103,24 +109,31 @@ class Content(io.RawIOBase):
         length = min(length, self.size - start)
         if length <= 0:  # S3 refuses an empty range
             return b""
-        body = self._get(Range=f"bytes={start}-{start + length - 1}")
+        body = self._get((start, start + length - 1))
         try:
             return bytes(body.read())
         except BotoCoreError as e:
             raise s3_error(e, self.bucket, self.key) from e
 
-    def _get(self, **what: Any) -> Any:
-        """Return the body of a GetObject response. Compares the ETag here, because AIStore ignores `IfMatch`."""
+    def _get(self, reach: tuple[int, int] | None = None) -> Any:
+        """Return the body of a response: the whole object, or the bytes from the first to the last of `reach`.
+
+        Compares the ETag of S3 here, because AIStore's S3 API ignores `IfMatch`.
+        """
         from botocore.exceptions import BotoCoreError, ClientError
 
+        if in_aistore(self.bucket):
+            return open_object(cast("Client", self.client), self.bucket, self.key, self.size, self.etag, reach)
         condition: Any = {"IfMatch": f'"{self.etag}"'} if self.etag else {}
+        if reach:
+            condition["Range"] = f"bytes={reach[0]}-{reach[1]}"
         try:
-            answer = self.client.get_object(Bucket=self.bucket, Key=self.key, **condition, **what)
+            answer = cast("S3Client", self.client).get_object(Bucket=self.bucket, Key=self.key, **condition)
         except (BotoCoreError, ClientError) as e:
             raise s3_error(e, self.bucket, self.key) from e
         if self.etag and answer.get("ETag", "").strip('"') != self.etag:
             answer["Body"].close()
-            raise LoadObjectError(_OVERWRITTEN)
+            raise LoadObjectError(OVERWRITTEN)
         return answer["Body"]
 
     @functools.cached_property

@@ -70,10 +70,11 @@ class Report:
 class Transfer:
     """One run of a request.
 
-    `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client. `run_id`
-    names the run in the ledger: the same run, started again, continues where it stopped. An `owner` runs one transfer
-    of a request at a time, under changing run ids, and each transfer cleans up after the previous one. `ledger` is a
-    client of the same server whose user may write Storeside's tables; `client` is used if there is none.
+    `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client, or a
+    client of AIStore's SDK for a bucket of AIStore. `run_id` names the run in the ledger: the same run, started
+    again, continues where it stopped. An `owner` runs one transfer of a request at a time, under changing run ids,
+    and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
+    Storeside's tables; `client` is used if there is none.
     """
 
     def __init__(

@@ -95,6 +95,7 @@ class StaleError(TransferTransientError):
 
 
 DELETED = "it was deleted after it was listed"
+OVERWRITTEN = "it was overwritten after it was listed; the next run loads the new version"
 DENIED = "S3 denies access to it (403): allow s3:GetObject on it"
 BUSY = "it cannot be read at the moment"
 

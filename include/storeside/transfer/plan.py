@@ -11,7 +11,7 @@ from storeside import sql
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import TransferInputError, TransferTransientError
 from storeside.transfer.loads import NOW, SYNCHRONOUS, Loads, Planned
-from storeside.transfer.source import WILD, Listed
+from storeside.transfer.source import WILD, Listed, Source, uri_of
 
 _PAGES = 20
 # The planned objects that this try must still load.
@@ -83,7 +83,7 @@ class Plan:
         """Plan the listed objects that are not loaded; return the numbers listed and planned, and the planned bytes.
 
         Objects that failed for good in other runs are left out, unless `retry_failed`. Raises TransferInputError if
-        an object has no ETag.
+        an object has no version.
         """
         self.forget("load_plan")
         self.loads.client.command(
@@ -106,12 +106,7 @@ class Plan:
             )
         )
         if row[3]:
-            bucket = self.loads.source.bucket
-            raise TransferInputError(
-                f"s3://{bucket}/{row[3]} is listed without an ETag, so versions cannot be told apart: in AIStore, set"
-                f" the bucket's checksum to MD5 (ais bucket props set ais://{bucket} checksum.type=md5)"
-                " and write the objects again"
-            )
+            raise TransferInputError(_without_version(self.loads.source, row[3]))
         return int(row[0]), int(row[1]), int(row[2])
 
     def batches(self) -> list[Batch]:
@@ -149,3 +144,16 @@ class Plan:
     def forget(self, table: str) -> None:
         """Drop this transfer's partition of ``load_listings`` or ``load_plan``."""
         self.loads.client.command(f"ALTER TABLE storeside.{table} DROP PARTITION '{self.loads.transfer}'")
+
+
+def _without_version(source: Source, key: str) -> str:
+    if source.in_aistore:
+        return (
+            f"{uri_of(source.bucket, key)} has neither a version nor a checksum: turn on one of them"
+            f" (ais bucket props set {source.bucket} versioning.enabled=true) and write the objects again"
+        )
+    return (
+        f"s3://{source.bucket}/{key} is listed without an ETag, so versions cannot be told apart: in AIStore, set"
+        f" the bucket's checksum to MD5 (ais bucket props set ais://{source.bucket} checksum.type=md5)"
+        " and write the objects again"
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer import queries
+from storeside.transfer.aistore_objects import list_bucket
 from storeside.transfer.content import Content, s3_error
 from storeside.transfer.errors import (
     LoadObjectError,
@@ -29,7 +30,7 @@ from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved, with_overrides
-from storeside.transfer.source import Listed, list_objects
+from storeside.transfer.source import Listed, Source, list_objects
 from storeside.transfer.table import REST, Destination, create, look_up
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Prepared:
 
 
 class Preparation:
-    """Prepares a request; `client` belongs to the loading ClickHouse user, `s3` is a boto3 client."""
+    """Prepares a request; `client` belongs to the loading ClickHouse user, `s3` reads the source: see `Transfer`."""
 
     def __init__(self, request: Request, client: Client, s3: Any, plan: Plan) -> None:
         self.request = request
@@ -96,8 +97,8 @@ class Preparation:
         if not is_whole:
             self.plan.forget("load_listings")
         log.info(
-            "s3://%s/%s: %d objects listed, %d to load (%.1f MB), by %s",
-            self.request.source.bucket, self.request.source.keys, listed, planned, size / 1e6,
+            "%s: %d objects listed, %d to load (%.1f MB), by %s",
+            self.request.source.uri, listed, planned, size / 1e6,
             "push" if push else "pull",
         )  # fmt: skip
         if self.request.all_or_nothing and planned > MOST_AT_ONCE:
@@ -120,7 +121,7 @@ class Preparation:
     @cached_property
     def pulls(self) -> bool:
         """Whether ClickHouse reads the objects itself."""
-        if self.request.loader == "push":
+        if self.request.loader == "push" or self.request.source.in_aistore:
             return False
         try:
             self.client.query(
@@ -143,15 +144,9 @@ class Preparation:
         if objects is not None:
             self.plan.record_listing([objects])
             return False
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        source = self.request.source
         overlap = self.request.overlap_seconds
         after = "" if overlap is None else self.plan.start_after(overlap)
-        try:
-            self.plan.record_listing(list_objects(self.s3, source.bucket, source.prefix, after))
-        except (BotoCoreError, ClientError) as e:
-            raise s3_error(e, source.bucket, source.prefix) from e
+        record_source(self.plan, self.s3, self.request.source, after)
         return not after
 
     def _look(self, with_columns: bool, *, given: bool) -> tuple[Format, list[Column]] | None:
@@ -212,6 +207,23 @@ class Preparation:
         missing = [c for c in wanted if destination.type_of(c.name) is None]
         if missing:
             destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in missing])
+
+
+def record_source(plan: Plan, reader: Any, source: Source, after: str = "") -> None:
+    """Store a listing of a source as the input of a plan; the listing of an S3 bucket can begin `after` a key.
+
+    `reader` is a boto3 client, or the SDK's client for a source in AIStore. Raises TransferError if the source cannot
+    be listed.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if source.in_aistore:
+        plan.record_listing(list_bucket(reader, source.bucket, source.prefix))
+        return
+    try:
+        plan.record_listing(list_objects(reader, source.bucket, source.prefix, after))
+    except (BotoCoreError, ClientError) as e:
+        raise s3_error(e, source.bucket, source.prefix) from e
 
 
 def _usage(error: TransferError) -> TransferError:

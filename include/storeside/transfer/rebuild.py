@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row
-from storeside.transfer.__main__ import aws, clickhouse, exit_code, ledger, source_of
-from storeside.transfer.content import s3_error
+from storeside.transfer.__main__ import clickhouse, exit_code, ledger, reader_of, source_of
 from storeside.transfer.loads import Loaded, Loads
 from storeside.transfer.lock import locked
 from storeside.transfer.plan import Plan
+from storeside.transfer.preparation import record_source
 from storeside.transfer.printing import report_text
-from storeside.transfer.source import Source, list_objects
+from storeside.transfer.source import Source
 from storeside.transfer.table import Destination, existing
 
 if TYPE_CHECKING:
@@ -50,25 +50,20 @@ class Rebuilt:
     other_rows: int
 
 
-def rebuild(source: Source, table: str, client: Client, s3: Any, ledger: Client | None = None) -> Rebuilt:
+def rebuild(source: Source, table: str, client: Client, reader: Any, ledger: Client | None = None) -> Rebuilt:
     """Record the listed objects whose rows are in `table` as loaded, and change nothing else.
 
-    `client` and `ledger` are the clients of `Transfer`. The table is locked meanwhile, so no load publishes rows. The
+    `client`, `reader` and `ledger` are the clients of `Transfer`. The table is locked meanwhile, so no load publishes rows. The
     ledger may be missing, empty or incomplete; loads that it knows stay as they are. Raises TransferInputError if the
     table does not exist or the source cannot be listed.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
     destination = existing(client, table)
     owner = uuid.uuid4().hex[:16]
     loads = Loads(ledger or client, owner, table, source, f"rebuild/{owner}")
     loads.create()
     plan = Plan(loads)
     try:
-        try:
-            plan.record_listing(list_objects(s3, source.bucket, source.prefix))
-        except (BotoCoreError, ClientError) as e:
-            raise s3_error(e, source.bucket, source.prefix) from e
+        record_source(plan, reader, source)
         with locked(client, destination.name, owner, "nothing"):
             listed, _, _ = plan.make(
                 batch_bytes=_BATCH_BYTES, batch_objects=_BATCH_OBJECTS, push=False, retry_failed=True
@@ -114,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m storeside.transfer.rebuild",
         description="Restores the ledger of loads into a table from the table's rows and a listing of their source.",
     )
-    parser.add_argument("source", help="s3://bucket/prefix, or with a pattern, as given to the loads")
+    parser.add_argument("source", help="s3:// or ais://bucket/prefix, or with a pattern, as given to the loads")
     parser.add_argument("table", help="database.table, the destination of the loads")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
@@ -122,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rebuild(given: argparse.Namespace) -> int:
-    report = rebuild(source_of(given.source), given.table, clickhouse(), aws("s3"), ledger())
+    source = source_of(given.source)
+    report = rebuild(source, given.table, clickhouse(), reader_of(source), ledger())
     print(report_text(report, as_json=given.json))
     return 0
 

@@ -29,12 +29,12 @@ MANIFEST = "speech.manifest"
 
 @dataclass(frozen=True)
 class Request:
-    """A transfer from an S3 bucket into a ClickHouse table; serializable as JSON. Raises TransferInputError.
+    """A transfer from a bucket into a ClickHouse table; serializable as JSON. Raises TransferInputError.
 
     `table` is ``database.table``; a missing table is created from `table_options` and the columns of sampled objects.
 
     `loader`: with ``pull`` ClickHouse reads the objects, with ``push`` the worker streams them, and ``auto`` pulls
-    when ClickHouse can read the bucket.
+    when ClickHouse can read the bucket. The worker reads buckets of AIStore.
     `on_drift`: when an object's columns differ from the table's, ``fail`` fails the object, ``add`` adds its new
     columns, ``widen`` also widens types, and ``rest`` stores columns that the table lacks in the column ``_rest``.
     `on_bad_rows`: when a row cannot be parsed, ``fail`` fails its object, ``skip`` skips and counts the row, and
@@ -66,12 +66,24 @@ class Request:
             require_choice(name, getattr(self, name), choices)
         for options in (self.read, self.table_options, self.batches, self.limits):
             options.check()
+        if self.source.in_aistore:
+            self._check_aistore()
         if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
             raise TransferInputError(f"table {self.table!r}: write database.table")
         if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
             raise TransferInputError(
                 f"table {self.table!r}: no load writes to {', '.join(RESERVED)} or {MANIFEST}: choose another table,"
                 " such as data.trips; docs/versions.md explains how to move a table of an earlier version"
+            )
+
+    def _check_aistore(self) -> None:
+        if self.loader == "pull":
+            raise TransferInputError(
+                f"loader 'pull': ClickHouse cannot check the versions of objects in {self.source.bucket}: use 'auto'"
+            )
+        if self.overlap_seconds is not None:
+            raise TransferInputError(
+                f"overlap_seconds: AIStore lists no times of changes for {self.source.bucket}: omit it"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Objects of an S3 bucket: table functions with which ClickHouse reads them, and their listing by a worker."""
+"""The source of a transfer, the table functions with which ClickHouse reads S3, and S3's listing by a worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
 
-from storeside.aistore.buckets import common_prefix
+from storeside.aistore.buckets import Bucket, common_prefix
 from storeside.aistore.names import is_folder_marker
 from storeside.transfer.errors import TransferInputError
 
@@ -25,6 +25,7 @@ WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|7z)$|(?i:\.(?:z
 _GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
+AISTORE = "ais://"
 # The key of a page's objects in botocore's response, and the id of the handler that adds them.
 _TAKEN = "StoresideObjects"
 
@@ -42,9 +43,11 @@ class Listed(NamedTuple):
 class Source:
     """Which objects to read, and how ClickHouse reaches them.
 
-    `keys` is a prefix, or a pattern with ``*`` (within a folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse
-    reads with the URL and the credentials of its named `collection`. Without a collection, it uses `endpoint` and the
-    credentials of its own environment or role. With `cluster`, all replicas of that cluster read.
+    `bucket` is the name of an S3 bucket, or the URI of a bucket of AIStore, such as ``ais://results``. The worker
+    reads AIStore, so the other fields have no effect there. `keys` is a prefix, or a pattern with ``*`` (within a
+    folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse reads with the URL and the credentials of its named
+    `collection`. Without a collection, it uses `endpoint` and the credentials of its own environment or role. With
+    `cluster`, all replicas of that cluster read.
     """
 
     bucket: str
@@ -54,13 +57,26 @@ class Source:
     cluster: str = ""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]", self.bucket):
+        if self.in_aistore:
+            if Bucket.parse(self.bucket).namespace:
+                raise TransferInputError(f"bucket {self.bucket!r}: copy it into a bucket without a namespace first")
+        elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]", self.bucket):
             raise TransferInputError(
                 f"bucket {self.bucket!r}: a bucket's name has 3 to 63 letters, digits, '.', '-' or '_'"
             )
         if self.collection and not re.fullmatch(r"\w+", self.collection):
             raise TransferInputError(f"named collection {self.collection!r}: needs letters, digits and '_'")
         pattern(self.keys)
+
+    @property
+    def in_aistore(self) -> bool:
+        """Whether the bucket is one of AIStore's."""
+        return in_aistore(self.bucket)
+
+    @property
+    def uri(self) -> str:
+        """The URI of bucket and keys, such as ``s3://trips/2026/``."""
+        return uri_of(self.bucket, self.keys)
 
     @property
     def prefix(self) -> str:
@@ -118,9 +134,40 @@ def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:
     own environment and the endpoint ``clickhouse_endpoint``, or else the connection's ``endpoint_url``, or else AWS's
     endpoint of the region. With ``clickhouse_cluster``, all replicas of that cluster read (``s3Cluster``).
     """
+    if in_aistore(bucket):
+        return Source(bucket, keys)
     given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
     endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
     return Source(bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""))
+
+
+def in_aistore(bucket: str) -> bool:
+    """Return whether a transfer's bucket is one of AIStore's: its URI, such as ``ais://results``."""
+    return bucket.startswith(AISTORE)
+
+
+def bucket_uri(bucket: str) -> str:
+    """Return the URI of a transfer's bucket, such as ``s3://trips`` or ``ais://results``."""
+    return bucket if in_aistore(bucket) else f"s3://{bucket}"
+
+
+def uri_of(bucket: str, keys: str = "") -> str:
+    """Return the URI of a transfer's bucket and keys, such as ``s3://trips/2026/`` or ``ais://results/a.json``."""
+    return f"{bucket_uri(bucket)}/{keys}"
+
+
+def place_of(uri: str) -> tuple[str, str]:
+    """Return bucket and keys of a URI, as `Source` takes them; the opposite of `uri_of`.
+
+    Raises TransferInputError for other schemes than ``s3`` and ``ais``, and for a bucket in a namespace of AIStore.
+    """
+    scheme, _, path = uri.partition("://")
+    bucket, _, keys = path.partition("/")
+    if scheme not in ("s3", "ais") or not bucket or bucket[0] in "@#":
+        raise TransferInputError(
+            f"source {uri!r}: write s3://bucket/prefix, or ais://bucket/prefix for a bucket without a namespace"
+        )
+    return (f"{AISTORE}{bucket}" if scheme == "ais" else bucket), keys
 
 
 def wild(key: str) -> bool:

@@ -1,0 +1,163 @@
+"""Transforms a bucket inside AIStore and loads the results into a ClickHouse table."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param
+
+from storeside.operators import (
+    TRANSFORMER_IMAGE,
+    AISTransformBucketOperator,
+    S3ToClickHouseOperator,
+    dag_settings,
+    form_choices,
+    params,
+    transformer_command,
+)
+
+# The Airflow Variable storeside_transform_to_clickhouse replaces any of these.
+SETTINGS = dag_settings(
+    "transform_to_clickhouse",
+    schedule="",  # cron; empty for none
+    source="s3://texts",
+    destination="ais://text-facts",
+    prefix="",
+    transformer="text_facts",
+    existing_etl="",
+    image=TRANSFORMER_IMAGE,
+    environment={},  # the transformer's parameters
+    extensions={"txt": "json"},
+    communication="ws",
+    table="data.text_facts",
+)
+
+PARAMS = {
+    "source": Param(
+        SETTINGS["source"],
+        type="string",
+        pattern=params.BUCKET_URI,
+        title="Source",
+        **form_choices("bucket"),
+        description="Bucket URI; any bucket that AIStore can read",
+    ),
+    "destination": Param(
+        SETTINGS["destination"],
+        type="string",
+        pattern=r"^ais://[^/@#]+$",
+        title="Results",
+        **form_choices("bucket"),
+        description="URI of an AIStore bucket for the results, which the table is loaded from; created if missing",
+    ),
+    "prefix": Param(
+        SETTINGS["prefix"] or None,
+        type=["null", "string"],
+        title="Prefix",
+        description="Only objects and results whose names start with this; empty means all",
+    ),
+    **params.TABLE,
+    "table": Param(SETTINGS["table"], description=params.TABLE["table"].description, **params.TABLE["table"].schema),
+    "on_overwrite": Param(
+        "replace", description=params.TABLE["on_overwrite"].description, **params.TABLE["on_overwrite"].schema
+    ),
+    "transformer": Param(
+        SETTINGS["transformer"],
+        type="string",
+        minLength=1,
+        title="Transformer",
+        section="ETL",
+        **form_choices("transformer"),
+        description="Transform of the transformer's image: a built-in one, or package.module:attribute",
+    ),
+    "existing_etl": Param(
+        SETTINGS["existing_etl"] or None,
+        type=["null", "string"],
+        title="Existing ETL",
+        section="ETL",
+        **form_choices("etl"),
+        description="Name of an ETL that runs in the cluster, instead of the transformer; it is used as it runs",
+    ),
+    "communication": Param(
+        SETTINGS["communication"],
+        type="string",
+        enum=["ws", "hpush"],
+        title="Communication",
+        section="ETL",
+        values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
+        description="How AIStore sends objects to the transformer; an existing ETL keeps its own way",
+    ),
+    "extensions": Param(
+        SETTINGS["extensions"],
+        type="object",
+        additionalProperties={"type": "string"},
+        title="Extensions",
+        section="ETL",
+        description="Extensions of source objects and of their results, without dots; others are kept",
+    ),
+    "on_failure": Param(
+        "report",
+        type="string",
+        enum=["report", "fail"],
+        title="Failed objects",
+        section="How",
+        values_display={"report": "Load the good results, list the bad objects", "fail": "Fail the task"},
+        description="What happens when objects cannot be transformed or loaded; a failed transform loads nothing",
+    ),
+    "retry_failed": Param(
+        False,
+        type="boolean",
+        title="Retry failed",
+        section="How",
+        description="Also try objects that failed for good in earlier runs",
+    ),
+}
+
+with DAG(
+    dag_id="transform_to_clickhouse",
+    description="Transforms a bucket of any data beside the disks that hold it, and loads the results into a table",
+    schedule=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None,
+    catchup=False,
+    max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
+    params=PARAMS,
+    tags=["aistore", "etl", "clickhouse"],
+    default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
+    doc_md="""
+### Transform a bucket and load the results
+
+1. **transform**: AIStore transforms each new or changed object of the source beside the disk that holds it, with a
+   transform of Storeside's image or with an ETL that runs already. The results are Parquet, CSV or JSON Lines.
+2. **load**: loads each new version of a result into the table, once. The worker streams the results from AIStore's
+   targets to ClickHouse. The rows of a changed result replace its old rows, unless the form says otherwise.
+
+The Airflow Variable `storeside_transform_to_clickhouse` contains the schedule, the image and the form's defaults:
+`{"schedule": "0 4 * * *", "source": "s3://papers", "destination": "ais://paper-facts", "table": "data.papers"}`. The
+Variable `storeside_forms` lists the buckets, transformers and ETLs that the form accepts.
+
+Objects that were not transformed: `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
+Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed'`.
+""",
+) as dag:
+    transform = AISTransformBucketOperator(
+        task_id="transform",
+        source="{{ params.source }}",
+        destination="{{ params.destination }}",
+        prefix="{{ params.prefix or '' }}",
+        etl="{{ params.existing_etl or '' }}",
+        image=SETTINGS["image"],
+        command=transformer_command("{{ params.transformer }}"),
+        environment=SETTINGS["environment"],
+        communication="{{ params.communication }}",
+        extensions="{{ params.extensions | tojson }}",
+        # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
+        latest="{{ not params.source.startswith('ais://') }}",
+        on_failed_objects="{{ params.on_failure }}",
+        retry_failed="{{ params.retry_failed }}",
+    )
+    load = S3ToClickHouseOperator(
+        task_id="load",
+        source="{{ params.destination }}/{{ params.prefix or '' }}",
+        **params.LOAD,
+        on_failed_objects="{{ params.on_failure }}",
+        retry_failed="{{ params.retry_failed }}",
+    )
+    transform >> load

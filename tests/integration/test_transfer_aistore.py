@@ -1,0 +1,260 @@
+"""Loads from AIStore into ClickHouse, with the tokens of a secure cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster
+from storeside.aistore.spec import EtlSpec
+from storeside.ledger.objects import Ledger
+from storeside.operators.aistore import transformer_command
+from storeside.stack import authn, demo
+from storeside.stack.clickhouse_users import LEDGER, LOADER
+from storeside.stack.settings import CHECKOUT, Stack
+from storeside.transfer import lock
+from storeside.transfer.content import Content
+from storeside.transfer.engine import Prepared, Transfer
+from storeside.transfer.errors import LoadObjectError, TransferInputError
+from storeside.transfer.source import Source
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.naming import Naming
+from storeside.transform.state import Options, Summary
+from tests.integration.test_transfer_crashes import Killed, mortal
+from tests.support import IMAGE, INIT_SECONDS, put, set_properties, unique, versions
+from tests.transfers import Loading, environment, jsonl, parquet, request_of
+
+TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
+
+
+class FromAIStore(Loading):
+    """One test's own bucket of AIStore, and its table."""
+
+    def __init__(self, stack: Stack, clickhouse: Any, aistore: Any) -> None:
+        self.stack, self.clickhouse, self.aistore = stack, clickhouse, aistore
+        self.place = Bucket("ais", unique("results"))
+        self.bucket = str(self.place)
+        self.table = f"data.{unique('results').replace('-', '_')}"
+        put(aistore, self.place, {})
+
+    def put(self, objects: Mapping[str, bytes]) -> None:
+        put(self.aistore, self.place, objects)
+
+    def transfer(self, keys: str = "", *, run_id: str = "", client: Any = None, **request: Any) -> Transfer:  # type: ignore[override]
+        """Make a transfer with the users of Airflow's connections, which have no other rights."""
+        return Transfer(
+            request_of(Source(self.bucket, keys), self.table, **request),
+            demo.clickhouse_client(self.stack, LOADER),
+            client or authn.cluster(self.stack).client(),
+            run_id or uuid.uuid4().hex,
+            ledger=demo.clickhouse_client(self.stack, LEDGER),
+        )
+
+
+@pytest.fixture
+def loading(stack: Stack, clickhouse: Any, aistore: Any) -> FromAIStore:
+    return FromAIStore(stack, clickhouse, aistore)
+
+
+FORMATS: dict[str, bytes] = {
+    "csv": b"n,word\n1,one\n2,two\n",
+    "jsonl": jsonl([{"n": 1, "word": "one"}, {"n": 2, "word": "two"}]),
+    "parquet": parquet({"n": [1, 2], "word": ["one", "two"]}),
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_version_is_loaded_once(loading: FromAIStore, form: str) -> None:
+    loading.put({f"in/a.{form}": FORMATS[form], f"other/b.{form}": FORMATS[form]})
+    report = loading.load("in/", system_columns=("_object", "_version"))
+    assert (report.listed, report.loaded, report.failed, report.rows) == (1, 1, 0, 2)
+    version = versions(loading.aistore, loading.place)[f"in/a.{form}"]
+    rows = [(1, "one", f"in/a.{form}", version), (2, "two", f"in/a.{form}", version)]
+    assert loading.rows("n, word, _object, _version") == rows
+    again = loading.load("in/*")
+    assert (again.listed, again.skipped, again.loaded) == (1, 1, 0)
+    assert loading.rows("n, word, _object, _version") == rows
+
+
+def test_a_replaced_object_is_loaded_again(loading: FromAIStore) -> None:
+    loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
+    assert loading.load().loaded == 2
+    loading.put({"a.csv": b"n\n3\n"})  # of the same size
+    assert loading.load(on_overwrite="replace").loaded == 1
+    assert loading.rows("n") == [(2,), (3,)]
+    loading.put({"b.csv": b"n\n2\n"})  # the same content is a new version
+    assert loading.load().loaded == 1
+    assert loading.rows("n") == [(2,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_object_that_changes_after_the_listing_is_not_loaded(loading: FromAIStore, form: str) -> None:
+    loading.put({f"{name}.{form}": FORMATS[form] for name in "abc"})
+
+    def change(_: Prepared) -> None:
+        loading.put({f"a.{form}": FORMATS[form]})
+        loading.place.handle(loading.aistore).object(f"b.{form}").delete()
+
+    report = loading.load(between=change)
+    assert (report.loaded, report.failed) == (1, 2)
+    assert loading.reasons() == {
+        f"a.{form}": "it was overwritten after it was listed; the next run loads the new version",
+        f"b.{form}": "it was deleted after it was listed",
+    }
+    assert loading.load().loaded == 1
+    assert loading.rows("n") == [(1,), (1,), (2,), (2,)]
+
+
+def test_an_object_that_changes_between_two_requests_is_not_loaded(loading: FromAIStore) -> None:
+    loading.put({"a.parquet": parquet({"n": [1, 2]})})
+    version = versions(loading.aistore, loading.place)["a.parquet"]
+    content = Content(loading.aistore, loading.bucket, "a.parquet", 500, version)
+    assert content.range(0, 4) == b"PAR1"
+    loading.put({"a.parquet": parquet({"n": [3, 4]})})
+    for read in (lambda: content.range(4, 4), lambda: next(content.stream())):
+        with pytest.raises(LoadObjectError, match="overwritten after it was listed"):
+            read()
+    loading.put({"a.parquet": b"PAR1"})
+    with pytest.raises(LoadObjectError, match="overwritten after it was listed"):
+        content.range(400, 4)
+
+
+def test_bad_objects_fail_alone(loading: FromAIStore) -> None:
+    loading.put({"bad.csv": b"n,m\nx,1\n", "empty.csv": b"", "good.csv": b"n,m\n1,2\n", "late.csv": b"n,m\n3,4,5\n"})
+    loading.create("n UInt8, m UInt8")
+    report = loading.load(format="csv")
+    assert (report.loaded, report.failed, report.rows) == (2, 2, 1)
+    assert set(loading.reasons()) == {"bad.csv", "late.csv"}
+    assert "row 0" in loading.reasons()["bad.csv"]
+    assert loading.load(format="csv").skipped == 4
+    kept = loading.load(format="csv", on_bad_rows="keep", retry_failed=True, max_bad_rows=9)
+    assert (kept.loaded, kept.rejected) == (2, 2)
+
+
+def test_names_that_are_no_patterns(loading: FromAIStore) -> None:
+    names = ["a b", "a#b", "a?b", "a+b", "a%20b", "ü", "a{b}c", "a*b", "'", "a&b=c", ";", "a:b", "d/e"]
+    loading.put({f"{name}.csv": b"n,name\n%d,%s\n" % (n, name.encode()) for n, name in enumerate(names)})
+    report = loading.load()
+    assert (report.loaded, report.failed) == (len(names), 0), report.failures
+    assert sorted(name for (name,) in loading.rows("name")) == sorted(names)
+
+
+def test_compressed_objects_and_ranges_with_checksums_of_their_own(loading: FromAIStore) -> None:
+    import gzip
+
+    set_properties(loading.stack, loading.place.name, checksum={"enable_read_range": True})
+    loading.put({"a.csv.gz": gzip.compress(b"n\n1\n"), "b.csv": b"n\n2\n"})
+    assert loading.load().loaded == 2
+    parquets = FromAIStore(loading.stack, loading.clickhouse, loading.aistore)
+    set_properties(loading.stack, parquets.place.name, checksum={"enable_read_range": True})
+    parquets.put({"a.parquet": parquet({"n": list(range(1000))})})
+    assert parquets.load().rows == 1000
+
+
+def test_objects_without_a_checksum(loading: FromAIStore) -> None:
+    set_properties(loading.stack, loading.place.name, checksum={"type": "none"})
+    loading.put({"a.csv": b"n\n1\n"})
+    assert versions(loading.aistore, loading.place) == {"a.csv": "1/4"}
+    assert loading.load().loaded == 1
+    loading.put({"a.csv": b"n\n2\n"})
+    assert loading.load().loaded == 1
+    assert loading.load().skipped == 1
+    set_properties(loading.stack, loading.place.name, versioning={"enabled": False})
+    loading.put({"c.csv": b"n\n3\n"})
+    with pytest.raises(TransferInputError, match=f"{loading.bucket}/c.csv has neither a version nor a checksum"):
+        loading.load("c")
+
+
+def test_what_does_not_exist_or_is_denied_says_so(loading: FromAIStore) -> None:
+    missing = FromAIStore(loading.stack, loading.clickhouse, loading.aistore)
+    missing.place.handle(loading.aistore).delete()
+    with pytest.raises(TransferInputError, match=f"there is no bucket {missing.bucket} in this cluster"):
+        missing.transfer().prepare()
+    nobody = Cluster(authn.cluster(loading.stack).endpoint).client()
+    with pytest.raises(TransferInputError, match="give the AIStore connection a user, or a token, that may list"):
+        loading.transfer(client=nobody).prepare()
+
+
+def test_results_of_an_etl_become_rows(
+    loading: FromAIStore, drive: Callable[[BucketJob], Summary], no_etl_is_left: None
+) -> None:
+    """WebSocket results that a target writes to its own disks have no checksum."""
+    source = Bucket("ais", unique("texts"))
+    put(loading.aistore, source, TEXTS)
+    spec = EtlSpec("test-text-facts", IMAGE, transformer_command("text_facts"), init_timeout=INIT_SECONDS)
+
+    def transform(run: str) -> Summary:
+        return drive(
+            BucketJob(
+                loading.aistore, Ledger(loading.clickhouse), source, loading.place, run_id=run, spec=spec,
+                naming=Naming({"txt": "json"}), options=Options(),
+            )
+        )  # fmt: skip
+
+    assert transform(unique("run")).done == len(TEXTS)
+    report = loading.load("*.json", format="jsonl", system_columns=("_object",))
+    assert (report.loaded, report.failed, report.rows) == (len(TEXTS), 0, len(TEXTS))
+    facts = dict(loading.rows("_object, words"))
+    assert facts["sense-and-sensibility-01.json"] == 1554
+    assert loading.load("*.json", format="jsonl").skipped == len(TEXTS)
+    put(loading.aistore, source, {"sense-and-sensibility-01.txt": b"Short now."})
+    assert transform(unique("run")).done == 1
+    again = loading.load("*.json", format="jsonl", on_overwrite="replace", system_columns=("_object",))
+    assert (again.loaded, again.skipped) == (1, len(TEXTS) - 1)
+    assert dict(loading.rows("_object, words"))["sense-and-sensibility-01.json"] == 2
+    assert loading.load("*.json", format="jsonl").loaded == 0
+
+
+def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The push of one object and the publication of others are interrupted; another run and a retry finish."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    loading.put({f"{n}.csv": b"n\n" + b"%d\n" % n * 1000 for n in range(3)})
+    loading.create("n UInt32")
+    request = request_of(Source(loading.bucket), loading.table, batch_objects=2)
+    crashes = 0
+    for survived in range(6, 300, 6):
+        loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
+        if crashes:
+            loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
+        run = unique("run")
+        try:
+            transfer = Transfer(request, mortal(loading.client(), survived), loading.aistore, run)
+            transfer.run(transfer.prepare())
+        except Killed:
+            crashes += 1
+        else:
+            break
+        for again in (unique("run"), run):
+            transfer = Transfer(request, loading.client(), loading.aistore, again)
+            transfer.run(transfer.prepare())
+        counts = loading.query(f"SELECT n, count() FROM {loading.table} GROUP BY 1 ORDER BY 1")
+        assert counts == [(n, 1000) for n in range(3)], f"killed after {survived} statements"
+    assert crashes > 4
+
+
+def test_the_command_loads_from_aistore(loading: FromAIStore, tmp_path: Path) -> None:
+    loading.put({"2026/a.csv": b"n\n1\n", "other.txt": b"?"})
+    variables = {
+        **environment(loading.stack),
+        "AIS_ENDPOINT": loading.stack.url("ais_proxy"),
+        "AIS_AUTHN_TOKEN": authn.current_token(loading.stack),
+    }
+    command = [sys.executable, "-m", "storeside.transfer", f"{loading.bucket}/2026/", loading.table, "--json"]
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["loaded"] == 1
+    assert loading.rows() == [(1,)]
+    variables.pop("AIS_ENDPOINT")
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: AIS_ENDPOINT is not set: set it to the URL of an AIStore proxy\n",
+    )
