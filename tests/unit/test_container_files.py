@@ -13,6 +13,7 @@ from storeside.stack import aistore, authn, container_files
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.settings import Settings
 from storeside.stack.settings import Stack
+from storeside.stack.supervisor import Supervisor
 
 
 @pytest.fixture
@@ -66,6 +67,15 @@ def test_the_pod_runner_reads_the_owners_list(stack: Stack) -> None:
     podrunner.allowed(stack).touch(mode=0o600)
     container_files.share(stack)
     assert podrunner.allowed(stack).stat().st_mode & 0o777 == 0o640
+
+
+def test_a_start_of_aistore_does_not_close_the_folder_to_running_transformers(stack: Stack) -> None:
+    for supervisor, mode in ((Supervisor(stack, container_files.PASSED), 0o710), (Supervisor(stack), 0o700)):
+        supervisor.start([])
+        try:
+            assert stack.state.stat().st_mode & 0o777 == mode
+        finally:
+            supervisor.stop()
 
 
 def test_objects_are_opened_once(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def main() -> int:
         signal.signal(number, lambda *_: ended.set())
     try:
         stack = _stack(default_folder(), int(os.environ.get("AIS_TARGETS", "2")))
-        supervisor = Supervisor(stack)
+        supervisor = Supervisor(stack, container_files.PASSED)  # transformers must reach their files at any time
         _start(stack, supervisor)
     except StackError as e:
         _tell(f"error: {e}")
@@ -84,7 +84,6 @@ def _start(stack: Stack, supervisor: Supervisor) -> None:
     _wait_for_pods(stack, hosts.pods)
     backend = {name: os.environ.get(name, "") for name in aistore.BACKEND}
     supervisor.start([servers, aistore.components(stack, binary, hosts, backend)], _tell)
-    container_files.share(stack)  # the supervisor has closed the state folder
 
 
 def _stack(folder: Path, targets: int) -> Stack:

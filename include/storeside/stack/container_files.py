@@ -19,7 +19,9 @@ TOKENS = Path("/var/lib/tokens")
 COLLECTION_TOKEN = "aistore_token"  # noqa: S105 - an element of that file
 # The pod runner writes logs and records of processes to its own container.
 _PODS_STATE = Path("/tmp/pods")  # noqa: S108 - the container's own file system in memory
-_CLOSED, _PASSED, _OPEN_FOLDER, _OPEN_FILE = 0o700, 0o710, 0o750, 0o640
+# Of folders in which the group may open what it knows by name.
+PASSED = 0o710
+_CLOSED, _OPEN_FOLDER, _OPEN_FILE = 0o700, 0o750, 0o640
 
 
 def of_pods(stack: Stack) -> dict[str, Path]:
@@ -46,8 +48,8 @@ def share(stack: Stack) -> None:
     data.mkdir(parents=True, exist_ok=True)
     if data.stat().st_mode & 0o777 != _OPEN_FOLDER:  # new, or of a version whose transformers ran as AIStore's user
         _open(data)
-    aistore.folder(stack).chmod(_PASSED)
-    stack.state.chmod(_PASSED)
+    aistore.folder(stack).chmod(PASSED)
+    stack.state.chmod(PASSED)
 
 
 def _open(top: Path) -> None:
