@@ -19,7 +19,7 @@ TOKENS = Path("/var/lib/tokens")
 COLLECTION_TOKEN = "aistore_token"  # noqa: S105 - an element of that file
 # The pod runner writes logs and records of processes to its own container.
 _PODS_STATE = Path("/tmp/pods")  # noqa: S108 - the container's own file system in memory
-# Of folders in which the group may open what it knows by name.
+# In such a folder the group may open what it knows by name.
 PASSED = 0o710
 _CLOSED, _OPEN_FOLDER, _OPEN_FILE = 0o700, 0o750, 0o640
 
