@@ -2,7 +2,7 @@
 #
 #   airflow      Airflow with the DAGs, for all Airflow processes under compose and in Airflow's Helm chart
 #   transformer  the server that AIStore runs next to its targets (storeside/transformer-audio)
-#   aistore      AIStore and its ETLs in one container, for compose; on Kubernetes use NVIDIA's own images
+#   aistore      AIStore, and in a second container its ETLs, for compose; on Kubernetes use NVIDIA's own images
 #   s3           S3 and SQS for compose
 #   hsds         a node of HSDS, for compose with the profile hsds
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
@@ -105,7 +105,12 @@ FROM transformer-code AS aistore
 COPY --from=aistore-packages /opt/venv /opt/venv
 COPY --from=aisnode /cache /opt/storeside/cache
 COPY include/storeside/stack /opt/storeside/include/storeside/stack
-RUN install -d -o 50000 -g 0 -m 0770 /var/lib/storeside
+# The login at AuthN.
+COPY include/storeside/errors.py /opt/storeside/include/storeside/errors.py
+COPY include/storeside/aistore/__init__.py /opt/storeside/include/storeside/aistore/__init__.py
+COPY include/storeside/aistore/errors.py /opt/storeside/include/storeside/aistore/errors.py
+COPY include/storeside/aistore/login.py /opt/storeside/include/storeside/aistore/login.py
+RUN install -d -o 50000 -g 0 -m 0770 /var/lib/storeside && install -d -o 50000 -g 0 -m 0755 /var/lib/tokens
 ENV STORESIDE_HOME=/var/lib/storeside
 VOLUME /var/lib/storeside
 USER 50000:0

@@ -97,7 +97,7 @@ doctor: $(STAMP) ## test every connection and permission, from AIRFLOW_CONN_* or
 .PHONY: .env
 .env: ## write missing secrets of docker-compose.yaml
 	@umask 077; touch $@; python3 -c 'import base64, re, secrets; \
-		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD CLICKHOUSE_LOADER_PASSWORD CLICKHOUSE_LEDGER_PASSWORD CLICKHOUSE_PAGES_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET HSDS_PASSWORD"; \
+		names = "POSTGRES_PASSWORD CLICKHOUSE_PASSWORD CLICKHOUSE_LOADER_PASSWORD CLICKHOUSE_LEDGER_PASSWORD CLICKHOUSE_PAGES_PASSWORD AISTORE_PASSWORD S3_ACCESS_KEY S3_SECRET_KEY AIRFLOW_ADMIN_PASSWORD AIRFLOW_JWT_SECRET HSDS_PASSWORD"; \
 		made = {name: secrets.token_hex(24) for name in names.split()}; \
 		made["AIRFLOW_JWT_SECRET"] = secrets.token_hex(32); \
 		made["AIRFLOW_FERNET_KEY"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(); \

@@ -1,7 +1,8 @@
 """``make sbom``: a software bill of materials (CycloneDX) of each image, from its lock file, into ``dist/sbom``.
 
-It lists the Python packages with their hashes. The image of AIStore also has Go modules: their bill is read from the
-built binaries by ``go version -m``.
+It lists the Python packages with their hashes, and the libraries inside the wheels that are installed here in the
+same version. The image of AIStore also has Go modules: their bill is read from the built binaries by
+``go version -m``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from storeside.stack import aistore_build
 from storeside.stack.go import find
 from storeside.stack.settings import CHECKOUT, default_folder
+from tests import wheels
 
 IMAGES = CHECKOUT / "include" / "storeside" / "stack" / "images"
 # The locks from which each target of the Dockerfile installs its packages.
@@ -52,7 +54,7 @@ def modules(listing: str) -> list[dict[str, str]]:
 def merged(bills: list[dict[str, Any]], more: list[dict[str, str]], image: str) -> dict[str, Any]:
     """Return one bill of an image; a component that several bills have is listed once."""
     components = {item.get("purl") or item["bom-ref"]: item for one in bills for item in one["components"]}
-    components |= {item["purl"]: item for item in more}
+    components |= {item["bom-ref"]: item for item in more}
     first = {name: value for name, value in bills[0].items() if name not in ("dependencies", "serialNumber")}
     root = {"type": "container", "name": f"storeside/{image}", "bom-ref": f"storeside/{image}"}
     return {
@@ -78,7 +80,9 @@ def main(uv: str) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         for image, locks in LOCKS.items():
-            found = merged([bill(uv, lock) for lock in locks], go_modules(image), image)
+            bills = [bill(uv, lock) for lock in locks]
+            packages = {item["name"]: item["version"] for one in bills for item in one["components"]}
+            found = merged(bills, go_modules(image) + wheels.libraries(packages), image)
             path = folder / f"{image}.cdx.json"
             path.write_text(json.dumps(found, indent=1) + "\n")
             print(f"{path.relative_to(CHECKOUT)}: {len(found['components'])} components")

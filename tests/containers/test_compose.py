@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from storeside.stack import demo, s3, speech_corpus
 from storeside.stack.airflow_api import AirflowApi
+from tests.containers import intruder
 from tests.containers.conftest import Figures
 from tests.containers.engine import Engine
 from tests.containers.project import BUILD_SECONDS, Project
@@ -29,9 +31,12 @@ RUN_SECONDS = 600
 RECORDINGS = 60
 MB = 1_000_000
 # Users of the images, which are not root.
-USERS = {"postgres": "999", "clickhouse": "101"}
+USERS = {"postgres": "999", "clickhouse": "101", "transformers": "50001"}
 OUR_USER = "50000"
-KILLED = ("triggerer", "scheduler", "dag-processor", "api-server", "aistore", "clickhouse", "s3", "postgres")
+KILLED = (
+    "triggerer", "scheduler", "dag-processor", "api-server", "aistore", "transformers", "clickhouse", "s3",
+    "postgres",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +122,62 @@ def test_the_demo_runs(running: Project) -> None:
     done = running.compose("run", "--rm", "demo", check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert f"{DAG}: success" in done.stdout
+
+
+def addresses(project: Project, ports: dict[str, int]) -> dict[str, list[tuple[str, int]]]:
+    """Return addresses that a transformer must not reach, and some that it may reach."""
+    containers = project.containers()
+    networks = {service: one["NetworkSettings"]["Networks"] for service, one in containers.items()}
+    ((own, settings),) = networks.pop("transformers").items()
+    listening = {"s3": [4566], "clickhouse": [8123, 9000], "postgres": [5432], "api-server": [8080]}
+    nodes = [port for name, port in ports.items() if name.startswith("ais_") and name.endswith("_control")]
+    listening["aistore"] = [51079, 51080, *nodes]
+    refused = [
+        (host, port)
+        for service, open_ports in listening.items()
+        for host in (net["IPAddress"] for name, net in networks[service].items() if name != own)
+        for port in open_ports
+    ]
+    refused += [("aistore", port) for port in nodes]
+    refused += [(settings["Gateway"], port) for port in project.ports.values() if settings["Gateway"]]
+    refused += [("1.1.1.1", 53), ("169.254.169.254", 80)]
+    return {"refused": refused, "open": [("aistore", 51080), ("aistore-data", ports["ais_target0_data"])]}
+
+
+def test_a_taken_over_transformer_finds_no_keys_and_no_other_network(running: Project, corpus: list[Path]) -> None:
+    prefix = unique("intruder") + "/"
+    cat = ("exec", "-T", "aistore", "cat", "/var/lib/storeside/state/stack.json")
+    record = json.loads(running.compose(*cat).stdout)
+    found = addresses(running, record["ports"])
+    task = {
+        "secrets": record["secrets"] | dict(running.secrets) | {"control": "/opt/storeside/include"},
+        "addresses": found["refused"] + found["open"],
+        "names": ["example.org", "s3", "aistore"],
+        "volume": running.compose("exec", "-T", "aistore", "find", "/var/lib/storeside").stdout.splitlines(),
+        "read": f"http://aistore:51080/v1/objects/{s3.BUCKET}/{prefix}{corpus[0].name}?provider=aws",
+    }
+    code = Path(intruder.__file__).read_text()
+    command = ("exec", "-T", "transformers", "python", "-c", code)
+    with ThreadPoolExecutor(1) as pool:
+        arguments = ("compose", *running.arguments, *command)
+        looking = pool.submit(running.engine.docker, *arguments, stdin=json.dumps(task), seconds=RUN_SECONDS)
+        upload(running, prefix, corpus)  # S3's events start a run
+        finds = json.loads(looking.result().stdout)
+    assert finds["user"] == [50001, 0]
+    assert any(process.startswith(intruder.TRANSFORMER) for process in finds["processes"]), "no transformer runs"
+    state = Path("/var/lib/storeside/state")
+    places = {Path(path).relative_to(state).parts[:2] for path in finds["volume"]}
+    assert {top for top, *_ in places} == {"aistore", "podrunner"}
+    assert {place for place in places if place[0] == "aistore"} == {("aistore", "data")}, "the files of objects"
+    assert [tuple(address) for address in finds["connected"]] == found["open"]
+    assert finds["resolved"] == ["aistore"]
+    assert set(finds["in environments"]) == {"control"}
+    assert {name for name, _ in finds["in files"]} == {"control"}
+    assert finds["writable"] == []
+    assert finds["without token"] == 401
+    assert finds["with token"] == 403, "the token of transformers is for putting objects"
+    expected = (len(corpus), len(corpus))
+    until(lambda: rows_below(running, prefix) == expected, RUN_SECONDS, f"{expected} rows and objects", interval=2)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="kills processes of containers, which root may do")

@@ -21,7 +21,7 @@ from storeside.copying.s3 import AIStoreStore
 from storeside.doctor.connections import Connection, found, systems
 from storeside.doctor.examination import examine
 from storeside.measure.throughput.load import environment
-from storeside.stack import airflow
+from storeside.stack import airflow, authn
 from storeside.stack.settings import HOST, Stack
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Summary
@@ -56,6 +56,20 @@ def test_the_doctor_finds_nothing_and_names_a_wrong_password(stack: Stack) -> No
     (finding, *_) = examine(replace(systems({}, "recordings"), aistore=lambda: wrong))
     assert "user 'airflow'" in str(finding)
     assert "authn_url" in finding.remedy
+
+
+def test_a_password_can_be_changed(stack: Stack) -> None:
+    """Under Compose, `.env` has the password of Airflow's user."""
+    other = "another password"
+    changed = replace(stack, secrets=stack.secrets | {"authn_clickhouse": other})
+    try:
+        authn.change_password(changed, "clickhouse")
+        assert str(Login(stack.url("authn"), "clickhouse", other))
+        with pytest.raises(AIStoreInputError, match="refused"):
+            str(Login(stack.url("authn"), "clickhouse", stack.secrets["authn_clickhouse"]))
+    finally:
+        authn.change_password(stack, "clickhouse")
+    assert str(Login(stack.url("authn"), "clickhouse", stack.secrets["authn_clickhouse"]))
 
 
 def test_killed_nodes_join_again(stack: Stack, aistore: Any) -> None:

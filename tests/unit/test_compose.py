@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,7 +18,7 @@ import yaml
 
 from storeside.doctor.connections import PREFIX, Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
-from storeside.stack import aistore, container, s3
+from storeside.stack import aistore, authn, container, container_files, s3, transformers_container
 from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import CHECKOUT, Stack
 
@@ -141,7 +142,7 @@ def test_make_adds_the_secrets_that_an_older_env_lacks(tmp_path: Path) -> None:
         text = (tmp_path / ".env").read_text()
         assert text.startswith(f"{old}\n")
         added = [line.split("=")[0] for line in text.removeprefix(old).splitlines() if line]
-        assert len(added) == len(set(added)) == 9
+        assert len(added) == len(set(added)) == 10
         assert not {"POSTGRES_PASSWORD", "S3_ACCESS_KEY"} & set(added)
         assert "HSDS_PASSWORD" in added, "for docker compose an empty value is none"
 
@@ -192,6 +193,15 @@ def test_connections_lead_to_the_services() -> None:
     user = users.find(f"users/{found['AIRFLOW_CONN_CLICKHOUSE_DEFAULT'].login}")
     assert user is not None
     assert f"GRANT NAMED COLLECTION ON {collection.tag}" in [query.text for query in user.findall("grants/query")]
+    cluster = found["AIRFLOW_CONN_AISTORE_DEFAULT"]
+    assert cluster.login == authn.AIRFLOW
+    assert cluster.extra_dejson["authn_url"] == f"http://aistore:{container.AUTHN_PORT}"
+    collection = config.find(f"named_collections/{cluster.extra_dejson['clickhouse_collection']}")
+    assert collection is not None
+    assert collection.findtext("url") == f"http://aistore:{container.PORT}/"
+    for reader in ("storeside_loader", "storeside_ledger"):
+        queries = [query.text for query in users.findall(f"users/{reader}/grants/query")]
+        assert f"GRANT NAMED COLLECTION ON {collection.tag}" in queries
     taken = {e.get("from_env") for root in (config, users) for e in root.iter() if e.get("from_env")}
     assert taken == set(SERVICES["clickhouse"]["environment"])
 
@@ -199,14 +209,68 @@ def test_connections_lead_to_the_services() -> None:
 def test_no_connection_takes_a_port_of_aistore() -> None:
     """They are in Linux' range for outgoing connections; without this a node could not listen at its own."""
     first, last = SERVICES["aistore"]["sysctls"]["net.ipv4.ip_local_reserved_ports"].split("-")
-    assert int(first) <= container.PORT
-    assert int(last) >= container.PORT + 64
+    assert int(first) <= container.AUTHN_PORT < container.PORT
+    assert int(last) >= container.DATA_PORT + 48 > container.PORT + 64
 
 
 def test_aistore_gets_its_backend() -> None:
     assert set(aistore.BACKEND) <= set(SERVICES["aistore"]["environment"])
     assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "GATEWAY_PORT"} <= set(SERVICES["s3"]["environment"])
     assert s3.BUCKET == "recordings"
+
+
+def test_transformers_have_a_container_without_secrets_and_without_a_network_besides_aistore() -> None:
+    service, nodes = SERVICES["transformers"], SERVICES["aistore"]
+    assert "environment" not in service
+    assert "env_file" not in service
+    assert service["networks"] == ["transformers"]
+    assert COMPOSE["networks"]["transformers"]["internal"] is True
+    others = [name for name, other in SERVICES.items() if "transformers" in other.get("networks", ())]
+    assert sorted(others) == ["aistore", "transformers"]
+    assert "ports" not in service
+    assert [ip_address(server) in ip_network("192.0.2.0/24") for server in service["dns"]] == [True]  # RFC 5737
+    assert service["read_only"] is True
+    assert service["volumes"] == [f"{nodes['volumes'][0]}:ro"], "paths of objects are the same in both"
+    assert all(path.startswith("/tmp:") for path in service["tmpfs"])  # noqa: S108
+    user, group = service["user"].split(":")
+    assert user not in ("0", "50000"), "it would own AIStore's files"
+    assert group == "0", "the group may read the objects"
+    assert service["command"][-1] == transformers_container.__name__
+
+
+def test_aistore_and_its_transformers_find_each_other() -> None:
+    service, nodes = SERVICES["transformers"], SERVICES["aistore"]
+    environment = nodes["environment"]
+    assert set(container.REQUIRED) <= set(environment)
+    assert environment["TRANSFORMERS_HOST"] == "transformers"
+    assert nodes["networks"]["transformers"]["aliases"] == [environment["AIS_DATA_HOST"]]
+    assert service["healthcheck"]["test"][-2] == f"https://transformers:{container.PODS_PORT}/healthz"
+    assert service["image"] == nodes["image"]
+    assert "transformers" in nodes["depends_on"]
+
+
+def test_keys_of_s3_are_in_few_containers() -> None:
+    holders = {name for name, service in SERVICES.items() if "S3_SECRET_KEY" in json.dumps(service)}
+    airflow = {name for name, service in SERVICES.items() if service["image"].startswith("storeside/airflow")}
+    assert holders - airflow == {"aistore", "clickhouse", "s3"}
+
+
+def test_clickhouse_reads_its_token_from_the_file_that_aistore_writes() -> None:
+    config = ElementTree.parse(IMAGE_FILES / "clickhouse" / "config.xml")  # noqa: S314 - ours
+    shared = {
+        path.split(":")[1]
+        for name in ("aistore", "clickhouse")
+        for path in SERVICES[name]["volumes"]
+        if path.startswith("tokens:")
+    }
+    assert shared == {str(container_files.TOKENS), "/etc/clickhouse-server/aistore"}
+    assert "tokens:/etc/clickhouse-server/aistore:ro" in SERVICES["clickhouse"]["volumes"]
+    assert config.findtext("include_from") == "/etc/clickhouse-server/aistore/aistore.xml"
+    token = config.find("named_collections/storeside_aistore/session_token")
+    assert token is not None
+    assert token.get("incl") == container_files.COLLECTION_TOKEN
+    assert "aistore" in SERVICES["clickhouse"]["depends_on"]
+    assert f"-m 0755 {container_files.TOKENS}" in STAGES["aistore"], "a new volume gets its owner from the image"
 
 
 # the Dockerfile
@@ -250,7 +314,9 @@ for module in modules:
         (
             "aistore",
             [
+                "storeside.aistore.login",
                 "storeside.stack.container",
+                "storeside.stack.transformers_container",
                 "storeside.stack.podrunner.__main__",
                 "storeside.stack.podrunner.runtime_python",
                 "storeside.transformers.serve",

@@ -230,6 +230,33 @@ def test_an_owners_file_that_is_unsafe_or_unreadable_is_refused(
         require("a/b", ["x"], [], RULES, owners)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
+def test_the_owners_file_may_belong_to_the_owner_of_its_folder(tmp_path: Path) -> None:
+    owners = tmp_path / "allowed.txt"
+    owners.write_text("a/b x\n")
+    owners.chmod(0o644)
+    os.chown(owners, 50000, 0)
+    with pytest.raises(NotAllowedError, match="another user can write it"):
+        require("a/b", ["x"], [], RULES, owners)
+    os.chown(tmp_path, 50000, 0)
+    require("a/b", ["x"], [], RULES, owners)
+
+
+def test_a_runner_at_another_host_gets_a_certificate_for_it_once(tmp_path: Path) -> None:
+    stack = Stack.create(tmp_path, targets=1)
+
+    def files(host: str) -> list[bytes]:
+        config = component.write(stack, {}, host, state=tmp_path / "elsewhere")
+        assert json.loads(config.read_text())["host"] == host
+        assert json.loads(config.read_text())["state"] == str(tmp_path / "elsewhere")
+        assert f"https://{host}:" in component.kube_config(stack).read_text()
+        return [path.read_bytes() for path in sorted(component.service_account(stack).iterdir())]
+
+    embedded, compose = files("127.0.0.1"), files("transformers")
+    assert compose == files("transformers")
+    assert not set(embedded) & set(compose) - {b"ais"}
+
+
 # ---- the running runner
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from storeside.stack.settings import CHECKOUT
-from tests import pin_images, sbom
+from tests import pin_images, sbom, wheels
 from tests.audit_go import identifiers
 
 DIGEST = f"sha256:{'ab' * 32}"
@@ -65,3 +67,16 @@ def test_reports_of_govulncheck_are_read() -> None:
     text = "=== Symbol Results ===\n\nVulnerability #1: GO-2026-1234\n    More\nVulnerability #2: GO-2026-0099\n"
     assert identifiers(text) == ("GO-2026-0099", "GO-2026-1234")
     assert identifiers("No vulnerabilities found.\n") == ()
+
+
+def test_libraries_inside_wheels_are_listed_with_their_versions() -> None:
+    installed = {re.sub(r"[-_.]+", "-", one.name).lower(): one.version for one in metadata.distributions()}
+    packages = {name: installed[name] for name in ("av", "cryptography", "numpy", "pillow")}
+    found = {(item["bom-ref"].partition("#")[0], item["name"]): item for item in wheels.libraries(packages)}
+    av = f"av@{packages['av']}"
+    assert re.fullmatch(r"[\d.]+", found[av, "libavcodec"]["version"]), "from the name of the shared library"
+    assert found[f"cryptography@{packages['cryptography']}", "openssl"]["purl"].startswith("pkg:generic/openssl@")
+    assert {wheel.partition("@")[0] for wheel, _ in found} == set(packages)
+    assert wheels.libraries({"av": "0.0.1"}) == [], "another version than the image's"
+    one = {"components": [{"bom-ref": "av", "purl": av}]}
+    assert len(sbom.merged([one], wheels.libraries({"av": packages["av"]}), "transformer")["components"]) > 10

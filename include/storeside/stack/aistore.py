@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,39 @@ BACKEND = ("S3_ENDPOINT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_
 # Bits of `features`, see AIStore's cmn/feat/feat.go: S3-API-via-Root, S3-Reverse-Proxy, S3-Use-Path-Style.
 FEATURES = 1 << 3 | 1 << 13 | 1 << 14
 
+# Runs a command whose new files its group can read; the supervisor sets a stricter mask.
+_GROUP_READS = ("/bin/sh", "-c", 'umask 027; exec "$0" "$@"')
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Names of hosts: of the nodes for clients and for transformers, and of the pod runner.
+
+    If the pod runner has another host than the nodes, transformers are another user of the nodes' group: this group
+    can read objects.
+    """
+
+    clients: str = HOST
+    transformers: str = HOST
+    pods: str = HOST
+
 
 def folder(stack: Stack) -> Path:
     """Return the folder that AIStore's nodes write to."""
     return stack.state / "aistore"
 
 
+def data_folder(stack: Stack) -> Path:
+    """Return the folder with the objects of all targets."""
+    return folder(stack) / "data"
+
+
 def components(
-    stack: Stack, binary: Path, host: str = HOST, backend: Mapping[str, str] | None = None
+    stack: Stack, binary: Path, hosts: Hosts = Hosts(), backend: Mapping[str, str] | None = None
 ) -> list[Component]:
     """Write the configuration of all nodes and return their components.
 
-    Clients reach the nodes at `host`. `backend` has values for the variables `BACKEND`; None uses the embedded S3.
+    `backend` has values for the variables `BACKEND`; None uses the embedded S3.
     """
     if backend is None:
         backend = dict(zip(BACKEND, (stack.url("s3"), REGION, *s3_keys(stack)), strict=True))
@@ -45,24 +67,25 @@ def components(
     proxy = Component(
         name="ais-proxy",
         command=(*_command(stack, binary, "proxy"), f"-ntargets={stack.targets}", "-skip_startup=true"),
-        environment=_environment(stack, "proxy", "node-proxy", "ais-proxy", backend),
+        environment=_environment(stack, "proxy", "node-proxy", "ais-proxy", hosts, backend),
         directory=folder(stack) / "proxy",
         healthy=partial(answers, f"{proxy_up}?prr=true"),
         stop_signal="INT",
     )
     _write_join_secret(stack)
-    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), host)
+    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), hosts)
+    mask = _GROUP_READS if hosts.pods != HOST else ()
     control_plane = ControlPlane(stack)
     targets = []
     for number in range(stack.targets):
         name = f"target-{number}"
         ports = tuple(f"ais_target{number}_{kind}" for kind in ("public", "control", "data"))
-        _write(stack, name, ports, host, instance=number + 1)
+        _write(stack, name, ports, hosts, instance=number + 1)
         targets.append(
             Component(
                 name=f"ais-{name}",
-                command=(*_after(proxy_up), *_command(stack, binary, name)),
-                environment=_environment(stack, name, node_name(number), pod_name(number), backend),
+                command=(*_after(proxy_up), *mask, *_command(stack, binary, name)),
+                environment=_environment(stack, name, node_name(number), pod_name(number), hosts, backend),
                 directory=SOURCES,
                 healthy=partial(answers, f"{stack.url(ports[0])}/v1/health?readiness=true"),
                 trouble=partial(control_plane.of, f"aistarget{number}"),
@@ -86,12 +109,14 @@ def _command(stack: Stack, binary: Path, node: str) -> tuple[str, ...]:
     )
 
 
-def _environment(stack: Stack, node: str, kube_node: str, pod: str, backend: Mapping[str, str]) -> Mapping[str, str]:
+def _environment(
+    stack: Stack, node: str, kube_node: str, pod: str, hosts: Hosts, backend: Mapping[str, str]
+) -> Mapping[str, str]:
     return {
         "AIS_DAEMON_ID": f"ais{node}".replace("-", ""),
         "GOMEMLIMIT": "1GiB",
         # the pod runner serves the Kubernetes API here
-        "KUBERNETES_SERVICE_HOST": HOST,
+        "KUBERNETES_SERVICE_HOST": hosts.pods,
         "KUBERNETES_SERVICE_PORT": str(stack.ports["podrunner"]),
         "K8S_NS": NAMESPACE,
         "MY_NODE": kube_node,
@@ -110,19 +135,20 @@ def _environment(stack: Stack, node: str, kube_node: str, pod: str, backend: Map
     }
 
 
-def _write(stack: Stack, node: str, ports: tuple[str, ...], host: str, instance: int = 0) -> None:
+def _write(stack: Stack, node: str, ports: tuple[str, ...], hosts: Hosts, instance: int = 0) -> None:
     home = folder(stack) / node
-    data = folder(stack) / "data"
+    data = data_folder(stack)
     home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
     data.mkdir(exist_ok=True)
     public, control, intra_data = (str(stack.ports[port]) for port in ports)
     local = {
         "confdir": str(home),
         "log_dir": str(home / "log"),
         "host_net": {
-            "hostname": host,
+            "hostname": hosts.clients,
             "hostname_intra_control": HOST,
-            "hostname_intra_data": HOST,
+            "hostname_intra_data": hosts.transformers,
             "port": public,
             "port_intra_control": control,
             "port_intra_data": intra_data,

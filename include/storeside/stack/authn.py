@@ -43,8 +43,11 @@ def folder(stack: Stack) -> Path:
     return stack.state / "authn"
 
 
-def components(stack: Stack, binary: Path) -> list[Component]:
-    """Write AuthN's configuration and return its component; `binary` is the path of `aisnode`."""
+def components(stack: Stack, binary: Path, host: str = HOST) -> list[Component]:
+    """Write AuthN's configuration and return its component.
+
+    `binary` is the path of `aisnode`. AuthN listens at `host`; on all interfaces if it is empty.
+    """
     home = folder(stack)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     home.chmod(0o700)
@@ -64,7 +67,7 @@ def components(stack: Stack, binary: Path) -> list[Component]:
             name="authn",
             command=(str(binary.with_name(AUTHN)), f"-config={home / 'authn.json'}"),
             environment={
-                AUTHN_HOST_VARIABLE: HOST,
+                AUTHN_HOST_VARIABLE: host,
                 "AIS_AUTHN_SECRET_KEY": stack.secrets["authn_key"],
                 "AIS_AUTHN_SU_NAME": ADMIN,
                 "AIS_AUTHN_SU_PASS": stack.secrets["authn_admin"],
@@ -100,6 +103,16 @@ def prepare(stack: Stack) -> None:
         for name in _TOKEN_USERS:
             if expiry(token(stack, name)) - time.time() < _TOKEN_SECONDS / 2:
                 _write(token_file(stack, name), _token(session, stack, name, _TOKEN_SECONDS - 60))
+
+
+def change_password(stack: Stack, user: str) -> None:
+    """Replace the password of an existing user by the stack's. Raises StackError as `prepare` does."""
+    import requests
+
+    with requests.Session() as session:
+        session.trust_env = False
+        session.headers["Authorization"] = f"Bearer {_token(session, stack, ADMIN, 3600)}"
+        _call(session, "PUT", stack, f"users/{user}", json={"pass": stack.secrets[f"authn_{user}"]})
 
 
 def token_file(stack: Stack, user: str) -> Path:

@@ -1,9 +1,18 @@
-"""Runs AIStore and the pod runner in one container until the container is stopped.
+"""Runs AIStore and its AuthN in one container until the container is stopped.
 
 ``python -m storeside.stack.container`` starts a proxy and its targets as the embedded stack does, but serves other
-containers: clients reach the nodes under the host name AIS_HOST, on the ports from 51080. AIS_TARGETS is the number
-of targets of a new cluster. S3_ENDPOINT, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION configure the
-backend for ``s3://`` buckets; without an endpoint it is AWS.
+containers. Transformers run in another container (`storeside.stack.transformers_container`), which mounts the volume
+of this one read-only, as another user of the same group. AuthN listens on port 51079, the proxy on 51080.
+
+All these variables are required, except AIS_TARGETS and the last four:
+
+AIS_HOST               host name of this container for clients
+AIS_DATA_HOST          host name of this container in the network of the transformers only
+TRANSFORMERS_HOST      host name of the container of the transformers
+AISTORE_PASSWORD       password of AuthN's user `airflow`
+AIS_TARGETS            number of targets of a new cluster
+S3_ENDPOINT, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION
+                       the backend for ``s3://`` buckets; without an endpoint it is AWS
 """
 
 from __future__ import annotations
@@ -12,62 +21,110 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
-from storeside.stack import aistore, aistore_build
+from storeside.stack import aistore, aistore_build, authn, container_files
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import CHECKOUT, Stack, StackError, default_folder
 from storeside.stack.supervisor import Supervisor
 
 PORT = 51080
+AUTHN_PORT = PORT - 1
+PODS_PORT = PORT + 99
+# Targets have ports from PORT + 1; in the network of the transformers, proxy and targets have ports from this one.
+DATA_PORT = PORT + 50
+REQUIRED = ("AIS_HOST", "AIS_DATA_HOST", "TRANSFORMERS_HOST", "AISTORE_PASSWORD")
 _CACHE = CHECKOUT / "cache"
 _LOOK_SECONDS = 5.0
+_PODS_SECONDS = 120.0
+_RENEW_SECONDS = 24 * 3600.0
 
 
 def main() -> int:
     """Run until SIGTERM or SIGINT; return 1 if the cluster cannot be started or the supervisor died."""
-    if not os.environ.get("AIS_HOST"):
-        _tell("error: AIS_HOST is not set: set it to the host name of this container for its clients")
+    if missing := [name for name in REQUIRED if not os.environ.get(name)]:
+        _tell(f"error: {', '.join(missing)} not set: see docker-compose.yaml, service aistore")
         return 1
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     try:
         stack = _stack(default_folder(), int(os.environ.get("AIS_TARGETS", "2")))
-        supervisor = Supervisor(stack)
-        nodes = aistore.components(
-            stack,
-            aistore_build.build(_CACHE, _tell),
-            host=os.environ["AIS_HOST"],
-            backend={name: os.environ.get(name, "") for name in aistore.BACKEND},
-        )
-        supervisor.start([podrunner.components(stack, IMAGES), nodes], _tell)
+        supervisor = Supervisor(stack, container_files.PASSED)  # transformers must reach their files at any time
+        _start(stack, supervisor)
     except StackError as e:
         _tell(f"error: {e}")
         return 1
     _tell(f"AIStore is ready at http://{os.environ['AIS_HOST']}:{PORT}")
+    renewal = time.monotonic() + _RENEW_SECONDS
     while not ended.wait(_LOOK_SECONDS):
         if not supervisor.running():
             _tell("error: the supervisor died")
             return 1
+        if time.monotonic() > renewal:
+            renewal = time.monotonic() + _RENEW_SECONDS
+            _renew(stack)
     supervisor.stop()
     return 0
 
 
-def _stack(folder: Path, targets: int) -> Stack:
-    """Return the recorded cluster, or a new one without AuthN, which Compose does not run.
+def _start(stack: Stack, supervisor: Supervisor) -> None:
+    """Start AuthN, wait for the pod runner in the other container, and start AIStore's nodes."""
+    hosts = aistore.Hosts(*(os.environ[name] for name in REQUIRED[:3]))
+    binary = aistore_build.build(_CACHE, _tell)
+    servers = authn.components(stack, binary, host="")
+    supervisor.start([servers], _tell)
+    _set_password(stack)
+    container_files.write_tokens(stack)
+    podrunner.write(stack, IMAGES, hosts.pods, **container_files.of_pods(stack))
+    container_files.share(stack)
+    _wait_for_pods(stack, hosts.pods)
+    backend = {name: os.environ.get(name, "") for name in aistore.BACKEND}
+    supervisor.start([servers, aistore.components(stack, binary, hosts, backend)], _tell)
 
-    The public ports of a new cluster are fixed; all other ports are arbitrary.
-    """
-    stack = Stack.load(folder)
-    if stack is None:
-        stack = Stack.create(folder, targets, secure=False)
-        public = {"ais_proxy": PORT, **{f"ais_target{n}_public": PORT + 1 + n for n in range(targets)}}
-        stack = replace(stack, ports=stack.ports | public)
-        stack.save()
+
+def _stack(folder: Path, targets: int) -> Stack:
+    """Return the recorded cluster, or a new one with AuthN; other containers know its ports."""
+    stack = Stack.load(folder) or Stack.create(folder, targets)
+    ports = {"ais_proxy": PORT, "authn": AUTHN_PORT, "podrunner": PODS_PORT, "ais_proxy_data": DATA_PORT}
+    for number in range(stack.targets):
+        ports[f"ais_target{number}_public"] = PORT + 1 + number
+        ports[f"ais_target{number}_data"] = DATA_PORT + 1 + number
+    stack = replace(stack, ports=stack.ports | ports)
+    stack.save()
+    if not stack.secure:
+        _tell("warning: this cluster is from a version without AuthN: it answers requests without a token")
     return stack
+
+
+def _set_password(stack: Stack) -> None:
+    """Create AuthN's users, Airflow's with the password in the environment, which may have changed."""
+    password = os.environ["AISTORE_PASSWORD"]
+    changed = replace(stack, secrets=stack.secrets | {f"authn_{authn.AIRFLOW}": password})
+    authn.prepare(changed)
+    if changed != stack:
+        authn.change_password(changed, authn.AIRFLOW)
+        changed.save()
+
+
+def _wait_for_pods(stack: Stack, host: str) -> None:
+    deadline = time.monotonic() + _PODS_SECONDS
+    while not podrunner.answers(stack, host):
+        if time.monotonic() > deadline:
+            raise StackError(f"the pod runner at {host} does not answer: see 'docker compose logs {host}'")
+        time.sleep(0.5)
+
+
+def _renew(stack: Stack) -> None:
+    """Renew tokens in the second half of their lifetime; after a failure, the next day."""
+    try:
+        authn.prepare(stack)
+        container_files.write_tokens(stack)
+    except StackError as e:
+        _tell(f"warning: the tokens of AIStore were not renewed: {e}")
 
 
 def _tell(text: str) -> None:

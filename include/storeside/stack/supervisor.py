@@ -47,10 +47,10 @@ class Status:
 
 
 class Supervisor:
-    """The supervisor of one stack. It runs as a daemon, independently of this object."""
+    """The supervisor of one stack, whose folder gets `mode`. It runs as a daemon, independently of this object."""
 
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
+    def __init__(self, stack: Stack, mode: int = 0o700) -> None:
+        self.stack, self._mode = stack, mode
         self.logs = stack.state / "logs"
         self._run = stack.state / "run"
         self._probed: dict[str, Component] = {}
@@ -309,7 +309,7 @@ class Supervisor:
     def _locked(self) -> Iterator[None]:
         """Hold the stack's lock, so that only one command starts or stops the stack at a time."""
         self._run.mkdir(parents=True, exist_ok=True)
-        self.stack.state.chmod(0o700)
+        self.stack.state.chmod(self._mode)
         with (self._run / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,11 @@ def main() -> None:
     """Serve until the process is stopped."""
     parser = argparse.ArgumentParser(prog="podrunner", description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
-    settings = Settings.load(parser.parse_args().config)
+    serve(Settings.load(parser.parse_args().config))
+
+
+def serve(settings: Settings) -> None:
+    """Serve with these settings until the process is stopped."""
     uvicorn.run(
         Api(settings).app(),
         host=settings.host,

@@ -21,6 +21,7 @@ from storeside.stack.probes import UNANSWERED
 from storeside.stack.settings import HOST, SOURCES, Stack
 
 NAMESPACE = "ais"
+Images = Mapping[str, Mapping[str, Any]]
 
 
 def folder(stack: Stack) -> Path:
@@ -53,63 +54,68 @@ def pod_name(target: int) -> str:
     return f"ais-target-{target}"
 
 
-def components(stack: Stack, images: Mapping[str, Mapping[str, Any]]) -> list[Component]:
-    """Write the runner's files and return its component.
-
-    `images` maps patterns of image names, without tags, to ``{"command": [...], "env": {...}, "cwd": "...",
-    "allowed": [...]}``. The runner replaces ``{port}``, ``{host}`` and ``{python}`` in commands and values.
-    """
-    home = folder(stack)
-    _write_credentials(home, service_account(stack))
-    _write_kube_config(stack)
-    config = home / "config.json"
-    config.write_text(
-        json.dumps(
-            {
-                "host": HOST,
-                "port": stack.ports["podrunner"],
-                "namespace": NAMESPACE,
-                "token_file": str(service_account(stack) / "token"),
-                "certificate": str(home / "server.pem"),
-                "key": str(home / "server.key"),
-                "state": str(home),
-                "allowed": str(allowed(stack)),
-                "pod_token": str(token_file(stack, "transformer")),
-                "python": sys.executable,
-                "nodes": [
-                    {
-                        "name": pod_name(target),
-                        "node": node_name(target),
-                        "mounts": [str(stack.state / "aistore" / "data")],
-                    }
-                    for target in range(stack.targets)
-                ],
-                "images": {pattern: dict(image) for pattern, image in images.items()},
-            },
-            indent=1,
-        )
-    )
+def components(stack: Stack, images: Images) -> list[Component]:
+    """Write the runner's files and return its component."""
+    config = write(stack, images)
     return [
         Component(
             name="podrunner",
             command=(sys.executable, "-m", "storeside.stack.podrunner", "--config", str(config)),
             directory=SOURCES,
-            healthy=partial(_healthy, stack),
+            healthy=partial(answers, stack),
             start_seconds=30,
         )
     ]
 
 
-def _write_credentials(home: Path, account: Path) -> None:
-    """Create certificate and token once: AIStore's nodes read them at their start and keep them."""
+def write(stack: Stack, images: Images, host: str = HOST, **changes: Path) -> Path:
+    """Write the files of a runner at `host` and return its configuration; `changes` replace fields of it.
+
+    `images` maps patterns of image names, without tags, to ``{"command": [...], "env": {...}, "cwd": "...",
+    "allowed": [...]}``. The runner replaces ``{port}``, ``{host}`` and ``{python}`` in commands and values.
+    """
+    home = folder(stack)
+    _write_credentials(home, service_account(stack), host)
+    _write_kube_config(stack, host)
+    settings = {
+        "host": host,
+        "port": stack.ports["podrunner"],
+        "namespace": NAMESPACE,
+        "token_file": str(service_account(stack) / "token"),
+        "certificate": str(home / "server.pem"),
+        "key": str(home / "server.key"),
+        "state": str(home),
+        "allowed": str(allowed(stack)),
+        "pod_token": str(token_file(stack, "transformer")),
+        "python": sys.executable,
+        "nodes": [
+            {
+                "name": pod_name(target),
+                "node": node_name(target),
+                "mounts": [str(stack.state / "aistore" / "data")],
+            }
+            for target in range(stack.targets)
+        ],
+        "images": {pattern: dict(image) for pattern, image in images.items()},
+        **{name: str(path) for name, path in changes.items()},
+    }
+    config = home / "config.json"
+    config.write_text(json.dumps(settings, indent=1))
+    return config
+
+
+def _write_credentials(home: Path, account: Path, host: str) -> None:
+    """Create certificate and token once per host: AIStore's nodes read them at their start and keep them."""
     account.mkdir(parents=True, exist_ok=True, mode=0o700)
     home.chmod(0o700)
     (account / "namespace").write_text(NAMESPACE)
-    token = account / "token"
-    if token.exists():
+    token, issued = account / "token", home / "host"
+    if token.exists() and (issued.read_text() if issued.exists() else HOST) == host:
         return
+    token.unlink(missing_ok=True)
+    issued.write_text(host)
     authority = trustme.CA()
-    certificate = authority.issue_cert(HOST, "localhost")
+    certificate = authority.issue_cert(host, "localhost")
     authority.cert_pem.write_to_path(str(account / "ca.crt"))
     with open(home / "server.key", "wb", opener=_private) as file:
         file.write(certificate.private_key_pem.bytes())
@@ -121,10 +127,14 @@ def _write_credentials(home: Path, account: Path) -> None:
     new.replace(token)  # written last: if the token exists, all files are complete
 
 
-def _write_kube_config(stack: Stack) -> None:
+def _url(stack: Stack, host: str) -> str:
+    return f"https://{host}:{stack.ports['podrunner']}"
+
+
+def _write_kube_config(stack: Stack, host: str) -> None:
     account = service_account(stack)
     named = {"name": "storeside"}
-    cluster = {"server": stack.url("podrunner", "https"), "certificate-authority": str(account / "ca.crt")}
+    cluster = {"server": _url(stack, host), "certificate-authority": str(account / "ca.crt")}
     context = {"cluster": "storeside", "user": "storeside", "namespace": NAMESPACE}
     record = {
         "apiVersion": "v1",
@@ -141,13 +151,14 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_TRUNC, 0o600)
 
 
-def _healthy(stack: Stack) -> bool:
+def answers(stack: Stack, host: str = HOST) -> bool:
+    """Return whether the runner at `host` answers with the stack's certificate."""
     try:
         context = ssl.create_default_context(cafile=str(service_account(stack) / "ca.crt"))
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
-        with opener.open(f"{stack.url('podrunner', 'https')}/healthz", timeout=1) as response:
+        with opener.open(f"{_url(stack, host)}/healthz", timeout=1) as response:
             return bool(response.status == 200)
     except UNANSWERED:
         return False

@@ -48,12 +48,7 @@ class Settings:
     def load(cls, path: Path) -> Settings:
         """Read the configuration file and its token file."""
         record = json.loads(path.read_text())
-        images = {
-            pattern: Image(
-                tuple(image["command"]), image.get("env", {}), image.get("cwd"), tuple(image.get("allowed", ()))
-            )
-            for pattern, image in record.pop("images").items()
-        }
+        images = parse_images(record.pop("images"))
         token = Path(record.pop("token_file")).read_text().strip()
         state, allowed, pod_token = (Path(record.pop(name)) for name in ("state", "allowed", "pod_token"))
         nodes = tuple(record.pop("nodes"))
@@ -65,6 +60,16 @@ class Settings:
         """Return the entry for a container image, independent of its tag or digest; None if there is none."""
         bare = bare_name(name)
         return next((image for pattern, image in self.images.items() if fnmatchcase(bare, pattern)), None)
+
+
+def parse_images(images: Mapping[str, Mapping[str, Any]]) -> dict[str, Image]:
+    """Return the images of a configuration file by pattern."""
+    return {
+        pattern: Image(
+            tuple(image["command"]), image.get("env", {}), image.get("cwd"), tuple(image.get("allowed", ()))
+        )
+        for pattern, image in images.items()
+    }
 
 
 def bare_name(image: str) -> str:
