@@ -34,6 +34,7 @@ SETTINGS = dag_settings(
     speech="ais://speech",
     facts="ais://speech-facts",
     image=TRANSFORMER_IMAGE,
+    keep_extension=False,
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 RECORDINGS, SPEECH, FACTS = SETTINGS["recordings"], SETTINGS["speech"], SETTINGS["facts"]
@@ -107,7 +108,7 @@ PARAMS = {
         description="1 for mono, 2 for stereo, more if the codec supports it",
     ),
     "keep_extension": Param(
-        False,
+        SETTINGS["keep_extension"],
         type="boolean",
         title="Keep extension",
         section="Audio",

@@ -20,8 +20,8 @@ def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, 
     the DAG's import error.
 
     :param dag_id: the DAG's id
-    :param needs: settings that start runs, each with the settings that must not be empty then: nobody fills in the
-        form of such a run
+    :param needs: settings that start runs, each with the settings that must not be empty then, because
+        such a run has no values from the form
     :param defaults: all settings that the DAG has
     :raises OperatorInputError: the Variable is no JSON object, has another setting, a setting has a wrong type, or a
         setting that another one needs is empty

@@ -46,7 +46,7 @@ def test_passwords_are_those_of_the_record(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_new_stack_has_the_settings_of_the_speech_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user may change or delete them: an existing database keeps what it has."""
+    """A user may change or delete them: an existing database is not changed."""
     template = tmp_path / "template.db"
     with closing(sqlite3.connect(template)) as database:
         database.execute("CREATE TABLE variable (key TEXT UNIQUE, val TEXT, description TEXT, is_encrypted BOOLEAN)")
