@@ -167,8 +167,3 @@ def test_what_may_not_be_sent_twice_is_sent_once(airflow: Any) -> None:
     with pytest.raises(requests.Timeout):
         api.request("DELETE", "connections/x")
     assert [asked for asked in server.asked if asked.startswith("DELETE")] == ["DELETE /api/v2/connections/x"]
-
-
-def test_own_recordings_of_one_name_keep_their_extensions() -> None:
-    assert demo.alike(["x/a.flac", "x/b.flac", "x/a.wav"])
-    assert not demo.alike(["x/a.flac", "y/a.wav", "x/a.b.wav"])

@@ -57,7 +57,8 @@ def test_a_new_stack_has_the_settings_of_the_speech_pipeline(tmp_path: Path, mon
     with closing(sqlite3.connect(stack.state / "airflow" / DATABASE_FILE)) as database:
         ((name, value, encrypted),) = database.execute("SELECT key, val, is_encrypted FROM variable")
         assert (name, encrypted) == ("storeside_speech_pipeline", 0)
-        assert json.loads(value)["source"] == "s3://recordings"
+        settings = json.loads(value)
+        assert (settings["source"], settings["keep_extension"]) == ("s3://recordings", True)
         database.execute("DELETE FROM variable")
         database.commit()
         prepare(stack)

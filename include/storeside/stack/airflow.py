@@ -51,7 +51,7 @@ DATABASE_FILE = "airflow.db"
 # Airflow Variables of a new stack, with their descriptions. Without the first, only the form starts the pipeline.
 VARIABLES = {
     "storeside_speech_pipeline": (
-        {"source": f"s3://{BUCKET}", "queue": QUEUE, "schedule": "0 3 * * *"},
+        {"source": f"s3://{BUCKET}", "queue": QUEUE, "schedule": "0 3 * * *", "keep_extension": True},
         "Settings of the DAG speech_pipeline; see docs/configuration.md",
     )
 }
