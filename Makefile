@@ -49,8 +49,8 @@ $(STAMP): requirements.lock include/storeside/transformers/native/pcm.c | $(UV)
 		echo "error: Python 3.11 or 3.12 is not installed, and uv cannot download it: install it, or set BASE_PYTHON to its path" >&2; exit 1; }
 	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
 	@echo "$(abspath include)" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/storeside.pth"
-	@$(PYTHON) -m storeside.transformers.native.build >&2 2>/dev/null || \
-		echo "note: the native audio library is not built, so audio uses PyAV at less than half the speed; $(PYTHON) -m storeside.transformers.native.build prints what is missing" >&2
+	@why="$$($(PYTHON) -m storeside.transformers.native.build 2>&1)" || { why="$${why%%$$'\n'*}"; \
+		echo "note: without the native audio library, audio is transcoded at less than half the speed. $${why#error: }; then run $(PYTHON) -m storeside.transformers.native.build" >&2; }
 	@touch $@
 
 .PHONY: wheel

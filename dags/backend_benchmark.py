@@ -10,7 +10,6 @@ from storeside.operators import StorageBenchmarkOperator, StorageTuneOperator, c
 
 PARAMS = {
     "backends": Param(
-        ["ais://benchmark"],
         type="array",
         items={"type": "string", "pattern": r"^(s3|oci|ais)://[^/@\s]+(@[^\s@]+)?$"},
         minItems=1,
@@ -19,13 +18,20 @@ PARAMS = {
         description="Bucket URIs, one per line; add @connection to use another connection than the default: s3://data@oci_s3",
     ),
     "rounds": Param(
-        3, type="integer", minimum=1, maximum=100, section="Comparison", description="Measurements per backend"
+        3,
+        type="integer",
+        minimum=1,
+        maximum=100,
+        title="Rounds",
+        section="Comparison",
+        description="Measurements per backend",
     ),
     "megabytes": Param(
         64,
         type="integer",
         minimum=1,
         maximum=5_000,
+        title="Size, MB",
         section="Comparison",
         description="Size of the object that PUTs write",
     ),
@@ -34,6 +40,7 @@ PARAMS = {
         type=["null", "string"],
         pattern=chart_url_pattern("png"),
         **form_choices("chart"),
+        title="Chart",
         section="Comparison",
         description="URL for a PNG chart of the medians, such as s3://aws_default@reports/backends.png;"
         " empty for none",
@@ -42,6 +49,7 @@ PARAMS = {
         60,
         type="integer",
         minimum=1,
+        title="Seconds",
         section="Tuner",
         description="Maximum seconds to tune one direction of one backend",
     ),
@@ -49,6 +57,7 @@ PARAMS = {
         2_048,
         type="integer",
         minimum=2,
+        title="Volume, MiB",
         section="Tuner",
         description="Maximum MiB to move while tuning one direction of one backend",
     ),

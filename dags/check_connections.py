@@ -10,7 +10,6 @@ from storeside.operators import CheckConnectionsOperator, form_choices
 
 PARAMS = {
     "bucket": Param(
-        "recordings",
         type="string",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         title="Bucket",
@@ -18,7 +17,7 @@ PARAMS = {
         description="S3 bucket, without s3://; the check writes an object to it and deletes the object",
     ),
     "queue": Param(
-        "recordings-events",
+        None,
         type=["null", "string"],
         title="Queue",
         **form_choices("queue"),

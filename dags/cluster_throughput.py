@@ -12,7 +12,6 @@ SIZE = r"^[1-9][0-9]* ?(KiB|MiB|GiB|TiB)$"
 
 PARAMS = {
     "bucket": Param(
-        "ais://throughput",
         type="string",
         pattern=r"^(s3|gs|az|oci|ais)://.+$",
         title="Bucket",
@@ -23,23 +22,42 @@ PARAMS = {
         "read",
         type="string",
         enum=["read", "write", "mixed"],
+        title="Workload",
         section="Load",
         values_display={"read": "Random reads", "write": "Writes", "mixed": "Half reads, half writes"},
         description="Operations of the loader",
     ),
     "object_size": Param(
-        "10MiB", type="string", pattern=SIZE, section="Load", description="Size of each object, 1KiB to 5GiB"
+        "10MiB",
+        type="string",
+        pattern=SIZE,
+        title="Size of an object",
+        section="Load",
+        description="Size of each object, 1KiB to 5GiB",
     ),
     "concurrency": Param(
-        16, type="integer", minimum=1, maximum=4096, section="Load", description="Number of the loader's workers"
+        16,
+        type="integer",
+        minimum=1,
+        maximum=4096,
+        title="Concurrency",
+        section="Load",
+        description="Number of the loader's workers",
     ),
     "seconds": Param(
-        60, type="integer", minimum=5, maximum=86_400, section="Load", description="Duration of the load (seconds)"
+        60,
+        type="integer",
+        minimum=5,
+        maximum=86_400,
+        title="Seconds",
+        section="Load",
+        description="Duration of the load (seconds)",
     ),
     "dataset_size": Param(
         "1GiB",
         type=["null", "string"],
         pattern=SIZE,
+        title="Size of the dataset",
         section="Load",
         description="Size of the data written before a read load; to measure disks, use more than the targets'"
         " memory. Empty reads the bucket's existing objects",
@@ -47,6 +65,7 @@ PARAMS = {
     "prefix": Param(
         None,
         type=["null", "string"],
+        title="Prefix",
         section="Load",
         description="If the dataset size is empty, read only objects whose names start with this",
     ),
@@ -54,6 +73,7 @@ PARAMS = {
         "10GiB",
         type="string",
         pattern=SIZE,
+        title="Limit of writes",
         section="Load",
         description="Size at which a load that writes stops early",
     ),
@@ -78,6 +98,7 @@ PARAMS = {
         type="integer",
         minimum=0,
         maximum=100,
+        title="Earlier runs",
         section="Verdict",
         description="Number of earlier runs of the same load whose median is the baseline; 0 starts a new series",
     ),
@@ -86,6 +107,7 @@ PARAMS = {
         type="number",
         exclusiveMinimum=0,
         exclusiveMaximum=100,
+        title="Tolerance, %",
         section="Verdict",
         description="Percentage by which the mean may be below the median",
     ),
@@ -93,6 +115,7 @@ PARAMS = {
         "fail",
         type="string",
         enum=["fail", "report"],
+        title="Slower cluster",
         section="Verdict",
         values_display={"fail": "Fail the run", "report": "Report it in the log"},
         description="What happens when the mean is lower than the tolerance allows",
@@ -102,6 +125,7 @@ PARAMS = {
         type=["null", "string"],
         pattern=chart_url_pattern("svg"),
         **form_choices("chart"),
+        title="Chart",
         section="Verdict",
         description="URL for an SVG chart with one line per target, such as s3://aws_default@reports/throughput.svg;"
         " empty for none",

@@ -10,7 +10,6 @@ from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperato
 
 PARAMS = {
     "domain": Param(
-        "/home/storeside/demo.h5",
         type="string",
         pattern=r"^/.+",
         title="Domain",
@@ -18,7 +17,10 @@ PARAMS = {
         description="HSDS domain, at the endpoint of the connection hsds_default",
     ),
     "dataset": Param(
-        "/values", type="string", pattern=r"^/.+", title="Dataset", description="Path of the dataset in the domain"
+        type="string",
+        pattern=r"^/.+",
+        title="Dataset",
+        description="Path of the dataset in the domain, such as /values",
     ),
     "selection": Param(
         None,
@@ -39,7 +41,6 @@ PARAMS = {
         description="How elements become rows",
     ),
     "bucket": Param(
-        "arrays",
         type="string",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         section="Where to",
@@ -49,15 +50,14 @@ PARAMS = {
         " sends no S3 events",
     ),
     "prefix": Param(
-        "hsds/values",
         type="string",
         pattern=r"^[^/].*",
         section="Where to",
         title="Prefix",
-        description="Prefix of the Parquet objects; use a different one per dataset, selection and layout",
+        description="Prefix of the Parquet objects, such as hsds/values; use a different one per dataset, selection"
+        " and layout",
     ),
     "table": Param(
-        "data.hsds_values",
         type="string",
         pattern=params.TABLE_PATTERN,
         section="Where to",
@@ -65,7 +65,11 @@ PARAMS = {
         description="database.table; if the table does not exist, it is created from the dataset's type",
     ),
     "order_by": Param(
-        "i0", type="string", section="Where to", description="ORDER BY of a new table: columns, such as (i0, i1)"
+        "i0",
+        type="string",
+        section="Where to",
+        title="Order",
+        description="ORDER BY of a new table: columns, such as (i0, i1)",
     ),
 }
 

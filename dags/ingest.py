@@ -17,7 +17,6 @@ from storeside.operators import (
 
 PARAMS = {
     "source": Param(
-        "s3://recordings",
         type="string",
         pattern=params.BUCKET_URI,
         title="Source",
@@ -25,17 +24,18 @@ PARAMS = {
         description="Bucket URI; ais://@cluster/bucket is a bucket of another AIStore cluster that is attached",
     ),
     "destination": Param(
-        "ais://ingested",
-        type="string",
+        None,
+        type=["null", "string"],
         pattern=r"^(s3|oci|ais)://[^/]+$",
         title="Destination",
         **form_choices("bucket"),
-        description="Bucket URI; a prefetch does not use it",
+        description="Bucket URI; only a prefetch needs none",
     ),
     "way": Param(
         "copy",
         type="string",
         enum=["copy", "prefetch", "worker"],
+        title="Way",
         values_display={
             "copy": "AIStore copies the objects",
             "prefetch": "AIStore fetches the objects into its cache of the source",
@@ -53,16 +53,16 @@ PARAMS = {
         "report",
         type="string",
         enum=["report", "fail"],
+        title="Failed objects",
         section="How",
         values_display={"report": "Succeed and list failed objects", "fail": "Fail the run"},
         description="What happens when some objects cannot be copied; all other objects are copied in both cases",
     ),
-    "retry_failed": Param(
-        False, type="boolean", section="How", description="Also try objects that failed for good in earlier runs"
-    ),
+    "retry_failed": params.RETRY_FAILED,
     "source_connection": Param(
         None,
         type=["null", "string"],
+        title="Connection of the source",
         section="Through the worker",
         **form_choices("connection"),
         description="Connection to the source; empty for the default connection of its scheme",
@@ -70,6 +70,7 @@ PARAMS = {
     "destination_connection": Param(
         None,
         type=["null", "string"],
+        title="Connection of the destination",
         section="Through the worker",
         **form_choices("connection"),
         description="Connection to the destination; empty for the default connection of its scheme",
@@ -102,7 +103,7 @@ At its end, each task compares source and destination. To list failed objects wi
     copy = AISCopyBucketOperator(
         task_id="copy",
         source="{{ params.source }}",
-        destination="{{ params.destination }}",
+        destination="{{ params.destination or '' }}",
         prefix="{{ params.prefix or '' }}",
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
@@ -119,7 +120,7 @@ At its end, each task compares source and destination. To list failed objects wi
     through_worker = StorageCopyBucketOperator(
         task_id="copy_through_worker",
         source="{{ params.source }}",
-        destination="{{ params.destination }}",
+        destination="{{ params.destination or '' }}",
         prefix="{{ params.prefix or '' }}",
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",

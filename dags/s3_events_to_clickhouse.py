@@ -7,43 +7,39 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
-from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, dag_settings, form_choices, params
+from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, dag_settings, params
 
 # The Airflow Variable storeside_s3_events_to_clickhouse replaces any of these.
+ALL = ("queue", "bucket", "table")
 SETTINGS = dag_settings(
-    "s3_events_to_clickhouse", schedule="*/15 * * * *", queue="tables-events", bucket="tables", table="data.trips"
+    "s3_events_to_clickhouse",
+    {"queue": ALL, "schedule": ALL},
+    schedule="",  # cron; empty for none
+    queue="",  # SQS queue whose messages start runs
+    bucket="",
+    table="",
 )
 QUEUE = SETTINGS["queue"]
 
-tables = Asset(
-    f"s3://{SETTINGS['bucket']}",
-    watchers=[AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))],
-)
-
-
-def with_default(param: Param, default: str) -> Param:
-    """Return a field of the form with another default."""
-    return Param(default, description=param.description, **param.schema)
-
+TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
+ARRIVALS = None
+if QUEUE:
+    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
+    ARRIVALS = [Asset(f"s3://{SETTINGS['bucket']}", watchers=[watcher])]
+SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
 
 PARAMS = {
-    "queue": Param(
-        QUEUE,
-        type="string",
-        minLength=1,
-        title="Queue",
-        **form_choices("queue"),
-        description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
-    ),
-    "bucket": with_default(params.BUCKET, SETTINGS["bucket"]),
+    "queue": params.preset(params.QUEUE, QUEUE),
+    "bucket": params.preset(params.BUCKET, SETTINGS["bucket"]),
     "keys": params.KEYS,
     **params.TABLE,
-    "table": with_default(params.TABLE["table"], SETTINGS["table"]),
+    "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "on_failure": params.ON_FAILURE,
     "max_messages": Param(
         10_000,
         type="integer",
         minimum=1,
+        title="Messages",
         section="How",
         description="Maximum number of messages per run; the next run processes the rest",
     ),
@@ -51,6 +47,7 @@ PARAMS = {
         0,
         type="integer",
         minimum=0,
+        title="Bytes",
         section="How",
         description="Maximum bytes of new objects per run; the next run processes the rest. 0 means no limit",
     ),
@@ -59,9 +56,7 @@ PARAMS = {
 with DAG(
     dag_id="s3_events_to_clickhouse",
     description="Loads the objects of S3 events into a ClickHouse table, each version once",
-    schedule=AssetOrTimeSchedule(
-        timetable=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC"), assets=[tables]
-    ),
+    schedule=SCHEDULE,
     catchup=False,
     max_active_runs=1,  # parallel runs would be safe; one at a time limits the load of a burst
     params=PARAMS,
@@ -73,9 +68,11 @@ with DAG(
 1. **load_events**: leases messages of the queue, loads the current version of their objects in one step, and only
    then deletes the messages. Messages whose objects cannot be loaded go to the dead-letter queue with the reason.
 
-A watcher in the triggerer leases a batch of events and starts a run for it; it leases the next batch when that run
-has ended. A run also starts every quarter of an hour and drains the queue, so no event is lost when the DAG was
-paused for a week. `s3_to_clickhouse` finds objects whose events were lost. Both DAGs may load into the same table.
+Without settings, runs start from the form only. The Airflow Variable `storeside_s3_events_to_clickhouse` starts them
+automatically: `{"queue": "trips-events", "bucket": "trips", "table": "analytics.trips"}`. A watcher in the triggerer
+then leases a batch of events and starts a run for it; it leases the next batch when that run has ended. With
+`"schedule": "*/15 * * * *"` a run also drains the queue every quarter of an hour. `s3_to_clickhouse` finds objects
+whose events were lost. Both DAGs may load into the same table.
 
 The outcome of each event: `SELECT key, event, state, reason FROM storeside.events FINAL ORDER BY recorded_at DESC`.
 """,

@@ -6,25 +6,30 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from storeside.operators import S3EventsToClickHouseOperator, form_choices, params
+from storeside.operators import S3EventsToClickHouseOperator, dag_settings, params
+
+# The Airflow Variable storeside_s3_replication replaces any of these.
+SETTINGS = dag_settings(
+    "s3_replication",
+    {"continuous": ("queue", "bucket", "table")},
+    continuous=False,  # a run follows the other
+    queue="",
+    bucket="",
+    table="",
+)
 
 PARAMS = {
-    "queue": Param(
-        "tables-events",
-        type="string",
-        minLength=1,
-        title="Queue",
-        **form_choices("queue"),
-        description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
-    ),
-    "bucket": params.BUCKET,
+    "queue": params.preset(params.QUEUE, SETTINGS["queue"]),
+    "bucket": params.preset(params.BUCKET, SETTINGS["bucket"]),
     "keys": params.KEYS,
     **params.TABLE,
+    "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "minutes": Param(
         30,
         type="integer",
         minimum=1,
         maximum=720,
+        title="Minutes",
         section="How",
         description="Minutes for which a run follows the queue",
     ),
@@ -33,6 +38,7 @@ PARAMS = {
         type="integer",
         minimum=1,
         maximum=10_000,
+        title="Messages of a batch",
         section="How",
         description="Number of messages leased and loaded together",
     ),
@@ -41,7 +47,7 @@ PARAMS = {
 with DAG(
     dag_id="s3_replication",
     description="Loads a bucket's objects into a ClickHouse table seconds after they are put, from S3 events",
-    schedule="@continuous",
+    schedule="@continuous" if SETTINGS["continuous"] else None,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,  # otherwise runs start at once, one after the other
@@ -53,6 +59,9 @@ with DAG(
 
 1. **follow_events**: the task stays deferred and occupies no worker. It leases messages as they arrive, loads their
    objects in batches, and only then deletes the messages; see `s3_events_to_clickhouse`.
+
+Without settings, runs start from the form only. With the Airflow Variable `storeside_s3_replication` one run follows
+the other: `{"continuous": true, "queue": "trips-events", "bucket": "trips", "table": "analytics.trips"}`.
 
 Use this DAG for queues that are seldom empty, where a run per batch would cost more than the load itself. While the
 task follows the queue, the watcher of `s3_events_to_clickhouse` receives nothing; it resumes when the task has ended.

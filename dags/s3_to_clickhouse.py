@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, CronTriggerTimetable
 
-from storeside.operators import S3ToClickHouseOperator, params
+from storeside.operators import S3ToClickHouseOperator, dag_settings, params
+
+# The Airflow Variable storeside_s3_to_clickhouse replaces any of these.
+SETTINGS = dag_settings(
+    "s3_to_clickhouse",
+    {"schedule": ("bucket", "table")},
+    schedule="",  # cron; empty for none
+    bucket="",
+    keys="",
+    table="",
+)
 
 PARAMS = {
-    "bucket": params.SOURCE_BUCKET,
-    "keys": params.KEYS,
+    "bucket": params.preset(params.SOURCE_BUCKET, SETTINGS["bucket"]),
+    "keys": params.preset(params.KEYS, SETTINGS["keys"]),
     **params.TABLE,
+    "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "on_failure": params.ON_FAILURE,
-    "retry_failed": Param(
-        False, type="boolean", section="How", description="Also try objects that failed for good in earlier runs"
-    ),
+    "retry_failed": params.RETRY_FAILED,
 }
 
 with DAG(
     dag_id="s3_to_clickhouse",
     description="Loads new and changed objects of an S3 or AIStore bucket into a ClickHouse table, each version once",
-    schedule=CronTriggerTimetable("*/15 * * * *", timezone="UTC"),
+    schedule=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None,
     catchup=False,
     max_active_runs=1,  # parallel runs would be safe, but all would list the same bucket
     params=PARAMS,
@@ -34,8 +43,9 @@ with DAG(
    staging table. The task checks the rows and publishes them in one step. If ClickHouse cannot reach the bucket, the
    worker streams the objects to it, as it does for buckets of AIStore.
 
-The DAG runs every quarter of an hour, and from the form with other parameters. The first run creates the table and
-logs its `CREATE TABLE` statement. No object version is loaded twice, even if a process is killed.
+Runs start from the form, and on a schedule if the Airflow Variable `storeside_s3_to_clickhouse` has one:
+`{"schedule": "*/15 * * * *", "bucket": "trips", "keys": "2026/", "table": "analytics.trips"}`. The first run creates
+the table and logs its `CREATE TABLE` statement. No object version is loaded twice, even if a process is killed.
 
 The outcome of each object:
 `SELECT key, state, rows, rejected, reason FROM storeside.loads FINAL ORDER BY recorded_at DESC`.

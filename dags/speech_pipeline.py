@@ -20,75 +20,95 @@ from storeside.operators import (
     SqsSettleSpeechEventsOperator,
     dag_settings,
     form_choices,
+    params,
 )
 
 # The Airflow Variable storeside_speech_pipeline replaces any of these.
 SETTINGS = dag_settings(
     "speech_pipeline",
-    schedule="0 3 * * *",  # cron
-    source="s3://recordings",
-    queue="recordings-events",  # SQS queue with the events of the source
+    {"schedule": ("source",), "queue": ("source",)},
+    schedule="",  # cron; empty for none
+    source="",
+    queue="",  # SQS queue with the events of the source; empty for none
     recordings="ais://recordings",  # AIStore's copies of the source's objects
     speech="ais://speech",
     facts="ais://speech-facts",
     image=TRANSFORMER_IMAGE,
+    keep_extension=False,
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 RECORDINGS, SPEECH, FACTS = SETTINGS["recordings"], SETTINGS["speech"], SETTINGS["facts"]
 
+TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
+ARRIVALS = None
+if QUEUE:
+    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
+    ARRIVALS = [Asset(SETTINGS["source"], watchers=[watcher])]
+SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
+
 # Each asset's name is its URI, as in Asset("ais://speech") of another DAG: Airflow has one active asset per URI.
-recordings = Asset(
-    SETTINGS["source"],
-    watchers=[AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))],
-)
 speech = Asset(SPEECH)
 manifest = Asset("clickhouse://speech/manifest")
 
+# Codecs of the results, and their names in the form. Each has one container.
+CODECS = {
+    "pcm_s16le": "WAV, 16 bit",
+    "pcm_s24le": "WAV, 24 bit",
+    "pcm_f32le": "WAV, 32 bit float",
+    "pcm_u8": "WAV, 8 bit",
+    "pcm_mulaw": "WAV, mu-law",
+    "pcm_alaw": "WAV, A-law",
+    "flac": "FLAC, 16 bit",
+    "flac_s24": "FLAC, 24 bit",
+    "mp3": "MP3",
+    "opus": "Ogg, Opus",
+    "aac": "M4A, AAC",
+}
+
+SOURCE = Param(
+    type="string",
+    pattern=r"^(s3|gs|az|oci|ais)://[^/]+$",
+    title="Bucket of recordings",
+    **form_choices("bucket"),
+    description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
+)
+
 PARAMS = {
-    "source": Param(
-        SETTINGS["source"],
-        type="string",
-        pattern=r"^(s3|gs|az|oci|ais)://[^/]+$",
-        title="Bucket of recordings",
-        **form_choices("bucket"),
-        description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
-    ),
+    "source": params.preset(SOURCE, SETTINGS["source"]),
     "prefix": Param(
         None,
         type=["null", "string"],
         title="Prefix",
         description="Only objects whose names start with this; empty means all",
     ),
-    "container": Param(
-        "wav",
-        type="string",
-        enum=["wav", "flac", "mp3", "ogg", "m4a"],
-        section="Audio",
-        description="Container of the results",
-    ),
     "codec": Param(
         "pcm_s16le",
         type="string",
-        enum=[
-            *("pcm_s16le", "pcm_s24le", "pcm_f32le", "pcm_u8", "pcm_mulaw", "pcm_alaw"),
-            *("flac", "flac_s24", "mp3", "opus", "aac"),
-        ],
+        enum=list(CODECS),
+        values_display=CODECS,
+        title="Format",
         section="Audio",
-        description="Codec of the results; wav supports pcm_*, flac supports flac and flac_s24, mp3 mp3, ogg opus,"
-        " m4a aac",
+        description="Container and codec of the results",
     ),
     "sample_rate": Param(
-        16_000, type="integer", minimum=4_000, maximum=192_000, section="Audio", description="Samples per second (Hz)"
+        16_000,
+        type="integer",
+        minimum=4_000,
+        maximum=192_000,
+        title="Sample rate, Hz",
+        section="Audio",
+        description="MP3, Opus and AAC support some rates only, such as 16000, 24000 and 48000",
     ),
     "channels": Param(
         1,
         type="integer",
         enum=[1, 2, 3, 4, 5, 6, 7, 8],
+        title="Channels",
         section="Audio",
         description="1 for mono, 2 for stereo, more if the codec supports it",
     ),
     "keep_extension": Param(
-        False,
+        SETTINGS["keep_extension"],
         type="boolean",
         title="Keep extension",
         section="Audio",
@@ -99,6 +119,7 @@ PARAMS = {
         "ws",
         type="string",
         enum=["ws", "hpush"],
+        title="Communication",
         section="How",
         values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
         description="How AIStore sends objects to the transformer",
@@ -107,24 +128,32 @@ PARAMS = {
         "report",
         type="string",
         enum=["report", "fail"],
+        title="Failed recordings",
         section="How",
         values_display={"report": "Succeed and list failed recordings", "fail": "Fail the run"},
         description="What happens when a recording cannot be decoded or a row of the manifest is invalid",
     ),
     "retry_failed": Param(
-        False, type="boolean", section="How", description="Also try recordings that failed for good in earlier runs"
+        False,
+        type="boolean",
+        title="Retry failed",
+        section="How",
+        description="Also try recordings that failed for good in earlier runs",
     ),
     "max_seconds": Param(
-        3_600, type="integer", minimum=1, section="How", description="Longest valid recording (seconds)"
+        3_600,
+        type="integer",
+        minimum=1,
+        title="Longest recording, seconds",
+        section="How",
+        description="Longer recordings are invalid rows of the manifest",
     ),
 }
 
 with DAG(
     dag_id="speech_pipeline",
     description="Turns S3 recordings into transcoded speech in AIStore and a validated manifest in ClickHouse",
-    schedule=AssetOrTimeSchedule(
-        timetable=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC"), assets=[recordings]
-    ),
+    schedule=SCHEDULE,
     catchup=False,
     # Parallel runs would transform the same bucket pair, which AIStore refuses.
     max_active_runs=1,
@@ -134,7 +163,8 @@ with DAG(
     doc_md="""
 ### Speech pipeline
 
-1. **lease_events**: leases the SQS messages of new recordings, so other consumers do not receive them.
+1. **lease_events**: only with a queue in the Variable: leases the SQS messages of new recordings, so other consumers
+   do not receive them.
 2. **ingest**: AIStore copies new recordings from S3 through its own S3 backend.
 3. **transcode**: AIStore's ETL transcodes them beside the disks that hold them, and measures every result in the same
    pass: duration, rate, levels, SHA-256. The task reconciles the destination with the source.
@@ -143,15 +173,17 @@ with DAG(
 5. **stage_manifest**: ClickHouse pulls the facts from AIStore into a staging table.
 6. **validate**: Great Expectations checks every row against the suite.
 7. **publish**: the valid rows appear in `speech.manifest` in one step.
-8. **settle_events**: deletes messages of published recordings, sends messages of recordings that failed for good to
-   the dead-letter queue with their reasons, and releases all others, whether the run succeeded or failed.
+8. **settle_events**: only with a queue: deletes messages of published recordings, sends messages of recordings that
+   failed for good to the dead-letter queue with their reasons, and releases all others, whether the run succeeded or
+   failed.
 
-The DAG runs at 03:00 UTC, from the form, and when recordings arrive (S3 events on SQS, one run per batch). It
-processes only new and changed recordings. To list failed objects with their reasons:
+Runs start from the form. The Airflow Variable `storeside_speech_pipeline` also starts them on a schedule, and when
+recordings arrive (S3 events on SQS, one run per batch):
+`{"source": "s3://recordings", "schedule": "0 3 * * *", "queue": "recordings-events"}`. A run processes only new and
+changed recordings. To list failed objects with their reasons:
 `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,
 ) as dag:
-    lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
     ingest = AISCopyBucketOperator(
         task_id="ingest",
         source="{{ params.source }}",
@@ -166,7 +198,7 @@ processes only new and changed recordings. To list failed objects with their rea
         destination=SPEECH,
         image=IMAGE,
         prefix="{{ params.prefix or '' }}",
-        container="{{ params.container }}",
+        container="",  # the codec's
         codec="{{ params.codec }}",
         sample_rate="{{ params.sample_rate }}",
         channels="{{ params.channels }}",
@@ -206,13 +238,17 @@ processes only new and changed recordings. To list failed objects with their rea
         effect="{{ ti.xcom_pull('probe')['effect'] }}",
         outlets=[manifest],
     )
-    settle_events = SqsSettleSpeechEventsOperator(
-        task_id="settle_events",
-        sqs_queue=QUEUE,
-        source="{{ params.source }}",
-        prefix="{{ params.prefix or '' }}",
-        complete="{{ ti.xcom_pull('publish') is not none }}",
-    )
+    ingest >> transcode >> probe >> stage >> validate >> publish
 
-    lease_events >> ingest >> transcode >> probe >> stage >> validate >> publish >> settle_events
-    settle_events.as_teardown(setups=lease_events)
+    if QUEUE:
+        lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
+        settle_events = SqsSettleSpeechEventsOperator(
+            task_id="settle_events",
+            sqs_queue=QUEUE,
+            source="{{ params.source }}",
+            prefix="{{ params.prefix or '' }}",
+            complete="{{ ti.xcom_pull('publish') is not none }}",
+        )
+        lease_events >> ingest
+        publish >> settle_events
+        settle_events.as_teardown(setups=lease_events)

@@ -16,7 +16,6 @@ with DAG(
     max_active_runs=1,
     params={
         "queue": Param(
-            "tables-events",
             type="string",
             minLength=1,
             title="Queue",

@@ -22,10 +22,11 @@ from storeside.operators import (
 # The Airflow Variable storeside_transform_bucket replaces any of these.
 SETTINGS = dag_settings(
     "transform_bucket",
+    {"schedule": ("source", "destination"), "queue": ("source", "destination")},
     schedule="",  # cron; empty for none
     queue="",  # SQS queue with the events of the source; empty for none
-    source="s3://texts",
-    destination="ais://text-facts",
+    source="",
+    destination="",
     prefix="",
     transformer="text_facts",
     existing_etl="",
@@ -44,22 +45,8 @@ if QUEUE:
 SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
 
 PARAMS = {
-    "source": Param(
-        SETTINGS["source"],
-        type="string",
-        pattern=params.BUCKET_URI,
-        title="Source",
-        **form_choices("bucket"),
-        description="Bucket URI; any bucket that AIStore can read",
-    ),
-    "destination": Param(
-        SETTINGS["destination"],
-        type="string",
-        pattern=params.BUCKET_URI,
-        title="Destination",
-        **form_choices("bucket"),
-        description="Bucket URI; a missing ais:// bucket is created",
-    ),
+    "source": params.preset(params.SOURCE, SETTINGS["source"]),
+    "destination": params.preset(params.DESTINATION, SETTINGS["destination"]),
     "prefix": Param(
         SETTINGS["prefix"] or None,
         type=["null", "string"],
@@ -70,6 +57,7 @@ PARAMS = {
         SETTINGS["transformer"],
         type="string",
         minLength=1,
+        title="Transformer",
         section="ETL",
         **form_choices("transformer"),
         description="Transform of the transformer's image: a built-in one, or package.module:attribute",
@@ -86,6 +74,7 @@ PARAMS = {
         SETTINGS["communication"],
         type="string",
         enum=["ws", "hpush"],
+        title="Communication",
         section="ETL",
         values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
         description="How AIStore sends objects to the transformer; an existing ETL keeps its own way",
@@ -101,6 +90,7 @@ PARAMS = {
     "quarantine": Param(
         None,
         type=["null", "string"],
+        title="Quarantine",
         section="How",
         **form_choices("bucket"),
         description="URI of a bucket for copies of objects that cannot be transformed; empty for none",
@@ -109,24 +99,25 @@ PARAMS = {
         "report",
         type="string",
         enum=["report", "fail"],
+        title="Failed objects",
         section="How",
         values_display={"report": "Keep the good results, list the bad objects", "fail": "Fail the run"},
         description="What happens to the run when an object cannot be transformed",
     ),
-    "retry_failed": Param(
-        False, type="boolean", section="How", description="Also try objects that failed for good in earlier runs"
-    ),
+    "retry_failed": params.RETRY_FAILED,
     "plan_only": Param(
-        False, type="boolean", section="How", description="Change nothing; report how many objects would be processed"
+        False,
+        type="boolean",
+        title="Plan only",
+        section="How",
+        description="Change nothing; report how many objects would be processed",
     ),
 }
 
 with DAG(
     dag_id="transform_bucket",
     description="Transforms a bucket of any data into another bucket, beside the disks that hold it",
-    schedule=AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS)
-    if TIMES and ARRIVALS
-    else TIMES or ARRIVALS or None,
+    schedule=SCHEDULE,
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
     params=PARAMS,
@@ -144,7 +135,8 @@ with DAG(
    and failed runs.
 
 The Airflow Variable `storeside_transform_bucket` contains the schedule, the queue, the image and the form's
-defaults, such as `{"schedule": "0 4 * * *", "source": "s3://papers", "queue": "papers-events"}`. The Variable
+defaults, such as `{"schedule": "0 4 * * *", "source": "s3://papers", "destination": "ais://paper-facts"}`. Without a
+schedule and a queue in it, runs start from the form only. The Variable
 `storeside_forms` lists the buckets, transformers and ETLs that the form accepts. Failed objects and their reasons:
 `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 """,

@@ -19,9 +19,10 @@ from storeside.operators import (
 # The Airflow Variable storeside_transform_to_clickhouse replaces any of these.
 SETTINGS = dag_settings(
     "transform_to_clickhouse",
+    {"schedule": ("source", "destination", "table")},
     schedule="",  # cron; empty for none
-    source="s3://texts",
-    destination="ais://text-facts",
+    source="",
+    destination="",
     prefix="",
     transformer="text_facts",
     existing_etl="",
@@ -29,26 +30,19 @@ SETTINGS = dag_settings(
     environment={},  # the transformer's parameters
     extensions={"txt": "json"},
     communication="ws",
-    table="data.text_facts",
+    table="",
 )
 
+RESULTS = Param(
+    type="string",
+    pattern=r"^ais://[^/@#]+$",
+    title="Results",
+    **form_choices("bucket"),
+    description="URI of an AIStore bucket for the results, which the table is loaded from; created if missing",
+)
 PARAMS = {
-    "source": Param(
-        SETTINGS["source"],
-        type="string",
-        pattern=params.BUCKET_URI,
-        title="Source",
-        **form_choices("bucket"),
-        description="Bucket URI; any bucket that AIStore can read",
-    ),
-    "destination": Param(
-        SETTINGS["destination"],
-        type="string",
-        pattern=r"^ais://[^/@#]+$",
-        title="Results",
-        **form_choices("bucket"),
-        description="URI of an AIStore bucket for the results, which the table is loaded from; created if missing",
-    ),
+    "source": params.preset(params.SOURCE, SETTINGS["source"]),
+    "destination": params.preset(RESULTS, SETTINGS["destination"]),
     "prefix": Param(
         SETTINGS["prefix"] or None,
         type=["null", "string"],
@@ -56,10 +50,8 @@ PARAMS = {
         description="Only objects and results whose names start with this; empty means all",
     ),
     **params.TABLE,
-    "table": Param(SETTINGS["table"], description=params.TABLE["table"].description, **params.TABLE["table"].schema),
-    "on_overwrite": Param(
-        "replace", description=params.TABLE["on_overwrite"].description, **params.TABLE["on_overwrite"].schema
-    ),
+    "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
+    "on_overwrite": params.preset(params.TABLE["on_overwrite"], "replace"),
     "transformer": Param(
         SETTINGS["transformer"],
         type="string",
@@ -103,13 +95,7 @@ PARAMS = {
         values_display={"report": "Load the good results, list the bad objects", "fail": "Fail the task"},
         description="What happens when objects cannot be transformed or loaded; a failed transform loads nothing",
     ),
-    "retry_failed": Param(
-        False,
-        type="boolean",
-        title="Retry failed",
-        section="How",
-        description="Also try objects that failed for good in earlier runs",
-    ),
+    "retry_failed": params.RETRY_FAILED,
 }
 
 with DAG(

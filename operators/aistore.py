@@ -243,7 +243,7 @@ class AISTransformObjectsOperator(AISTransformBucketOperator):
 class AISTranscodeAudioOperator(AISTransformBucketOperator):
     """Transcodes a bucket of recordings inside AIStore; see `AISTransformBucketOperator`.
 
-    :param container: ``wav``, ``flac``, ``mp3``, ``ogg`` or ``m4a``
+    :param container: ``wav``, ``flac``, ``mp3``, ``ogg`` or ``m4a``; empty for the container of the codec
     :param codec: a codec that the container supports, such as ``pcm_s16le``
     :param sample_rate: Hz
     :param channels: 1 to 8, as the codec allows

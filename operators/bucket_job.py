@@ -11,7 +11,7 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.aistore.spec import EtlSpec
-from storeside.operators.errors import airflow_errors
+from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
@@ -101,6 +101,9 @@ class BucketJobOperator(MovementOperator):
 
         Raises OperatorInputError for invalid arguments.
         """
+        for name in ("source", "destination"):
+            if not getattr(self, name):
+                raise OperatorInputError(f"the {name} is empty: name a bucket, such as ais://name")
         source = Bucket.parse(self.source)
         check_policy(self.on_failed_objects)
         hook = AIStoreHook(self.aistore_conn_id)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 WAITS_FOR = "waits_for"
 # The triggerer ends the trigger some seconds after the timeout; until then it would restart work that was stopped.
 TRIGGERER_SECONDS = 10.0
+# Arguments of deferrals by DAG and task. `airflow dags test` runs all tasks in its own process, and Airflow 3.3 drops
+# these arguments there. Elsewhere a deferred task continues in a new process.
+_ARGUMENTS: dict[tuple[str, str], dict[str, Any]] = {}
 
 
 class DeferringOperator(FormOperator):
@@ -58,12 +61,14 @@ class DeferringOperator(FormOperator):
         if timeout is not None:
             path, arguments = trigger.serialize()
             get_current_context()["ti"].xcom_push(WAITS_FOR, {"trigger": path, "arguments": arguments})
+        _ARGUMENTS[self.dag_id, self.task_id] = kwargs or {}
         super().defer(trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue the task. After a timeout, stop the trigger's job or query and raise TaskDeferralTimeout."""
+        arguments = {**_ARGUMENTS.pop((self.dag_id, self.task_id), {}), **(next_kwargs or {})}
         try:
-            return super().resume_execution(next_method, next_kwargs, context)
+            return super().resume_execution(next_method, arguments, context)
         except TaskDeferralTimeout as e:
             self._stop(context)
             raise TaskDeferralTimeout(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 VARIABLE: Final = "storeside_forms"
-# Lists that apply if the Variable does not set them: the names in the demonstration, the tutorial and the DAGs.
+# Lists that apply if the Variable does not set them: the names in the demonstration and the tutorial.
 DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "buckets": (
         *("s3://recordings", "s3://tables", "s3://trips", "s3://arrays"),

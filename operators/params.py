@@ -11,13 +11,25 @@ from storeside.transfer.formats import Csv
 from storeside.transfer.options import ReadOptions, TableOptions
 from storeside.transfer.request import RESERVED
 
+
+def preset(field: Param, default: str) -> Param:
+    """Return the form field with this default. If the default is empty, users must fill in the field."""
+    return Param(default, description=field.description, **field.schema) if default else field
+
+
 BUCKET: Final = Param(
-    "tables",
     type="string",
     pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
     title="Bucket",
     **form_choices("s3 bucket"),
     description="Bucket name without s3://, at the endpoint of the connection aws_default",
+)
+QUEUE: Final = Param(
+    type="string",
+    minLength=1,
+    title="Queue",
+    **form_choices("queue"),
+    description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
 )
 KEYS: Final = Param(
     None,
@@ -25,21 +37,42 @@ KEYS: Final = Param(
     title="Keys",
     description="Prefix, or pattern such as trips/2026-{01..06}/**.csv.gz; empty selects the whole bucket",
 )
+RETRY_FAILED: Final = Param(
+    False,
+    type="boolean",
+    title="Retry failed",
+    section="How",
+    description="Also try objects that failed for good in earlier runs",
+)
 ON_FAILURE: Final = Param(
     "report",
     type="string",
     enum=["report", "fail"],
+    title="Failed objects",
     section="How",
     values_display={"report": "Succeed and list failed objects", "fail": "Fail the run"},
     description="What happens when some objects cannot be loaded; all other objects are loaded in both cases",
 )
 # URI of a bucket that AIStore can read or write.
 BUCKET_URI: Final = r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$"
+SOURCE: Final = Param(
+    type="string",
+    pattern=BUCKET_URI,
+    title="Source",
+    **form_choices("bucket"),
+    description="Bucket URI; any bucket that AIStore can read",
+)
+DESTINATION: Final = Param(
+    type="string",
+    pattern=BUCKET_URI,
+    title="Destination",
+    **form_choices("bucket"),
+    description="Bucket URI; a missing ais:// bucket is created",
+)
 # Tables outside Storeside's databases. The engine refuses those, too, in upper and lower case.
 TABLE_PATTERN: Final = rf"^(?!({'|'.join(RESERVED)})\.)[^.]+\.[^.]+$"
 TABLE: Final = {
     "table": Param(
-        "data.trips",
         type="string",
         pattern=TABLE_PATTERN,
         title="Table",
@@ -49,6 +82,7 @@ TABLE: Final = {
         "auto",
         type="string",
         enum=["auto", "parquet", "csv", "jsonl"],
+        title="Format",
         section="Objects",
         values_display={
             "auto": "Detect from the content",
@@ -59,17 +93,25 @@ TABLE: Final = {
         description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected",
     ),
     "delimiter": Param(
-        ",", type="string", minLength=1, maxLength=1, section="Objects", description="Delimiter of CSV fields"
+        ",",
+        type="string",
+        minLength=1,
+        maxLength=1,
+        title="Delimiter",
+        section="Objects",
+        description="Delimiter of CSV fields",
     ),
     "order_by": Param(
         "tuple()",
         type="string",
+        title="Order",
         section="Table",
         description="ORDER BY of a new table: columns, such as (city, taken_at)",
     ),
     "partition_by": Param(
         None,
         type=["null", "string"],
+        title="Partitions",
         section="Table",
         description="PARTITION BY of a new table: columns or functions of a column, such as toYYYYMM(taken_at)",
     ),
@@ -77,6 +119,7 @@ TABLE: Final = {
         "fail",
         type="string",
         enum=["fail", "add", "widen", "rest"],
+        title="Other columns",
         section="When objects differ",
         values_display={
             "fail": "Fail the object",
@@ -90,6 +133,7 @@ TABLE: Final = {
         "fail",
         type="string",
         enum=["fail", "skip", "keep"],
+        title="Bad rows",
         section="When objects differ",
         values_display={
             "fail": "Fail the object",
@@ -102,6 +146,7 @@ TABLE: Final = {
         "append",
         type="string",
         enum=["append", "replace"],
+        title="Overwritten objects",
         section="When objects differ",
         values_display={"append": "Add the new rows", "replace": "Replace the old rows"},
         description="What happens to the rows of an object that was overwritten",

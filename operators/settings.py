@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import CronTriggerTimetable, Variable
@@ -11,7 +12,7 @@ from airflow.sdk.exceptions import AirflowTimetableInvalid
 from storeside.operators.errors import OperatorInputError
 
 
-def dag_settings(dag_id: str, **defaults: Any) -> dict[str, Any]:
+def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, /, **defaults: Any) -> dict[str, Any]:
     """Return a DAG's settings: those in the Airflow Variable ``storeside_<dag_id>`` over `defaults`.
 
     The Variable is a JSON object; without it the defaults apply. A setting keeps the type of its default, unless that
@@ -19,8 +20,11 @@ def dag_settings(dag_id: str, **defaults: Any) -> dict[str, Any]:
     the DAG's import error.
 
     :param dag_id: the DAG's id
+    :param needs: settings that start runs, each with the settings that must not be empty then, because
+        such a run has no values from the form
     :param defaults: all settings that the DAG has
-    :raises OperatorInputError: the Variable is no JSON object, has another setting, or a setting has a wrong type
+    :raises OperatorInputError: the Variable is no JSON object, has another setting, a setting has a wrong type, or a
+        setting that another one needs is empty
     """
     name = f"storeside_{dag_id}"
     text = Variable.get(name, default=None)
@@ -46,4 +50,12 @@ def dag_settings(dag_id: str, **defaults: Any) -> dict[str, Any]:
             CronTriggerTimetable(given["schedule"], timezone="UTC").validate()
         except AirflowTimetableInvalid as e:
             raise OperatorInputError(f"the Airflow Variable {name}: schedule {given['schedule']!r}: {e}") from e
-    return {**defaults, **given}
+    settings = {**defaults, **given}
+    for setting, others in (needs or {}).items():
+        absent = [other for other in others if not settings[other]]
+        if settings[setting] and absent:
+            raise OperatorInputError(
+                f"the Airflow Variable {name} has the setting {setting!r}, which starts runs without the form: add"
+                f" {', '.join(absent)}"
+            )
+    return settings

@@ -82,7 +82,10 @@ def events(stack: Stack, api: AirflowApi, client: Any) -> None:
         bad = n % 10 == 7
         body = b"no gzip" if bad else trips(100 + n, 200)
         client.put_object(Bucket="tables", Key=f"live/part-{n:03}.csv{'.gz' if bad else ''}", Body=body)
-    start(api, "s3_events_to_clickhouse", {"table": "analytics.live_trips", "order_by": "trip"})
+    start(
+        api, "s3_events_to_clickhouse",
+        {"queue": "tables-events", "bucket": "tables", "table": "analytics.live_trips", "order_by": "trip"},
+    )  # fmt: skip
     time.sleep(5)
 
 
@@ -95,7 +98,7 @@ def work(stack: Stack) -> None:
     spec = small_spec("slow", environment={"SECONDS": "0.4"})
     api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
     api.request("PATCH", "dags/ingest", json={"is_paused": True})  # its tasks wait
-    run = api.trigger("ingest", {})
+    run = api.trigger("ingest", {"source": str(source), "destination": str(destination)})
     names = etls.ensure(client, spec)
     job = source.handle(client).transform(names[0], destination.handle(client), timeout="1m", num_workers=1)
     detail = {

@@ -146,13 +146,33 @@ def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
 
 def allow_in_forms(api: AirflowApi, **lists: list[str]) -> None:
     """Set the Variable with the names that forms accept; missing lists keep their defaults."""
-    value = {"key": VARIABLE, "value": json.dumps(lists)}
+    set_variable(api, VARIABLE, lists)
+
+
+def set_variable(api: AirflowApi, name: str, content: object) -> None:
+    """Create or replace an Airflow Variable."""
+    value = {"key": name, "value": json.dumps(content)}
     try:
         api.request("POST", "variables", json=value)
     except requests.HTTPError as e:
         if e.response.status_code != requests.codes.conflict:
             raise
-        api.request("PATCH", f"variables/{VARIABLE}", json=value)
+        api.request("PATCH", f"variables/{name}", json=value)
+
+
+def configure(api: AirflowApi, dag: str, **settings: object) -> None:
+    """Set the Variable with a DAG's settings, and wait until Airflow has parsed the DAG with them."""
+    set_variable(api, f"storeside_{dag}", settings)
+    wanted = settings.get("table") or settings.get("source")
+
+    def has_settings() -> bool:
+        try:
+            params = api.get(f"dags/{dag}/details")["params"]
+        except requests.HTTPError:  # not parsed at all
+            return False
+        return wanted in [(params.get(name) or {}).get("value") for name in ("table", "source")]
+
+    until(has_settings, 120, f"{dag} with its settings", interval=1)
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str, interval: float = 0.1) -> Any:

@@ -19,7 +19,7 @@ def task_of(dag: str, name: str, **fields: Any) -> Any:
     assert spec.loader
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    params = {key: param.value for key, param in module.PARAMS.items()} | fields
+    params = {key: param.value if param.has_value else "" for key, param in module.PARAMS.items()} | fields
     task = module.dag.get_task(name)
     task.render_template_fields({"params": params})
     return task

@@ -35,11 +35,12 @@ from typing import Any
 from storeside.events.lease import take_or_receive
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Queue
-from storeside.stack import cli
+from storeside.stack import cli, s3
 from storeside.stack.settings import default_folder
 from storeside.stack.supervisor import Supervisor
 from tests.benchmarks import measure, queue_server
-from tests.benchmarks.event_runs import BUCKET, Bench, ours
+from tests.benchmarks.event_runs import BUCKET, QUEUE, TABLE, Bench, ours
+from tests.support import configure
 
 CASES = ("visible", "lease", "drain", "burst")
 LEASED = 6000
@@ -48,6 +49,8 @@ CLOUD_MS = 20
 
 def visible(bench: Bench, dag: str, count: int) -> list[float]:
     """Return seconds until visible, with one DAG; the first two puts only warm up."""
+    start = {"continuous": True} if dag == "s3_replication" else {"schedule": "*/15 * * * *"}
+    configure(bench.api, dag, queue=QUEUE, bucket=s3.TABLES, table=TABLE, **start)
     bench.pause(dag, False)
     seconds = []
     for n in range(count + 2):

@@ -13,7 +13,7 @@ import uuid
 import wave
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import requests
 
@@ -21,7 +21,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack import authn, demo, s3
 from storeside.stack.airflow_api import FINAL
 from tests.chaos.rig import Rig
-from tests.support import allow_in_forms
+from tests.support import allow_in_forms, configure
 from tests.transfers import parquet
 
 ROWS = 12
@@ -67,6 +67,7 @@ class Pipeline:
     # what differs
 
     bucket = ""
+    settings: ClassVar[dict[str, object]] = {}
 
     def object(self, number: int) -> tuple[str, bytes]:
         """Return key and content of an object."""
@@ -91,6 +92,8 @@ class Pipeline:
         names = {found["Name"] for found in self.s3.list_buckets()["Buckets"]}
         if self.bucket not in names:
             self.s3.create_bucket(Bucket=self.bucket)
+        if self.settings:
+            patiently(lambda: configure(self.api, self.dag, **self.settings), 240)
         patiently(lambda: self.api.request("PATCH", f"dags/{self.dag}", json={"is_paused": False}), 120)
         patiently(lambda: allow_in_forms(self.api, buckets=["s3://*", "ais://*"]))
 
@@ -246,6 +249,9 @@ class Events(Pipeline):
 
     bucket = s3.TABLES
     table = "data.trips"
+    settings: ClassVar[dict[str, object]] = {
+        "queue": f"{bucket}-events", "bucket": bucket, "table": table, "schedule": "*/15 * * * *",
+    }  # fmt: skip
 
     def object(self, number: int) -> tuple[str, bytes]:
         return f"chaos/{number:06}.csv", csv(number)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from storeside.stack import s3
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import Stack
 from tests.support import until
@@ -13,6 +14,7 @@ from tests.support import until
 pytestmark = pytest.mark.timeout(240)
 
 DAG = "check_connections"
+CONF = {"bucket": s3.BUCKET, "queue": s3.QUEUE}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def api(airflow: Stack) -> AirflowApi:
 
 
 def test_worker_and_triggerer_find_the_stack_well(airflow: Stack, api: AirflowApi) -> None:
-    run = api.trigger(DAG)
+    run = api.trigger(DAG, CONF)
     assert api.wait(DAG, run, 120)["state"] == "success"
     for task in ("worker", "triggerer"):
         log = api.log(DAG, run, task)
@@ -35,7 +37,7 @@ def test_worker_and_triggerer_find_the_stack_well(airflow: Stack, api: AirflowAp
 
 def test_requests_of_users_do_not_wait_for_those_of_tasks(api: AirflowApi) -> None:
     """A single API server for both would hang until SQLite gives up, after 25 s."""
-    runs = [api.trigger(DAG) for _ in range(2)]
+    runs = [api.trigger(DAG, CONF) for _ in range(2)]
     slowest, count = 0.0, 0
     while api.run(DAG, runs[-1])["state"] not in FINAL:
         name = f"of_a_user_{count}"

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import requests
 
-from storeside.stack import cli
+from storeside.stack import cli, s3
 from storeside.stack.airflow import PARALLELISM
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.executor_watch import titles
@@ -45,7 +45,7 @@ def test_tasks_run_again_after_all_idle_workers_were_killed(airflow: Stack) -> N
     assert f"of {PARALLELISM} workers of the LocalExecutor" in trouble
     health = requests.get(f"{airflow.url('airflow')}/api/v2/monitor/health", timeout=30).json()
     assert health["scheduler"]["status"] == "healthy", "Airflow itself does not see it"
-    run = api.trigger(DAG)
+    run = api.trigger(DAG, {"bucket": s3.BUCKET, "queue": s3.QUEUE})
     until(lambda: not old.is_running(), 60, "end of the scheduler")
     assert time.monotonic() - killed < 60
     assert api.wait(DAG, run, 240)["state"] == "success"

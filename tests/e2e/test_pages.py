@@ -476,7 +476,7 @@ def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> No
     put(aistore, source, {f"{n}.txt": b"slow" for n in range(200)})
     spec = small_spec("slow", environment={"SECONDS": "0.4"})
     site.api.request("PATCH", "dags/ingest", json={"is_paused": True})  # its tasks wait
-    run, runs = site.api.trigger("ingest", {}), Ledger(site.clickhouse)
+    run, runs = site.api.trigger("ingest", {"source": str(source)}), Ledger(site.clickhouse)
     row = {
         "run_id": f"ingest/{run}", "dag_id": "ingest", "task_id": "copy", "kind": "transform",
         "source": str(source), "destination": str(destination),

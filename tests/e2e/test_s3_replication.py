@@ -13,7 +13,7 @@ from storeside.events.queue import Queue
 from storeside.stack import s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import unique, until
+from tests.support import configure, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -31,7 +31,9 @@ RECEIVING_SECONDS = 12
 @pytest.fixture
 def api(airflow: Stack) -> Iterator[AirflowApi]:
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until(lambda: {DAG, WATCHED} <= {dag["dag_id"] for dag in api.get("dags")["dags"]}, 90, "DAGs")
+    settings = {"queue": f"{s3.TABLES}-events", "bucket": s3.TABLES, "table": TABLE}
+    configure(api, WATCHED, **settings, schedule="*/15 * * * *")
+    configure(api, DAG, **settings, continuous=True)
     api.request("PATCH", f"dags/{WATCHED}", json={"is_paused": False})
     yield api
     stop(api)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +43,26 @@ def test_passwords_are_those_of_the_record(tmp_path: Path, monkeypatch: pytest.M
         wanted = {user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}
         assert json.loads(passwords.read_text()) == wanted
         assert passwords.stat().st_mode & 0o077 == 0
+
+
+def test_a_new_stack_has_the_settings_of_the_speech_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may change or delete them: an existing database is not changed."""
+    template = tmp_path / "template.db"
+    with closing(sqlite3.connect(template)) as database:
+        database.execute("CREATE TABLE variable (key TEXT UNIQUE, val TEXT, description TEXT, is_encrypted BOOLEAN)")
+    monkeypatch.setattr("storeside.stack.airflow.compile_packages", lambda tell: None)
+    monkeypatch.setattr("storeside.stack.airflow.template", lambda cache: template)
+    stack = Stack.create(tmp_path, 1)
+    prepare(stack)
+    with closing(sqlite3.connect(stack.state / "airflow" / DATABASE_FILE)) as database:
+        ((name, value, encrypted),) = database.execute("SELECT key, val, is_encrypted FROM variable")
+        assert (name, encrypted) == ("storeside_speech_pipeline", 0)
+        settings = json.loads(value)
+        assert (settings["source"], settings["keep_extension"]) == ("s3://recordings", True)
+        database.execute("DELETE FROM variable")
+        database.commit()
+        prepare(stack)
+        assert not database.execute("SELECT * FROM variable").fetchall()
 
 
 def test_a_stack_of_an_older_version_gets_the_ports_it_lacks(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Asset
+from airflow.sdk.definitions._internal.types import is_arg_set
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -88,8 +89,10 @@ def test_params_are_described_and_typed(dag: Any) -> None:
     for name in dag.params:
         param = dag.params.get_param(name)
         assert param.description, name
+        assert param.schema.get("title"), name
         assert param.schema.get("type"), name
-        param.resolve()  # the default is valid
+        if is_arg_set(param.value):
+            param.resolve()  # the default is valid
 
 
 # Names of fields that give access to everything that a connection of Airflow reaches.
@@ -106,10 +109,35 @@ def test_fields_that_lend_are_limited_to_listed_names(dag: Any) -> None:
             continue
         kind = param.schema[forms._MARK]
         assert (kind == "connection") == name.endswith("_connection"), name
-        default = param.value
-        for text in [default] if isinstance(default, str) else default or ():
-            for names, wanted in forms._KINDS[kind](text):
-                assert forms.is_listed(wanted, forms.DEFAULTS[names]), (name, wanted)
+        if param.has_value:
+            ((names, wanted),) = forms._KINDS[kind](param.value)
+            assert forms.is_listed(wanted, forms.DEFAULTS[names]), (name, wanted)
+
+
+# Fields that name data: a default would be the bucket, queue or table of another user, or exist only in the demo.
+DATA = re.compile(r"source|destination|bucket|quarantine|backends|domain|dataset|queue|chart|table|existing_etl")
+
+
+def test_forms_name_no_data_by_default(dag: Any) -> None:
+    assert [name for name in dag.params if DATA.fullmatch(name) and dag.params.get_param(name).has_value] == []
+    demo = {name.rpartition("://")[2] for kind in ("buckets", "queues", "domains") for name in forms.DEFAULTS[kind]}
+    for name in dag.params:
+        assert str(dag.params.get_param(name).value).rpartition("://")[2] not in {*demo, "data.trips"}, name
+
+
+def test_fields_without_a_default_must_be_filled_in(dag: Any) -> None:
+    for name in dag.params:
+        param = dag.params.get_param(name)
+        if not is_arg_set(param.value):
+            assert "null" not in param.schema["type"], name
+            with pytest.raises(ParamValidationError):
+                param.resolve(None)
+
+
+def test_no_dag_has_a_schedule_without_its_variable(dag: Any) -> None:
+    """A user who starts a DAG from its form also unpauses it: neither a timetable nor an event starts more runs."""
+    assert type(dag.timetable).__name__ == "NullTimetable"
+    assert not dag.timetable.asset_condition
 
 
 def test_every_operator_checks_the_form(dag: Any) -> None:
@@ -125,7 +153,6 @@ def test_every_operator_checks_the_form(dag: Any) -> None:
         ("source", "s3://"),
         ("source", None),
         ("prefix", 5),
-        ("container", "mkv"),
         ("codec", "vorbis"),
         ("sample_rate", 3_999),
         ("sample_rate", 192_001),
@@ -164,15 +191,19 @@ def test_params_take(bag: DagBag, name: str, value: Any) -> None:
 
 
 def test_params_offer_what_the_engine_can_do(bag: DagBag) -> None:
-    schema = {name: bag.dags["speech_pipeline"].params.get_param(name).schema for name in ("container", "codec")}
-    assert schema["container"]["enum"] == list(CODECS)
-    assert schema["codec"]["enum"] == [codec for codecs in CODECS.values() for codec in codecs]
     params = bag.dags["speech_pipeline"].params
+    of = {codec: container for container, codecs in CODECS.items() for codec in codecs}
+    assert params.get_param("codec").schema["enum"] == list(of)
+    transcode = bag.dags["speech_pipeline"].get_task("transcode")
+    for codec, container in of.items():
+        task = copy.copy(transcode)
+        task.render_template_fields({"params": {**params.dump(), "codec": codec, "sample_rate": 48_000}})
+        assert task.audio().container == container
     rate = params.get_param("sample_rate").schema
     assert range(rate["minimum"], rate["maximum"] + 1) == SAMPLE_RATES
     assert params.get_param("channels").schema["enum"] == list(LAYOUTS)
     assert set(params.get_param("communication").schema["enum"]) < set(COMMUNICATION_TYPES)
-    for name in ("communication", "on_failure"):
+    for name in ("codec", "communication", "on_failure"):
         schema = params.get_param(name).schema
         assert list(schema["values_display"]) == schema["enum"]
 
@@ -224,7 +255,8 @@ def test_a_variable_sets_schedule_and_defaults(bag: DagBag, monkeypatch: pytest.
 def test_a_queue_in_the_variable_starts_runs_and_is_settled(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], kind: str
 ) -> None:
-    dag = transform_bucket(monkeypatch, {**given, "source": "s3://papers"}).dags["transform_bucket"]
+    given = {**given, "source": "s3://papers", "destination": "ais://words"}
+    dag = transform_bucket(monkeypatch, given).dags["transform_bucket"]
     DagSerialization.to_dict(dag)
     assert type(dag.timetable).__name__ == kind
     (asset,) = dag.timetable.asset_condition.objects
@@ -255,6 +287,66 @@ def test_other_dags_take_buckets_queue_and_image_from_a_variable(monkeypatch: py
         name: given[name] for name in ("bucket", "queue", "table")
     }
     assert dag.timetable.asset_condition.objects[0].name == "s3://orders"
+    test_doc_names_every_task_in_order(dag)
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, dag: str, **settings: Any) -> DagBag:
+    """Parse a DAG with its Variable, and return the bag."""
+    monkeypatch.setenv(f"AIRFLOW_VAR_STORESIDE_{dag.upper()}", json.dumps(settings))
+    return DagBag(CHECKOUT / "dags" / f"{dag}.py")
+
+
+LOAD = {"bucket": "orders", "table": "shop.orders"}
+
+
+@pytest.mark.parametrize(
+    ("dag", "settings", "timetable"),
+    [
+        ("s3_to_clickhouse", {**LOAD, "keys": "2026/", "schedule": "0 5 * * *"}, "CronTriggerTimetable"),
+        ("s3_replication", {**LOAD, "queue": "orders-events", "continuous": True}, "ContinuousTimetable"),
+        ("s3_events_to_clickhouse", {**LOAD, "queue": "orders-events"}, "AssetTriggeredTimetable"),
+        ("speech_pipeline", {"source": "s3://calls", "queue": "calls-events"}, "AssetTriggeredTimetable"),
+        ("speech_pipeline", {"source": "s3://calls", "schedule": "0 5 * * *"}, "CronTriggerTimetable"),
+    ],
+)
+def test_a_variable_starts_runs_without_the_form(
+    monkeypatch: pytest.MonkeyPatch, dag: str, settings: dict[str, Any], timetable: str
+) -> None:
+    found = configured(monkeypatch, dag, **settings).dags[dag]
+    DagSerialization.to_dict(found)
+    assert type(found.timetable).__name__ == timetable
+    found.params.validate()  # runs have no form: each field has a default
+    shown = settings.keys() & set(found.params)
+    assert {name: found.params[name] for name in shown} == {name: settings[name] for name in shown}
+    test_doc_names_every_task_in_order(found)
+    test_tasks_are_one_chain(found)
+
+
+@pytest.mark.parametrize(
+    ("dag", "settings", "absent"),
+    [
+        (
+            "s3_to_clickhouse",
+            {"schedule": "0 5 * * *"},
+            "'schedule', which starts runs without the form: add bucket, table",
+        ),
+        (
+            "s3_replication",
+            {**LOAD, "continuous": True},
+            "'continuous', which starts runs without the form: add queue",
+        ),
+        ("s3_events_to_clickhouse", {"queue": "orders-events"}, "'queue', .* add bucket, table"),
+        ("speech_pipeline", {"queue": "calls-events"}, "'queue', .* add source"),
+        ("transform_bucket", {"schedule": "0 5 * * *", "source": "s3://papers"}, "'schedule', .* add destination"),
+    ],
+)
+def test_a_schedule_without_data_is_an_import_error(
+    monkeypatch: pytest.MonkeyPatch, dag: str, settings: dict[str, Any], absent: str
+) -> None:
+    bag = configured(monkeypatch, dag, **settings)
+    assert not bag.dags
+    (error,) = bag.import_errors.values()
+    assert re.search(f"Variable storeside_{dag} has the setting {absent}", error)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +368,10 @@ def test_a_wrong_variable_is_an_import_error(monkeypatch: pytest.MonkeyPatch, va
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, {"existing_etl": "", "latest": "True", "command": "text_facts", "extensions": '{"txt": "json"}'}),
+        (
+            {"source": "s3://texts"},
+            {"existing_etl": "", "latest": "True", "command": "text_facts", "extensions": '{"txt": "json"}'},
+        ),
         (
             {"source": "ais://in", "existing_etl": "my-etl", "extensions": {}, "transformer": "my.words:count"},
             {"existing_etl": "my-etl", "latest": "False", "command": "my.words:count", "extensions": "{}"},

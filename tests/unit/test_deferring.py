@@ -120,9 +120,9 @@ def test_a_task_whose_time_is_over_fails_for_that_whatever_does_not_answer(
 
 def test_nothing_is_stopped_by_an_error_or_an_event(context: Any) -> None:
     task: Any = operator(5)
-    task.finish = lambda context, event: event
+    task.finish = lambda context, event, a: event
     deferred(task, Waiting("j"))
-    assert task.resume_execution("finish", {"event": 7}, context) == 7
+    assert task.resume_execution("finish", {"event": 7, "a": 1}, context) == 7
     with pytest.raises(TaskDeferralError):
         task.resume_execution("__fail__", {"error": "Trigger failure"}, context)
     assert KILLED == []
@@ -139,3 +139,20 @@ def test_every_operator_that_defers_holds_its_time() -> None:
     deferring_ones = {kind for kind in ours if "self.defer(" in inspect.getsource(kind)}
     assert len(deferring_ones) >= 6
     assert {kind.__name__ for kind in deferring_ones if not issubclass(kind, DeferringOperator)} == set()
+
+
+class Resuming(DeferringOperator):
+    """Continues with an argument of its deferral."""
+
+    def resume(self, context: Any, event: Any, state: str) -> tuple[Any, str]:
+        return event, state
+
+
+def test_dags_test_gets_the_arguments_that_airflow_drops(context: Any) -> None:
+    """``airflow dags test`` continues a task in the same process, with the event alone."""
+    task = Resuming(task_id="resuming")
+    with pytest.raises(TaskDeferred):
+        task.defer(trigger=Waiting("j"), method_name="resume", kwargs={"state": "mine"})
+    assert task.resume_execution("resume", {"event": 1}, context) == (1, "mine")
+    with pytest.raises(TypeError, match="state"):  # they are used once
+        task.resume_execution("resume", {"event": 1}, context)

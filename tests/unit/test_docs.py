@@ -239,7 +239,7 @@ def said() -> tuple[str, ...]:
 
 FOREIGN = (
     "the operation requires Kubernetes", "required variable … is missing a value", "Range of CPUs is from",
-    "No such image: ", "token required", "invalid token ",
+    "No such image: ", "token required", "invalid token ", "Invalid input for param ",
 )  # fmt: skip
 
 

@@ -272,7 +272,7 @@ def test_the_dag_loads_what_it_exports(prefix: str) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
     dag = DagBag(CHECKOUT / "dags" / "hsds_export.py").dags["hsds_export"]
-    given = {name: dag.params[name] for name in dag.params} | {"prefix": prefix, "selection": None}
+    given = {**dag.params.dump(), "domain": "/home/a.h5", "dataset": "/values", "bucket": "arrays", "prefix": prefix}
     for task in dag.tasks:
         task.render_template_fields({"params": given})
     export, load = (dag.get_task(name) for name in ("export", "load"))

@@ -17,6 +17,7 @@ PYTHON = """\
 case "$*" in
     *"sys.version_info"*) [[ $VERSION == 3.11 || $VERSION == 3.12 ]] ;;
     *ensurepip*) [[ -z ${NO_VENV:-} ]] ;;
+    *native.build*) [[ -z ${NO_HEADERS:-} ]] || { printf 'error: %s\n' "$NO_HEADERS" "second line" >&2; exit 1; } ;;
     "-m venv"*) mkdir -p "$3/bin" && touch "$3/pyvenv.cfg" && ln -s "$(command -v pip)" "$3/bin/pip" ;;
     *) exit 0 ;;
 esac
@@ -155,6 +156,18 @@ def test_what_is_missing_is_said(checkout: Path) -> None:
         "error: Python 3.11 or 3.12 is not installed, and uv cannot download it: install it, or set BASE"
         in done.stderr
     )
+
+
+def test_a_missing_library_is_one_line_and_no_obstacle(checkout: Path) -> None:
+    missing = "headers are missing for libavformat: apt-get install libavformat-dev"
+    done = make(checkout, "install", VERSION="3.11", NO_HEADERS=missing)
+    assert done.returncode == 0, done.stderr
+    (note,) = [line for line in done.stderr.splitlines() if "audio" in line]
+    assert note.startswith("note: without the native audio library, audio is transcoded at less than half the speed.")
+    assert f". {missing}; then run .venv/bin/python -m storeside.transformers.native.build" in note
+    assert "second line" not in done.stderr
+    (checkout / ".venv" / ".installed").unlink()
+    assert "native" not in make(checkout, "install", VERSION="3.11").stderr
 
 
 def test_open_is_a_choice_of_up(checkout: Path) -> None:

@@ -532,3 +532,10 @@ def test_wrong_arguments_fail_before_anything_is_done(operator: Any) -> None:
 def test_template_fields_of_the_validation_are_attributes() -> None:
     operator = GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b")
     assert all(hasattr(operator, name) for name in operator.template_fields)
+
+
+@pytest.mark.parametrize("name", ["source", "destination"])
+def test_an_empty_field_of_a_form_is_named(name: str) -> None:
+    operator = late(AISCopyBucketOperator(task_id="copy", source="ais://in", destination="ais://out"), **{name: ""})
+    with pytest.raises(OperatorInputError, match=f"the {name} is empty: name a bucket"):
+        operator.job(CONTEXT)

@@ -235,7 +235,10 @@ def _s3_remedy(source: Source, error: BaseException) -> str:
     keys = "give the ClickHouse server keys: extra clickhouse_collection, or the server's own environment or role"
     text = str(error)
     if _NO_BUCKET.search(text):
-        return f"create the bucket {source.bucket}, or choose another one"
+        return (
+            f"create the bucket {source.bucket}, or name another one: --bucket, or the field Bucket of"
+            " check_connections"
+        )
     if _NO_WAY.search(text):
         return way
     return keys if _REFUSED.search(text) else f"{way} and {keys}"

@@ -97,7 +97,7 @@ def _tried(check: str, bucket: str, report: Report, do: Callable[[], Any]) -> bo
 
 def _remedy(error: Exception, action: str, bucket: str) -> str:
     if getattr(error, "response", {}).get("Error", {}).get("Code") in ("NoSuchBucket", "404"):
-        return "create the bucket, or choose another one"
+        return "create the bucket, or name another one: --bucket, or the field Bucket of check_connections"
     on = f"arn:aws:s3:::{bucket}" + ("" if action == "s3:ListBucket" else "/*")
     return _by_kind(error, f"allow {action} on {on} to the AWS connection's keys or role")
 
@@ -173,7 +173,7 @@ def _dead_letters(client: SQSClient, name: str) -> Finding:
 def _queue_remedy(error: Exception, name: str) -> str:
     code = str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
     if "NonExistentQueue" in code or "QueueDoesNotExist" in code:
-        return f"create the queue {name}, or choose another one"
+        return f"create the queue {name}, or name another one: --queue, or the field Queue of check_connections"
     actions = "sqs:GetQueueUrl, sqs:GetQueueAttributes, sqs:ReceiveMessage, sqs:DeleteMessage, sqs:SendMessage"
     return _by_kind(
         error, f"allow {actions} and sqs:ChangeMessageVisibility on {name} to the AWS connection's keys or role"

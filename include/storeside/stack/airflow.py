@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from storeside.stack.clickhouse_users import DATA, DATABASE, LEDGER, LOADER, PAG
 from storeside.stack.component import Component
 from storeside.stack.podrunner.component import NAMESPACE, kube_config
 from storeside.stack.probes import json_of
-from storeside.stack.s3 import REGION, keys
+from storeside.stack.s3 import BUCKET, QUEUE, REGION, keys
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError
 from storeside.stack.trouble import of_scheduler
 
@@ -47,6 +48,13 @@ HEALTH = {
 }
 SERVED = {"api-server": "airflow", "execution-api": "airflow_execution"}
 DATABASE_FILE = "airflow.db"
+# Airflow Variables of a new stack, with their descriptions. Without the first, only the form starts the pipeline.
+VARIABLES = {
+    "storeside_speech_pipeline": (
+        {"source": f"s3://{BUCKET}", "queue": QUEUE, "schedule": "0 3 * * *", "keep_extension": True},
+        "Settings of the DAG speech_pipeline; see docs/configuration.md",
+    )
+}
 # Number of concurrent tasks, and of the LocalExecutor's worker processes.
 PARALLELISM = 4
 
@@ -198,7 +206,17 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
     if not database.exists():
         new = database.with_suffix(".new")
         shutil.copyfile(template(stack.cache), new)
+        _write_variables(new)
         new.replace(database)
+
+
+def _write_variables(database: Path) -> None:
+    """Give new state the Airflow Variables of the stack; users may change and delete them in Airflow's UI."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO variable (key, val, description, is_encrypted) VALUES (?, ?, ?, 0)",
+            [(name, json.dumps(value), told) for name, (value, told) in VARIABLES.items()],
+        )
 
 
 # Large packages that Airflow does not import at its start; Oracle's SDK alone is larger than all others together.

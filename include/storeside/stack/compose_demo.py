@@ -42,7 +42,8 @@ def main(folder: str) -> int:
             return 1
         time.sleep(2)
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-    state = api.wait(DAG, api.trigger(DAG, {"prefix": "demo/"}), _SECONDS)["state"]
+    conf = {"source": f"s3://{BUCKET}", "prefix": "demo/", "keep_extension": True}
+    state = api.wait(DAG, api.trigger(DAG, conf), _SECONDS)["state"]
     print(f"{DAG}: {state}")
     rows = clickhouse.query(
         "SELECT object, round(duration_seconds, 1), sample_rate, round(rms_dbfs, 1) FROM speech.manifest FINAL"

@@ -53,9 +53,9 @@ class Rebuilt:
 def rebuild(source: Source, table: str, client: Client, reader: Any, ledger: Client | None = None) -> Rebuilt:
     """Record the listed objects whose rows are in `table` as loaded, and change nothing else.
 
-    `client`, `reader` and `ledger` are the clients of `Transfer`. The table is locked meanwhile, so no load publishes rows. The
-    ledger may be missing, empty or incomplete; loads that it knows stay as they are. Raises TransferInputError if the
-    table does not exist or the source cannot be listed.
+    `client`, `reader` and `ledger` are the clients of `Transfer`. The table is locked meanwhile, so no load publishes
+    rows. The ledger may be missing, empty or incomplete; loads that it knows stay as they are. Raises
+    TransferInputError if the table does not exist or the source cannot be listed.
     """
     destination = existing(client, table)
     owner = uuid.uuid4().hex[:16]

@@ -140,8 +140,13 @@ class AudioFormat:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> AudioFormat:
-        """Return the format with these fields, whose values may be texts; None and "" mean the default."""
-        return cls._read({field: (field, value) for field, value in values.items()})
+        """Return the format with these fields, whose values may be texts; None and "" mean the default.
+
+        The default container is the one that contains the codec.
+        """
+        fitting = next((name for name, codecs in CODECS.items() if values.get("codec") in codecs), "")
+        given = {**values, "container": values.get("container") or fitting}
+        return cls._read({field: (field, value) for field, value in given.items()})
 
     @classmethod
     def _read(cls, values: Mapping[str, tuple[str, Any]]) -> AudioFormat:
