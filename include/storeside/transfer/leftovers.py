@@ -27,5 +27,5 @@ def settle_doubtful(destination: Destination | None, loads: Loads, request: Requ
     """Compare loads whose publication was interrupted with the table, and record their outcome."""
     if destination is None or not loads.doubtful():
         return
-    with locked(destination.client, destination.name, uuid.uuid4().hex[:8], "nothing"):
-        settle(destination, loads, loads.doubtful(), replace_older=request.on_overwrite == "replace")
+    with locked(destination.client, destination.name, uuid.uuid4().hex[:8], "nothing") as hold:
+        settle(destination, loads, loads.doubtful(), hold, replace_older=request.on_overwrite == "replace")

@@ -54,12 +54,16 @@ class Planned:
 
 @dataclass(frozen=True)
 class Loaded:
-    """An object whose rows are ready to be published; `nulls` has its footer's number of NULLs by column."""
+    """An object whose rows are ready to be published; `nulls` has its footer's number of NULLs by column.
+
+    `recorded_at`, in microseconds since the epoch, is the time of its row in the ledger if it comes from there.
+    """
 
     planned: Planned
     rows: int
     rejected: int = 0
     nulls: tuple[tuple[str, int], ...] = ()
+    recorded_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Loads:
     def doubtful(self, objects: Sequence[Planned] | None = None) -> list[Loaded]:
         """Return the loads whose publication began and did not end, for these objects or for all."""
         rows = self._ledger("state = 'publishing'", objects, by="load_id")
-        return [Loaded(Planned(*row[:5]), row[5], row[6]) for row in rows]
+        return [Loaded(Planned(*row[:5]), row[5], row[6], recorded_at=row[8]) for row in rows]
 
     def others(self, objects: Sequence[Planned]) -> list[Planned]:
         """Return the loaded versions of the same keys other than these versions."""
@@ -141,8 +145,8 @@ class Loads:
                 those = f" AND key IN ({', '.join(literal(o.key) for o in some)})"
                 those += f" AND load_id IN ({ids_text(some)})" if by == "load_id" else ""
             rows = self.client.query(
-                "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, toString(state)"
-                " FROM storeside.loads FINAL"
+                "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, toString(state),"
+                " toUnixTimestamp64Micro(recorded_at) FROM storeside.loads FINAL"
                 f" WHERE destination = {{destination:String}} AND bucket = {{bucket:String}}{those} AND {where}",
                 parameters=self.parameters,
                 settings={"max_query_size": LONG_STATEMENT},
@@ -182,12 +186,17 @@ class Loads:
             )  # fmt: skip
 
     def forget_doubtful(self, loaded: Sequence[Loaded]) -> None:
-        """Remove interrupted loads from the ledger whose rows are not in the table."""
+        """Remove interrupted loads from the ledger whose rows are not in the table.
+
+        Another run may have begun to publish the same objects later: its rows of the ledger stay.
+        """
+        until = max((o.recorded_at for o in loaded), default=0)
         for some in slices([o.planned for o in loaded]):
             self.client.command(
                 "DELETE FROM storeside.loads WHERE destination = {destination:String} AND bucket = {bucket:String}"
-                f" AND state = 'publishing' AND load_id IN ({ids_text(some)})",
-                parameters=self.parameters,
+                " AND state = 'publishing' AND toUnixTimestamp64Micro(recorded_at) <= {until:Int64}"
+                f" AND load_id IN ({ids_text(some)})",
+                parameters={**self.parameters, "until": until},
                 settings={"lightweight_deletes_sync": 2},
             )
 

@@ -10,13 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside.transfer.errors import TABLE_EXISTS, UNKNOWN_TABLE, TransferError, TransferTransientError, code_of
+from storeside.transfer.errors import (
+    TABLE_EXISTS,
+    UNKNOWN_TABLE,
+    StaleError,
+    TransferError,
+    TransferTransientError,
+    code_of,
+)
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import BROKEN, STAGING, is_generated
 
@@ -29,8 +37,35 @@ _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.1
 
 
+@dataclass(frozen=True)
+class Hold:
+    """A lock that this process has taken, and that another process may break.
+
+    `settings` let ClickHouse evaluate the `condition` once, when a statement begins.
+    """
+
+    client: Client
+    name: str
+    holder: str
+    settings: ClassVar[Mapping[str, int]] = {"mutations_execute_subqueries_on_initiator": 1}
+
+    @property
+    def condition(self) -> str:
+        """A condition for statements that must have no effect after another process has broken the lock."""
+        return (
+            f"(SELECT count() FROM system.tables WHERE database = '{STAGING}' AND name = '{self.name}'"
+            f" AND comment = {literal(self.holder)}) = 1"
+        )
+
+    def check(self) -> None:
+        """Raise StaleError if another process has broken the lock."""
+        found = _look(self.client, self.name)
+        if found is None or found[0] != self.holder:
+            raise StaleError("another run broke the lock of the table, because it was held for too long")
+
+
 @contextmanager
-def locked(client: Client, destination: str, owner: str, staging: str) -> Iterator[None]:
+def locked(client: Client, destination: str, owner: str, staging: str) -> Iterator[Hold]:
     """Hold the lock of `destination` in order to publish the table `staging`.
 
     An `owner` that retries after a failure gets its own lock back. Raises TransferTransientError when other processes
@@ -44,7 +79,7 @@ def locked(client: Client, destination: str, owner: str, staging: str) -> Iterat
             raise TransferTransientError(f"{destination} was locked by other loads for {_PATIENCE_SECONDS:g} s")
         time.sleep(_POLL_SECONDS)
     try:
-        yield
+        yield Hold(client, name, holder)
     except DatabaseError as e:
         if code_of(e):
             _release(client, name, holder)
@@ -63,10 +98,19 @@ def lock_name(destination: str) -> str:
 
 
 def _release(client: Client, name: str, holder: str) -> None:
-    """Release the lock, unless another process broke it and may hold it now."""
+    """Release the lock, unless another process broke it and may hold it now.
+
+    Another process may try to break an old lock at the same time. It would break the lock of the next holder if the
+    old one were dropped. Therefore an old lock is renamed as if it were broken.
+    """
     found = _look(client, name)
-    if found is not None and found[0] == holder:
+    if found is None or found[0] != holder:
+        return
+    _, uuid, age = found
+    if age < STALE_SECONDS / 2:
         client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+    else:
+        _break(client, name, uuid, "")
 
 
 def _look(client: Client, name: str) -> tuple[str, str, int] | None:

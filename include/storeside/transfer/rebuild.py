@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.sql.answers import first_row
 from storeside.transfer.__main__ import clickhouse, exit_code, ledger, reader_of, source_of
 from storeside.transfer.loads import Loaded, Loads
-from storeside.transfer.lock import locked
+from storeside.transfer.lock import Hold, locked
 from storeside.transfer.plan import Plan
 from storeside.transfer.preparation import record_source
 from storeside.transfer.printing import report_text
@@ -53,9 +53,9 @@ class Rebuilt:
 def rebuild(source: Source, table: str, client: Client, reader: Any, ledger: Client | None = None) -> Rebuilt:
     """Record the listed objects whose rows are in `table` as loaded, and change nothing else.
 
-    `client`, `reader` and `ledger` are the clients of `Transfer`. The table is locked meanwhile, so no load publishes
-    rows. The ledger may be missing, empty or incomplete; loads that it knows stay as they are. Raises
-    TransferInputError if the table does not exist or the source cannot be listed.
+    `client`, `reader` and `ledger` are the clients of `Transfer`. The ledger may be missing, empty or incomplete;
+    loads that it knows stay as they are. No other load may run. Raises TransferInputError if the table does not exist
+    or the source cannot be listed, and StaleError if a load wants to publish rows meanwhile.
     """
     destination = existing(client, table)
     owner = uuid.uuid4().hex[:16]
@@ -64,17 +64,17 @@ def rebuild(source: Source, table: str, client: Client, reader: Any, ledger: Cli
     plan = Plan(loads)
     try:
         record_source(plan, reader, source)
-        with locked(client, destination.name, owner, "nothing"):
+        with locked(client, destination.name, owner, "nothing") as hold:
             listed, _, _ = plan.make(
                 batch_bytes=_BATCH_BYTES, batch_objects=_BATCH_OBJECTS, push=False, retry_failed=True
             )
-            return _record(destination, plan, listed)
+            return _record(destination, plan, hold, listed)
     finally:
         plan.forget("load_plan")
         plan.forget("load_listings")
 
 
-def _record(destination: Destination, plan: Plan, listed: int) -> Rebuilt:
+def _record(destination: Destination, plan: Plan, hold: Hold, listed: int) -> Rebuilt:
     recorded = rows = absent = 0
     loads = plan.loads
     for batch in plan.batches():
@@ -84,6 +84,7 @@ def _record(destination: Destination, plan: Plan, listed: int) -> Rebuilt:
         unknown = [o for o in objects if states.get(o.load_id) != "publishing"]
         found = destination.count(unknown)
         there = [Loaded(o, found[o.load_id]) for o in unknown if o.load_id in found]
+        hold.check()
         loads.record(there, "loaded")
         recorded += len(there)
         rows += sum(o.rows for o in there)

@@ -23,7 +23,7 @@ from storeside.transfer.errors import (
     plain,
 )
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
-from storeside.transfer.lock import locked
+from storeside.transfer.lock import Hold, locked
 from storeside.transfer.options import TableOptions, require_engine
 from storeside.transfer.schema import Column, bare, nullable, resolved
 from storeside.transfer.source import identifier, literal
@@ -127,16 +127,19 @@ class Destination:
             found |= {load_id: count for load_id, count in rows}
         return found
 
-    def remove(self, objects: Sequence[Planned]) -> None:
-        """Delete the rows of these loads."""
+    def remove(self, objects: Sequence[Planned], hold: Hold | None = None) -> None:
+        """Delete the rows of these loads; with `hold`, only while that lock is held, or raise StaleError."""
+        settings = {**_SYNCHRONOUS, **hold.settings} if hold else _SYNCHRONOUS
         for some in slices(objects):
-            those = f"WHERE {LOAD_ID} IN ({ids_text(some)})"
+            those = f"WHERE {LOAD_ID} IN ({ids_text(some)})" + (f" AND {hold.condition}" if hold else "")
             try:
-                self.client.command(f"DELETE FROM {self.quoted} {those}", settings=_SYNCHRONOUS)
+                self.client.command(f"DELETE FROM {self.quoted} {those}", settings=settings)
             except DatabaseError as e:
                 if code_of(e) != SUPPORT_IS_DISABLED:  # the table has projections
                     raise
-                self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=_SYNCHRONOUS)
+                self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=settings)
+        if hold:
+            hold.check()
 
     def take(self, staging: str) -> None:
         """Make the rows of `staging` visible, in one step if `takes_parts`."""
@@ -265,16 +268,18 @@ def publish(
     `staged` lists the objects in it. Raises StaleError when the destination changed meanwhile, or another run broke
     this run's lock, so that the objects must be read again.
     """
-    with locked(destination.client, destination.name, owner, staging):
+    with locked(destination.client, destination.name, owner, staging) as hold:
         # A statement whose connection was lost may still run; its owner kept the lock for this case.
         while queries.running(destination.client, staging):
             time.sleep(_POLL_SECONDS)
         objects = [o.planned for o in staged]
         states = loads.states(objects)
-        if "publishing" in states.values():
-            settle(destination, loads, loads.doubtful(objects), replace_older=replace_older)
-            states = loads.states(objects)
+        doubtful = loads.doubtful(objects) if "publishing" in states.values() else []
+        # A run that could not read an object may have recorded that while another run published the object.
+        doubtful += [o for o in staged if states.get(o.planned.load_id) == "failed"]
+        # The ledger is not read again: a run that was overtaken may write into it late.
         done = {o.load_id for o in objects if states.get(o.load_id) == "loaded"}
+        done |= settle(destination, loads, doubtful, hold, replace_older=replace_older)
         older, outdated = _versions(loads, [o for o in objects if o.load_id not in done], replace_older)
         left_out = done | {o.load_id for o in outdated}
         new = [o for o in staged if o.planned.load_id not in left_out]
@@ -289,7 +294,7 @@ def publish(
             destination.take(staging)
         except DatabaseError as e:
             if code_of(e) in (DIFFERENT_STRUCTURE, UNKNOWN_TABLE):
-                loads.forget_doubtful(new)
+                # The record stays: another run may have loaded these objects, so the next publication counts rows.
                 raise StaleError(f"{staging} cannot be published: {plain(e)}") from e
             raise
         _finish(destination, loads, new, older)
@@ -304,24 +309,28 @@ def _leave_out(client: Client, staging: str, objects: Sequence[Planned]) -> None
         )
 
 
-def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], *, replace_older: bool) -> None:
-    """Record which loads with an interrupted publication are in the table, and remove partial ones from it.
+def settle(
+    destination: Destination, loads: Loads, doubtful: Sequence[Loaded], hold: Hold, *, replace_older: bool
+) -> set[int]:
+    """Record and return the interrupted loads that are in the table, by id, and remove partial ones from it.
 
-    The caller must hold the lock, so that no process still publishes them.
+    The caller must hold the lock, so that no process still publishes them. Raises StaleError if another run broke it.
     """
     if not doubtful:
-        return
+        return set()
     found = destination.count([o.planned for o in doubtful])
+    hold.check()
     whole = [o for o in doubtful if found.get(o.planned.load_id, 0) == o.rows]
     other = [o for o in doubtful if found.get(o.planned.load_id, 0) != o.rows]
     log.info("%d loads with an interrupted publication are in the table, %d are not", len(whole), len(other))
     if partial := [o.planned for o in other if o.planned.load_id in found]:
-        destination.remove(partial)
+        destination.remove(partial, hold)
     older, outdated = _versions(loads, [o.planned for o in whole], replace_older)
     late = {o.load_id for o in outdated}
     _finish(destination, loads, [o for o in whole if o.planned.load_id not in late], [*older, *outdated])
     if other:
         loads.forget_doubtful(other)
+    return {o.planned.load_id for o in whole}
 
 
 def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], gone: Sequence[Planned]) -> None:
