@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 from storeside.stack.settings import HOST
-from tests.benchmarks.stacks import serving
+from tests.benchmarks.serving import serving
 
 KEY, ETAG, MODIFIED = "stream/rows.csv", "0" * 32, "2026-01-01T00:00:00.000Z"
 HEADER = b"n,word\n"

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from xml.sax.saxutils import escape
 
 from storeside.stack.settings import HOST
-from tests.benchmarks.stacks import serving
+from tests.benchmarks.serving import serving
 
 PAGE = 1000
 FOLDER = 1000

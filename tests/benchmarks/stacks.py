@@ -1,16 +1,14 @@
-"""The separate stack of a benchmark, and its servers."""
+"""The separate stack of a benchmark."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from storeside.stack import cli
 from storeside.stack.cli import PARTS
-from storeside.stack.settings import CHECKOUT, Stack, default_folder
+from storeside.stack.settings import Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from tests.support import allow
 
@@ -41,15 +39,3 @@ def running(only: Collection[str] = PARTS) -> Iterator[Stack]:
         yield stack
     finally:
         Supervisor(stack).stop()
-
-
-@contextmanager
-def serving(module: str, *arguments: object) -> Iterator[str]:
-    """Run one of Storeside's servers in a new process; yields the first line that it prints."""
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as process:
-        try:
-            assert process.stdout
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()

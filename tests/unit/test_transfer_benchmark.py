@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from storeside.stack.settings import CHECKOUT
 from tests.benchmarks import transfer
 from tests.benchmarks.transfer import Figures, Load
 from tests.benchmarks.transfer_peers import Run
@@ -39,3 +43,8 @@ def test_the_exit_status_tells_of_a_missed_aim(capsys: pytest.CaptureFixture[str
     assert "missed" not in capsys.readouterr().out
     assert transfer.report({**found, "csv, pull": of(2)}, 1)
     assert "missed: transfer.csv_of_engine 0.50, aim: at least 0.9" in capsys.readouterr().out
+
+
+def test_the_measured_process_does_not_load_airflow() -> None:
+    code = "import sys, tests.benchmarks.transfer_ours; sys.exit('airflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=CHECKOUT)
