@@ -15,7 +15,7 @@ from kubernetes import client
 from storeside.doctor.aistore import FEATURES
 from storeside.doctor.connections import Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
-from storeside.stack.clickhouse_users import GRANTS, LEDGER, LOADER, PAGES, READERS, REVOKED
+from storeside.stack.clickhouse_users import AISTORE_COLLECTION, GRANTS, LEDGER, LOADER, PAGES, READERS, REVOKED
 from storeside.stack.settings import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "kubernetes"
@@ -159,7 +159,8 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
     for name in (LOADER, LEDGER, PAGES):
         grants = configuration["users"][f"{name}/grants/query"]
         assert grants == grants_of(name, collection)
-        assert [query.text for query in users.findall(f"users/{name}/grants/query")] == grants
+        in_compose = grants_of(name, [*collection, AISTORE_COLLECTION])  # its AIStore requires tokens
+        assert [query.text for query in users.findall(f"users/{name}/grants/query")] == in_compose
         for grant in grants:
             assert f"{grant} {'FROM' if grant.startswith('REVOKE') else 'TO'} {name};" in page
     assert "storeside" not in configuration["users"]
@@ -167,7 +168,8 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
 
 def grants_of(name: str, collections: list[str]) -> list[str]:
     """Return what the embedded server grants to a user."""
-    named = [f"NAMED COLLECTION ON {collection}" for collection in collections if name in READERS]
+    used = [one for one in collections if name in READERS or (name == LEDGER and one == AISTORE_COLLECTION)]
+    named = [f"NAMED COLLECTION ON {one}" for one in used]
     granted = [f"GRANT {right}" for right in (*GRANTS[name], *named)]
     return [*granted, *(f"REVOKE {right}" for right in REVOKED.get(name, ()))]
 
