@@ -178,8 +178,8 @@ def test_bodies_have_a_limit_by_default(launch: Callable[..., Server]) -> None:
             ws.send(bytes(3 << 20))
         with pytest.raises(ConnectionClosed) as closed:
             ws.recv(timeout=20)
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == 1009
+    # The server closes without reading the rest, so the kernel's reset may overtake its close frame.
+    assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
     assert server.push("after/echo").content == CONTENT
 
 

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from storeside.stack.settings import HOST
-from tests.benchmarks.stacks import serving
+from tests.benchmarks.serving import serving
 
 NAME, DEAD = "burst", "burst-dlq"
 ACCOUNT = "000000000000"

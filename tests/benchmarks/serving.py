@@ -1,4 +1,4 @@
-"""Servers of a benchmark in processes of their own; a measured process that imports this loads no Airflow."""
+"""Starts the servers of a benchmark in separate processes. A measured process that imports this loads no Airflow."""
 
 from __future__ import annotations
 
