@@ -1,7 +1,8 @@
-"""Form fields and operator arguments that the DAGs for loads into ClickHouse share."""
+"""Form fields and operator arguments that DAGs share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from airflow.sdk import Param
@@ -15,6 +16,46 @@ from storeside.transfer.request import RESERVED
 def preset(field: Param, default: str) -> Param:
     """Return the form field with this default. If the default is empty, users must fill in the field."""
     return Param(default, description=field.description, **field.schema) if default else field
+
+
+def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
+    """Return the form fields that describe an ETL; their defaults are the settings of a DAG, see `dag_settings`."""
+    return {
+        "transformer": Param(
+            settings["transformer"],
+            type="string",
+            minLength=1,
+            title="Transformer",
+            section="ETL",
+            **form_choices("transformer"),
+            description="Transform of the transformer's image: a built-in one, or package.module:attribute",
+        ),
+        "existing_etl": Param(
+            settings["existing_etl"] or None,
+            type=["null", "string"],
+            title="Existing ETL",
+            section="ETL",
+            **form_choices("etl"),
+            description="Name of an ETL that runs in the cluster, instead of the transformer; it is used as it runs",
+        ),
+        "communication": Param(
+            settings["communication"],
+            type="string",
+            enum=["ws", "hpush"],
+            title="Communication",
+            section="ETL",
+            values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
+            description="How AIStore sends objects to the transformer; an existing ETL keeps its own way",
+        ),
+        "extensions": Param(
+            settings["extensions"],
+            type="object",
+            additionalProperties={"type": "string"},
+            title="Extensions",
+            section="ETL",
+            description="Extensions of source objects and of their results, without dots; others are kept",
+        ),
+    }
 
 
 BUCKET: Final = Param(

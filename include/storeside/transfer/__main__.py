@@ -118,7 +118,7 @@ def request(given: argparse.Namespace) -> Request:
     if not all(columns.values()):
         raise TransferInputError(f"--column {next(name for name in columns if not columns[name])!r}: write NAME=TYPE")
     return Request(
-        source_of(given.source, given.collection),
+        given_source(given.source, given.collection),
         given.table,
         **{name: getattr(given, name) for name in CHOICES},
         read=ReadOptions(
@@ -135,7 +135,7 @@ def request(given: argparse.Namespace) -> Request:
     )
 
 
-def source_of(uri: str, collection: str = "") -> Source:
+def given_source(uri: str, collection: str = "") -> Source:
     """Return the source with this URI; `collection` is ClickHouse's named collection. Raises TransferInputError."""
     bucket, keys = place_of(uri)
     return Source(bucket, keys, collection, "" if in_aistore(bucket) else aws("s3").meta.endpoint_url)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row
-from storeside.transfer.__main__ import clickhouse, exit_code, ledger, reader_of, source_of
+from storeside.transfer.__main__ import clickhouse, exit_code, given_source, ledger, reader_of
 from storeside.transfer.loads import Loaded, Loads
 from storeside.transfer.lock import Hold, locked
 from storeside.transfer.plan import Plan
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rebuild(given: argparse.Namespace) -> int:
-    source = source_of(given.source)
+    source = given_source(given.source)
     report = rebuild(source, given.table, clickhouse(), reader_of(source), ledger())
     print(report_text(report, as_json=given.json))
     return 0
