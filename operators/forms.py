@@ -120,6 +120,11 @@ def listed() -> dict[str, tuple[str, ...]]:
 
     Raises OperatorInputError unless the Variable is a JSON object whose values are lists of strings.
     """
+    return {**DEFAULTS, **{names: tuple(given) for names, given in _variable().items()}}
+
+
+def _variable() -> dict[str, list[str]]:
+    """Return the content of the Variable. Raises OperatorInputError; see `listed`."""
     text = Variable.get(VARIABLE, default=None)
     try:
         given = json.loads(text) if text else {}
@@ -134,7 +139,7 @@ def listed() -> dict[str, tuple[str, ...]]:
             " whose values are lists of strings: correct it, or delete it to use the defaults"
             " (docs/configuration.md, What forms may name)"
         )
-    return {**DEFAULTS, **{name: tuple(names) for name, names in given.items()}}
+    return given
 
 
 class FormOperator(BaseOperator):
@@ -156,12 +161,15 @@ def check_form(context: Context) -> None:
     if not marked:
         return
     allowed = listed()
+    refused: dict[str, tuple[str, str]] = {}
     for field, kind in marked.items():
         value = context["params"].get(field)
         for text in [value] if isinstance(value, str) else value or ():
             for names, name in _KINDS[kind](text):
                 if not is_listed(name, allowed[names]):
-                    raise OperatorInputError(_refusal(field, names, name, allowed[names]))
+                    refused[f"{field}: {name!r}"] = (names, name)
+    if refused:
+        raise OperatorInputError(_refusal(refused, allowed))
 
 
 def _marked(context: Context) -> Iterator[tuple[str, str]]:
@@ -180,9 +188,15 @@ def is_listed(name: str, names: Sequence[str]) -> bool:
     )
 
 
-def _refusal(field: str, names: str, name: str, allowed: Sequence[str]) -> str:
-    entry = json.dumps({names: [*allowed, name]})
-    return (
-        f"{field}: {name!r} is not one of the {names} that forms may use: {', '.join(allowed) or 'none'}."
-        f" To allow it, add it to the list {names!r} of the Airflow Variable {VARIABLE}, such as {entry}"
+def _refusal(refused: Mapping[str, tuple[str, str]], allowed: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the reason, and the Variable's whole value that would allow all refused names."""
+    value = _variable()
+    for names, name in refused.values():
+        entries = value.setdefault(names, list(allowed[names]))
+        if name not in entries:
+            entries.append(name)
+    reasons = "; ".join(
+        f"{what} is not one of the {names} that forms may use: {', '.join(allowed[names]) or 'none'}"
+        for what, (names, _) in refused.items()
     )
+    return f"{reasons}. To allow this, set the Airflow Variable {VARIABLE} to {json.dumps(value)}"
