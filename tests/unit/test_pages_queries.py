@@ -621,6 +621,19 @@ def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
     assert not data_path([]).edges
 
 
+@pytest.mark.parametrize("selection", ["", "/", "/2026/", "/2026/**.json"])
+def test_a_load_continues_the_path_of_the_bucket_that_a_transform_has_filled(selection: str) -> None:
+    loads = [
+        stage(kind="load", source=f"ais://facts{selection}", destination="clickhouse://db.t"),
+        stage(kind="load", source="ais://facts2/", destination="clickhouse://db.u"),
+    ]
+    picture = data_path([stage(source="s3://in", destination="ais://facts"), *loads])
+    assert [node.uri for node in picture.nodes] == [
+        "s3://in", "ais://facts", "clickhouse://db.t", "ais://facts2/", "clickhouse://db.u",
+    ]  # fmt: skip
+    assert picture.nodes[3].name == "facts2"
+
+
 def test_verdicts_show_what_failed(client: Client) -> None:
     expectations = [{"expectation": "a", "success": True}, {"expectation": "b", "success": False}]
     run_row(

@@ -25,9 +25,9 @@ def text_facts(source: Source, name: str, _arguments: str) -> bytes:
     """Replace a text by facts about it, as one line of JSON.
 
     ``object`` (its name), ``encoding``, ``bytes``, ``characters``, ``lines``, ``paragraphs`` (separated by empty
-    lines), ``words``, ``distinct_words`` (without regard to case), ``longest_line`` (characters), ``title`` (the first
-    line that is not empty, at most 200 characters) and ``sha256`` of the bytes. Text is in UTF-8, or in UTF-16 or
-    UTF-32 with a byte order mark. Raises ObjectError for an object that is not text.
+    lines), ``words``, ``distinct_words`` (without regard to case), ``longest_line`` (characters), ``title`` (the
+    first line that is not empty, at most 200 characters) and ``sha256`` of the bytes. Text is in UTF-8, or in UTF-16
+    or UTF-32 with a byte order mark. Raises ObjectError for an object that is not text.
     """
     content = Path(source).read_bytes() if isinstance(source, str) else bytes(source)
     encoding, text = _decoded(content)
