@@ -61,7 +61,10 @@ class Hold:
         """Raise StaleError if another process has broken the lock."""
         found = _look(self.client, self.name)
         if found is None or found[0] != self.holder:
-            raise StaleError("another run broke the lock of the table, because it was held for too long")
+            raise StaleError(
+                "another run broke the lock of the table, because it was held for too long: try again when no other run"
+                " loads into this table"
+            )
 
 
 @contextmanager
