@@ -62,8 +62,8 @@ class Hold:
         found = _look(self.client, self.name)
         if found is None or found[0] != self.holder:
             raise StaleError(
-                "another run broke the lock of the table, because it was held for too long: try again when no other run"
-                " loads into this table"
+                "another run broke the lock of the table, because it was held for too long: try again when no other"
+                " run loads into this table"
             )
 
 
