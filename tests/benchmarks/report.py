@@ -28,6 +28,7 @@ BENCHMARKS = (
     "authn",
     "transfer",
     "events",
+    "speech_run",
     "storage",
     "throughput",
     "hsds",
@@ -35,7 +36,7 @@ BENCHMARKS = (
     "pages",
     "scale",
 )
-TARGETS = {"transform_matrix": "matrix"}
+TARGETS = {"transform_matrix": "matrix", "speech_run": "run"}
 VERSIONS = ("apache-airflow", "aistore", "clickhouse-connect", "pyarrow", "h5pyd")
 # Published results, their sources, and the figures of these benchmarks for comparison.
 PUBLISHED = (
