@@ -212,6 +212,14 @@ bench-storage: $(STAMP) ## compare copies in parts with copies in one piece on a
 bench-throughput: $(STAMP) ## measure AIStore clusters of 1, 2 and 4 targets with aisloader; ARGS="--rounds 5 --chart file.svg"
 	@$(PYTHON) -m tests.benchmarks.throughput $(ARGS)
 
+.PHONY: bench-line
+bench-line: $(STAMP) ## reads at line rate and transforms on 1 to 8 nodes behind shaped links; needs root; ARGS="--rounds 5"
+	@$(PYTHON) -m tests.benchmarks.line $(ARGS)
+
+.PHONY: bench-airflow
+bench-airflow: $(STAMP) ## trigger 40 and 200 loads within a minute; ARGS="--runs 40"
+	@$(PYTHON) -m tests.benchmarks.airflow_runs $(ARGS)
+
 .PHONY: bench
 bench: $(STAMP) ## run all benchmarks and write docs/benchmarks.md; ARGS="transfer events" selects some
 	@$(PYTHON) -m tests.benchmarks.report $(ARGS)

@@ -32,7 +32,9 @@ with DAG(
     description="Loads new and changed objects of an S3 or AIStore bucket into a ClickHouse table, each version once",
     schedule=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None,
     catchup=False,
-    max_active_runs=1,  # parallel runs would be safe, but all would list the same bucket
+    # Runs for one table are safe too: each publishes under the table's lock what no other run has loaded. On a
+    # schedule, however, a run would read the objects that the run before it still reads.
+    max_active_runs=1 if SETTINGS["schedule"] else 16,
     params=PARAMS,
     tags=["s3", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},

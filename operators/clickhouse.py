@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from storeside.transfer.options import ReadOptions, TableOptions
     from storeside.transfer.request import Request
 
+# A load within both limits takes a few seconds, also of small objects or compressed ones. A deferral would take as
+# long: the task continues in another process.
+BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
+
 
 class LoadOperator(FlatLoadArguments):
     """Base class of the operators that load into ClickHouse: common arguments and the end of the task.
@@ -184,7 +188,8 @@ class S3ToClickHouseOperator(LoadOperator):
     """Loads new objects of an S3 or AIStore bucket into a table: Parquet, CSV or JSON Lines, compressed or not.
 
     ClickHouse reads the objects itself (*pull*) while the task is deferred; if ClickHouse cannot reach them, the
-    worker streams them (*push*). The worker always streams the objects of AIStore. A task that is killed and
+    worker streams them (*push*). The worker always streams the objects of AIStore. A task with up to 100 objects of
+    8 MiB in total is not deferred, because a deferral would take longer than the load. A task that is killed and
     retried, cleared or run again loads nothing twice: ``storeside.loads`` records the outcome of each object version.
     When the task is killed or cleared, it stops its queries. Returns the engine's `Report` as a dictionary.
 
@@ -227,7 +232,7 @@ class S3ToClickHouseOperator(LoadOperator):
         return place_of(self.source) if self.source else super().place()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """List and plan; defer while ClickHouse pulls, or push from the worker."""
+        """List and plan; defer while ClickHouse pulls, unless the load is brief, or push from the worker."""
         from storeside.transfer.engine import Transfer
 
         started = time.time()
@@ -250,7 +255,8 @@ class S3ToClickHouseOperator(LoadOperator):
             if prepared.planned:
                 self._loader = "push" if prepared.push else "pull"
                 self._record_running(context, "load", started, self._transfer.request.table, prepared)
-            if prepared.planned and self.deferrable and not prepared.push:
+            is_brief = prepared.bytes <= BRIEF_BYTES and prepared.planned <= BRIEF_OBJECTS
+            if prepared.planned and self.deferrable and not prepared.push and not is_brief:
                 self.defer(
                     trigger=S3ToClickHouseTrigger(
                         request.to_dict(),

@@ -1,7 +1,9 @@
-"""Transformers for comparison: AIStore's published FFmpeg transformer, and one that only returns bytes.
+"""Transformers for comparison: AIStore's published FFmpeg transformer, and two that only return bytes.
 
 ``python -m tests.benchmarks.peers --server fastapi`` serves the published method: the SDK's servers, and one `ffmpeg`
 process per object (AIStore v3.28, "Boost ETL Performance with Optimized Data Movement", which used this command).
+``--server returns`` serves bytes and never puts them directly: AIStore names the destination's target in each request
+for a bucket transform, also if the ETL does not support direct put, and the SDK's servers and ours follow it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 from aistore.sdk.etl.webserver.flask_server import FlaskServer
@@ -61,9 +64,31 @@ class Echo:
         return self.data
 
 
+class Returns(BaseHTTPRequestHandler):
+    """Answers each request with the number of bytes of a transcoded object."""
+
+    protocol_version = "HTTP/1.1"
+    data = b""
+
+    def do_GET(self) -> None:
+        """Answer a probe."""
+        self.do_PUT()
+
+    def do_PUT(self) -> None:
+        """Answer a transform."""
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.data)))
+        self.end_headers()
+        self.wfile.write(self.data)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--server", choices=["fastapi", "flask", "http"], default="fastapi")
+    parser.add_argument("--server", choices=["fastapi", "flask", "http", "returns"], default="fastapi")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
@@ -76,6 +101,9 @@ def main() -> None:
         )  # fmt: skip
     elif options.server == "flask":
         FlaskFFmpeg(host=options.host, port=options.port).app.run(options.host, options.port, threaded=True)
+    elif options.server == "returns":
+        Returns.data = os.urandom(int(os.environ["ECHO_BYTES"]))
+        ThreadingHTTPServer((options.host, options.port), Returns).serve_forever()
     else:
         HTTPFFmpeg(host=options.host, port=options.port).start()
 

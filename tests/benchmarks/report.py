@@ -31,12 +31,14 @@ BENCHMARKS = (
     "speech_run",
     "storage",
     "throughput",
+    "line",
     "hsds",
     "reconcile",
     "pages",
     "scale",
+    "airflow_runs",
 )
-TARGETS = {"transform_matrix": "matrix", "speech_run": "run"}
+TARGETS = {"transform_matrix": "matrix", "speech_run": "run", "airflow_runs": "airflow"}
 VERSIONS = ("apache-airflow", "aistore", "clickhouse-connect", "pyarrow", "h5pyd")
 # Published results, their sources, and the figures of these benchmarks for comparison.
 PUBLISHED = (
@@ -47,6 +49,7 @@ PUBLISHED = (
     ("PUT of 64 MB, many parts against one", "2 times", "AIStore's article on OCI", "storage.multipart_put_gain"),
     ("random reads of 10 MiB", "175 of 186 GiB/s on 16 nodes with 100 Gbit/s each", "AIStore, “The Perfect Line”",
      "throughput.read_10MiB.targets4"),
+    ("the same as a share of the links", "0.94", "AIStore, “The Perfect Line”", "line.share_at_8_targets"),
     ("12000 x 2200 int64 written through HSDS", "100.9 MB/s on 8 cores", "The HDF Group", "hsds.article_write"),
     ("the same, read", "97.6 MB/s", "The HDF Group", "hsds.article_read"),
 )  # fmt: skip

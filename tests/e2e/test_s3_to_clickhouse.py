@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from storeside.operators.clickhouse import BRIEF_OBJECTS
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.support import process, unique, until
@@ -33,6 +34,9 @@ class Loader:
     def start(self, **conf: Any) -> str:
         return self.api.trigger(DAG, {"bucket": self.bucket, "table": self.table, **conf})
 
+    def pause(self, paused: bool) -> None:
+        self.api.request("PATCH", f"dags/{DAG}", json={"is_paused": paused})
+
     def run(self, **conf: Any) -> dict[str, Any]:
         """Run the DAG; return the task's report."""
         run = self.start(**conf)
@@ -51,11 +55,11 @@ class Loader:
 def loader(airflow: Stack, s3_client: S3Client, clickhouse: Any) -> Loader:
     loader = Loader(airflow, s3_client, clickhouse)
     until(lambda: any(dag["dag_id"] == DAG for dag in loader.api.get("dags")["dags"]), 90, "DAG")
-    loader.api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    loader.pause(False)
     return loader
 
 
-def test_a_bucket_is_loaded_once_while_the_task_is_deferred(loader: Loader) -> None:
+def test_a_bucket_is_loaded_once(loader: Loader) -> None:
     for n in range(3):
         loader.s3.put_object(Bucket=loader.bucket, Key=f"2026/{n}.csv", Body=f"n;word\n{n};x{n}\n".encode())
     loader.s3.put_object(Bucket=loader.bucket, Key="2026/bad.csv", Body=b"n;word\n1;2;3\n")
@@ -79,6 +83,49 @@ def test_a_bucket_is_loaded_once_while_the_task_is_deferred(loader: Loader) -> N
         f" WHERE source = 's3://{loader.bucket}/2026/' ORDER BY recorded_at"
     )
     assert states == [("partial", 4, 3), ("done", 4, 0)]
+
+
+def started_together(loader: Loader, *confs: dict[str, Any]) -> list[str]:
+    """Trigger runs while the DAG is paused, so that they wait together; then let them start, and wait for success."""
+    loader.pause(True)
+    try:
+        runs = [loader.start(**conf) for conf in confs]
+    finally:
+        loader.pause(False)
+    assert [loader.api.wait(DAG, run, 120)["state"] for run in runs] == ["success"] * len(runs)
+    return runs
+
+
+def test_runs_for_different_tables_overlap_and_are_not_deferred(loader: Loader) -> None:
+    tables = [f"{loader.table}_{n}" for n in range(2)]
+    for table in tables:  # about two seconds for each run
+        slow = "slow UInt8 MATERIALIZED sleepEachRow(0.002)"
+        loader.clickhouse.command(f"CREATE TABLE {table} (n UInt32, {slow}) ENGINE = MergeTree ORDER BY n")
+    loader.s3.put_object(Bucket=loader.bucket, Key="n.csv", Body=b"n\n" + b"\n".join(b"%d" % n for n in range(1000)))
+    runs = started_together(loader, *({"table": table, "format": "csv"} for table in tables))
+    tasks = [loader.api.task_instances(DAG, run)[0] for run in runs]
+    assert max(task["start_date"] for task in tasks) < min(task["end_date"] for task in tasks), "one after the other"
+    for table, run in zip(tables, runs, strict=True):
+        assert loader.query(f"SELECT count(), uniqExact(n) FROM {table}") == [(1000, 1000)]
+        assert "deferr" not in loader.api.log(DAG, run, "load").lower()
+
+
+def test_two_runs_for_one_new_table_load_its_objects_once(loader: Loader) -> None:
+    for n in range(3):
+        loader.s3.put_object(Bucket=loader.bucket, Key=f"{n}.csv", Body=f"n,word\n{n},x{n}\n".encode())
+    runs = started_together(loader, {}, {})
+    assert loader.query("SELECT n, word FROM {table} ORDER BY n") == [(n, f"x{n}") for n in range(3)]
+    assert sum(loader.report(run)["loaded"] for run in runs) == 3
+    assert sum(loader.report(run)["rows"] for run in runs) == 3
+
+
+def test_a_load_of_many_objects_is_deferred(loader: Loader) -> None:
+    for n in range(BRIEF_OBJECTS + 1):
+        loader.s3.put_object(Bucket=loader.bucket, Key=f"{n}.csv", Body=f"n\n{n}\n".encode())
+    run = loader.start(format="csv")
+    assert loader.api.wait(DAG, run, 120)["state"] == "success"
+    assert "deferr" in loader.api.log(DAG, run, "load").lower()
+    assert loader.query("SELECT count(), uniqExact(n) FROM {table}") == [(BRIEF_OBJECTS + 1, BRIEF_OBJECTS + 1)]
 
 
 @pytest.mark.chaos
