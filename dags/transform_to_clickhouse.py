@@ -31,6 +31,7 @@ SETTINGS = dag_settings(
     extensions={"txt": "json"},
     communication="ws",
     table="",
+    suite="",  # Great Expectations: a path, or package.module:function
 )
 
 RESULTS = Param(
@@ -53,6 +54,8 @@ PARAMS = {
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "on_overwrite": params.preset(params.TABLE["on_overwrite"], "replace"),
     **params.etl(SETTINGS),
+    **params.EXPECTATIONS,
+    "suite": params.preset(params.EXPECTATIONS["suite"], SETTINGS["suite"]),
     "on_failure": Param(
         "report",
         type="string",
@@ -110,6 +113,7 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         task_id="load",
         source="{{ params.destination }}/{{ params.prefix or '' }}",
         **params.LOAD,
+        **params.CHECKED,
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )

@@ -13,6 +13,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer import queries
 from storeside.transfer.aistore_objects import list_bucket
 from storeside.transfer.content import Content, s3_error
+from storeside.transfer.creation import create
 from storeside.transfer.errors import (
     LoadObjectError,
     TransferError,
@@ -31,7 +32,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved, with_overrides
 from storeside.transfer.source import Listed, Source, list_objects
-from storeside.transfer.table import REST, Destination, create, look_up
+from storeside.transfer.table import REST, Destination, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -101,9 +102,10 @@ class Preparation:
             self.request.source.uri, listed, planned, size / 1e6,
             "push" if push else "pull",
         )  # fmt: skip
-        if self.request.all_or_nothing and planned > MOST_AT_ONCE:
+        if self.request.at_once and planned > MOST_AT_ONCE:
+            option = "all_or_nothing" if self.request.all_or_nothing else "a suite that fails the load"
             raise TransferInputError(
-                f"{planned} objects: all_or_nothing publishes at most {MOST_AT_ONCE}: select fewer with `keys`"
+                f"{planned} objects: {option} publishes at most {MOST_AT_ONCE}: select fewer with `keys`"
             )
         if not planned:
             return Prepared(self.request.format, push, listed, 0, 0)
