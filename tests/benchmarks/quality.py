@@ -1,6 +1,6 @@
 """Loads of ten million rows that a suite checks before they are published: ``make bench-quality``.
 
-The load runs in a process of its own, without Airflow, whose peak memory includes its imports. Each suite has six
+Each load runs in a new process without Airflow; the peak of its memory includes imports. Each suite has six
 expectations on five columns; `quarantine` has one bad row in a thousand.
 """
 

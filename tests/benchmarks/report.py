@@ -26,6 +26,7 @@ BENCHMARKS = (
     "scaling",
     "authn",
     "transfer",
+    "quality",
     "events",
     "storage",
     "throughput",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from storeside.errors import BadInput, StoresideError
+from storeside.quality.suite import QualityError
 from storeside.stack.settings import Stack
 from storeside.transfer import lock
 from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import ExpectationsError
+from storeside.transfer.errors import ExpectationsError, TransferInputError
 from storeside.transfer.options import Expectations
 from storeside.transfer.source import Source
 from tests.integration.test_transfer_crashes import Killed, mortal
 from tests.support import unique
-from tests.transfers import Loading, request_of
+from tests.transfers import Loading, jsonl, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -193,8 +196,6 @@ def test_a_run_that_was_overtaken_adds_nothing_to_the_quarantine(
     loading: Loading, suite: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
-    import time
-
     loading.put({"all.csv": csv(95, 99), "some.csv": csv(80, 95)})
     loading.create("n UInt32, text String")
     options = {"format": "csv", "loader": "pull", "expectations": Expectations(suite(), "quarantine")}
@@ -213,3 +214,137 @@ def test_a_run_that_was_overtaken_adds_nothing_to_the_quarantine(
     assert overtaken == [10]
     assert len(loading.rows()) == 10
     assert len(quarantined(loading)) == 9
+
+
+def test_hostile_names_and_values_stay_data(loading: Loading, suite: Callable[..., str]) -> None:
+    """Names of columns, keys, values and descriptions with quotes, line feeds and markup change no statement."""
+    column, key = "a`b'); DROP TABLE x; --\\", "in/'\"`\\;--\u202e.jsonl"
+    bad = "'); DROP TABLE data.x; --\n\\ <script>" + "x" * 1000
+    loading.put({key: jsonl([{column: "good"}, {column: bad}, {column: bad}]), "b.jsonl": jsonl([{column: "good"}])})
+    found = {
+        "type": "expect_column_values_to_be_in_set",
+        "kwargs": {"column": column, "value_set": ["good", "it's\\"]},
+        "description": "only 'good'`\\\n<b>",
+    }
+    short = {"type": "expect_column_values_to_match_regex", "kwargs": {"column": column, "regex": "^[^']*$\\\\?"}}
+    given = suite(found, {**short, "severity": "warning"})
+    with pytest.raises(ExpectationsError) as failed:
+        loading.load(format="jsonl", expectations=Expectations(given))
+    assert "not met in 2 of 4 rows" in str(failed.value)
+    assert "\n" not in str(failed.value)
+    assert len(str(failed.value)) < 3000
+    report = loading.load(format="jsonl", expectations=Expectations(given, "quarantine"))
+    assert (report.rows, report.rejected) == (2, 2)
+    (first, second) = quarantined(loading, "key, row, reasons")
+    assert first == second == (key, first[1], [f"{found['description']}: {column}"])
+    assert json.loads(first[1]) == {column: bad}
+    assert report.verdict
+    assert all(len(value) <= 200 for e in report.verdict["expectations"] for _, value in e["examples"])
+
+
+def test_columns_of_all_types_are_checked_and_quarantined(loading: Loading, suite: Callable[..., str]) -> None:
+    columns = (
+        "i Int8, u UInt64, big Int256, d Decimal(10, 2), f32 Float32, s FixedString(3), low LowCardinality(String),"
+        " day Date, day32 Date32, at DateTime('Europe/Berlin'), exact DateTime64(6), b Bool, id UUID,"
+        " e Enum8('x' = 1),"
+        " ip IPv4, list Array(UInt8), m Map(String, UInt8), t Tuple(a UInt8, b Nullable(String)), n Nullable(UInt8)"
+    )
+    loading.create(columns)
+    row = {
+        "i": -1, "u": 2**64 - 1, "big": 10**40, "d": 0.1, "f32": 0.5, "s": "abc", "low": "x", "day": "2026-01-02",
+        "day32": "1950-01-01", "at": "2026-01-02 03:04:05", "exact": "2026-01-02 03:04:05.5", "b": True,
+        "id": "00000000-0000-0000-0000-000000000001", "e": "x", "ip": "127.0.0.1", "list": [1, 2], "m": {"k": 1},
+        "t": {"a": 1, "b": None}, "n": None,
+    }  # fmt: skip
+    loading.put({"a.jsonl": jsonl([row, {**row, "i": 100}])})
+
+    def between(column: str, low: Any, high: Any) -> dict[str, Any]:
+        bounds = {"column": column, "min_value": low, "max_value": high}
+        return {"type": "expect_column_values_to_be_between", "kwargs": bounds}
+
+    def among(column: str, *values: Any) -> dict[str, Any]:
+        return {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": column, "value_set": list(values)}}
+
+    met = [
+        among("u", 2**64 - 1), between("big", 0, 1e41), between("d", 0.1, 0.1), among("f32", 0.5), among("s", "abc"),
+        among("low", "x"), between("day", "2026-01-02", "2026-01-02"), between("day32", "1950-01-01", "1950-01-01"),
+        between("at", "2026-01-02T03:04:05+01:00", "2026-01-02T02:04:05"),
+        between("exact", "2026-01-02T03:04:05.500000", "2026-01-02T03:04:05.500000"), among("b", True),
+        among("id", row["id"]), among("e", "x"), among("ip", "127.0.0.1"), among("list", "[1,2]"),
+        among("m", '{"k":1}'), among("t", '{"a":1,"b":null}'),
+        {"type": "expect_column_values_to_be_null", "kwargs": {"column": "n"}},
+    ]  # fmt: skip
+    given = Expectations(suite(*met, between("i", -1, 99)), "quarantine")
+    report = loading.load(format="jsonl", expectations=given)
+    assert report.verdict
+    failed = [e["columns"] for e in report.verdict["expectations"] if not e["success"]]
+    assert failed == [("i",)]
+    assert (report.rows, report.rejected) == (1, 1)
+    ((_, kept),) = quarantined(loading)
+    assert json.loads(kept)["i"] == 100
+
+
+@pytest.mark.parametrize(
+    ("expectation", "reason"),
+    [
+        (
+            {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "absent"}},
+            "has no columns absent; it",
+        ),
+        (
+            {"type": "expect_column_values_to_be_between", "kwargs": {"column": "n", "max_value": "x"}},
+            "holds a number, which cannot be compared with 'x'",
+        ),
+        (
+            {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "n", "regex": "x"}},
+            "holds a number, not a text",
+        ),
+        (
+            {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "text", "regex": "(?=x)"}},
+            "the rows cannot be checked",
+        ),
+    ],
+)
+def test_suites_that_do_not_fit_the_table_publish_nothing(
+    loading: Loading, suite: Callable[..., str], expectation: dict[str, Any], reason: str
+) -> None:
+    loading.put({"a.csv": csv(0, 5)})
+    loading.create("n UInt32, text String")
+    with pytest.raises(StoresideError, match=reason) as failed:
+        loading.load(format="csv", expectations=Expectations(suite(expectation)))
+    assert isinstance(failed.value, BadInput)
+    assert loading.rows() == []
+
+
+def test_expectations_of_all_rows_see_the_whole_load(loading: Loading, suite: Callable[..., str]) -> None:
+    loading.put({"a.csv": csv(0, 5), "b.csv": csv(4, 8)})
+    loading.create("n UInt32, text String")
+    unique_n = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "n"}}
+    count = {"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 8, "max_value": 9}}
+    with pytest.raises(ExpectationsError, match="not met in 2 of 9 rows, such as 4 in"):
+        loading.load(format="csv", batch_objects=1, expectations=Expectations(suite(unique_n, count)))
+    with pytest.raises(QualityError, match="cannot choose rows for the quarantine"):
+        loading.load(format="csv", expectations=Expectations(suite(unique_n), "quarantine"))
+    loading.put({"b.csv": csv(5, 7)})
+    with pytest.raises(ExpectationsError, match="the load has 7 rows"):
+        loading.load(format="csv", batch_objects=1, expectations=Expectations(suite(unique_n, count)))
+    loading.put({"b.csv": csv(5, 8)})
+    assert loading.load(format="csv", batch_objects=1, expectations=Expectations(suite(unique_n, count))).rows == 8
+
+
+def test_a_table_of_the_same_name_is_left_alone(loading: Loading, suite: Callable[..., str]) -> None:
+    loading.put({"a.csv": csv(80, 100)})
+    loading.create("n UInt32, text String")
+    loading.clickhouse.command(f"CREATE TABLE {loading.table}_quarantine (load_id UInt64) ENGINE = Memory")
+    with pytest.raises(TransferInputError, match="is not a quarantine of Storeside: rename that table"):
+        loading.load(format="csv", expectations=Expectations(suite(), "quarantine"))
+    assert loading.rows() == []
+
+
+def test_objects_that_cannot_be_read_do_not_keep_the_others_from_being_checked(
+    loading: Loading, suite: Callable[..., str]
+) -> None:
+    loading.put({"a.csv": csv(0, 5), "broken.csv": b"n,text\nx,y\n"})
+    loading.create("n UInt32, text String")
+    report = loading.load(format="csv", expectations=Expectations(suite()))
+    assert (report.loaded, report.failed, report.rows) == (1, 1, 5)

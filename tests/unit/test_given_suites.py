@@ -1,4 +1,4 @@
-"""Suites by name: functions, YAML and JSON files, and what is refused."""
+"""Suites by name: functions, YAML and JSON files, and the faults in them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_names_are_checked_without_loading() -> None:
     for name in ("absent.module:function", "/nowhere/suite.yml", "a:b"):
         check_suite(name)
     for name in ("module", "os.system('x')", "a:b:c", "suite.txt", "a.b:"):
-        with pytest.raises(QualityError, match="write a function as package.module:function"):
+        with pytest.raises(QualityError, match=r"write a function as package\.module:function"):
             check_suite(name)
         with pytest.raises(QualityError):
             Request(Source("bucket"), "data.t", expectations=Expectations(name))

@@ -37,13 +37,12 @@ class Value:
 
 @dataclass(frozen=True)
 class Rule:
-    """An expectation in SQL: rows to which it applies, and those of them that have no value or break it.
+    """An expectation in SQL: conditions for rows that it skips, because they have no value, and rows that break it.
 
     `shown` lists the values of an example.
     """
 
     expectation: Expectation
-    applies: str
     missing: str
     broken: str
     shown: tuple[str, ...]
@@ -72,7 +71,7 @@ def value_of(column: Column) -> Value:
     elif _TIME.fullmatch(kind):
         found = Value(cast(f"toDateTime64({name}, 6, 'UTC')", "DateTime64(6, 'UTC')"), TIME, "")
     elif _STRING.fullmatch(kind):
-        found = Value(cast(f"toValidUTF8({name})", "String"), TEXT, "")
+        found = Value(cast(f"toValidUTF8(toString({name}))", "String"), TEXT, "")
     elif _NAMED.fullmatch(kind):
         found = Value(cast(f"toString({name})", "String"), TEXT, "")
     else:
@@ -101,16 +100,16 @@ def rules(expectations: Sequence[Expectation], columns: Sequence[Column], table:
 def _rule(e: Expectation, values: Sequence[Value], table: str) -> Rule:
     shown = tuple(value.sql for value in values)
     if not values:
-        return Rule(e, "1", "0", "0", ())
+        return Rule(e, "0", "0", ())
     if len(values) == 2:
         return _pair(e, *values)
     (value,) = values
     if e.type == "expect_column_values_to_not_be_null":
-        return Rule(e, "1", "0", value.missing, shown)
+        return Rule(e, "0", value.missing, shown)
     if e.type == "expect_column_values_to_be_null":
-        return Rule(e, "1", "0", f"NOT ({value.missing})", shown)
+        return Rule(e, "0", f"NOT ({value.missing})", shown)
     met = _met(e, value, table)
-    return Rule(e, "1", value.missing, f"NOT ({value.missing}) AND NOT ifNull({met}, 0)", shown)
+    return Rule(e, value.missing, f"NOT ({value.missing}) AND NOT ifNull({met}, 0)", shown)
 
 
 def _met(e: Expectation, value: Value, table: str) -> str:
@@ -152,8 +151,7 @@ def _pair(e: Expectation, a: Value, b: Value) -> Rule:
         "neither": "0",
     }[e.kwargs.get("ignore_row_if", "both_values_are_missing")]
     sign = "=" if e.type.endswith("equal") else ">=" if e.kwargs.get("or_equal") else ">"
-    applies = f"NOT ({ignored})"
-    return Rule(e, applies, "0", f"{applies} AND NOT ifNull({a.sql} {sign} {b.sql}, 0)", (a.sql, b.sql))
+    return Rule(e, ignored, f"NOT ({ignored}) AND NOT ifNull({a.sql} {sign} {b.sql}, 0)", (a.sql, b.sql))
 
 
 def constants(values: Sequence[Any], kind: str) -> list[str]:

@@ -183,14 +183,12 @@ class _Table:
 
     def check(self) -> _Result:
         """Count the rows that break expectations."""
-        counts = ", ".join(
-            f"countIf({rule.applies}), countIf({rule.missing}), countIf({rule.broken})" for rule in self._rules
-        )
+        counts = ", ".join(f"countIf({rule.missing}), countIf({rule.broken})" for rule in self._rules)
         row = self.client.query(
             f"SELECT count(), countIf({self._any_broken}), {counts} FROM {self._table}", settings=_LONG
         ).result_rows[0]
         rows, invalid, *numbers = map(int, row)
-        found = [_Counts(numbers[n], numbers[n + 1], numbers[n + 2], ()) for n in range(0, len(numbers), 3)]
+        found = [_Counts(rows, *pair, ()) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
         return _Result(rows, invalid, tuple(map(self._completed, self._rules, found)))
 
     def _completed(self, rule: Rule, counts: _Counts) -> _Counts:
