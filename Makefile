@@ -196,6 +196,10 @@ bench-pages: $(STAMP) ## measure the pages in Airflow with a ledger of 10 millio
 bench-transfer: $(STAMP) ## compare loads from S3 with ClickHouse's own, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
 	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
 
+.PHONY: bench-quality
+bench-quality: $(STAMP) ## measure loads of ten million rows that a Great Expectations suite checks; ARGS="--rows 1000000"
+	@$(PYTHON) -m tests.benchmarks.quality $(ARGS)
+
 .PHONY: bench-events
 bench-events: $(STAMP) ## measure S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"
 	@$(PYTHON) -m tests.benchmarks.events $(ARGS)

@@ -1,4 +1,4 @@
-"""Restricts forms to the buckets, connections, queues and others that the installation's owner has listed.
+"""Restricts forms to the buckets, connections, queues, suites and others that the installation's owner has listed.
 
 Tasks use Airflow's connections, which give more access than the user who fills in a form has. A field with
 `form_choices` therefore accepts only listed names. Every operator of Storeside checks the fields of its DAG before it
@@ -34,6 +34,7 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "domains": ("/home/storeside/demo.h5",),
     "transformers": ("text_facts",),
     "etls": (),
+    "suites": (),
 }
 # The keyword in a Param's schema that holds the kind of the field.
 _MARK = "storeside"
@@ -67,6 +68,7 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "domain": lambda text: iter([("domains", text)]),
     "transformer": lambda text: iter([("transformers", text)]),
     "etl": lambda text: iter([("etls", text)]),
+    "suite": lambda text: iter([("suites", text)]),
 }
 # Kinds for which the form suggests the names of a list. A backend is not one of them: its value may also contain a
 # connection, and a form field of type array accepts nothing but the suggestions.
@@ -79,6 +81,7 @@ _SUGGESTED: Final = {
     "domain": "domains",
     "transformer": "transformers",
     "etl": "etls",
+    "suite": "suites",
 }
 
 
@@ -91,7 +94,8 @@ def form_choices(kind: str) -> dict[str, Any]:
     :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``source bucket`` (the name of an
         S3 bucket, or ``ais://results``), ``backend`` (a bucket with or without ``@connection``), ``chart`` (a URL of
         object storage), ``connection``, ``queue``, ``domain``, ``transformer`` (a transform of the transformer's
-        image) or ``etl`` (the name of a running ETL). In a Param of type ``array`` every item has this kind
+        image), ``etl`` (the name of a running ETL) or ``suite`` (a suite of Great Expectations). In a Param of type
+        ``array`` every item has this kind
     :raises OperatorInputError: the kind does not exist
     """
     if kind not in _KINDS:

@@ -27,6 +27,7 @@ BENCHMARKS = (
     "scaling",
     "authn",
     "transfer",
+    "quality",
     "events",
     "speech_run",
     "storage",
