@@ -348,3 +348,28 @@ def test_objects_that_cannot_be_read_do_not_keep_the_others_from_being_checked(
     loading.create("n UInt32, text String")
     report = loading.load(format="csv", expectations=Expectations(suite()))
     assert (report.loaded, report.failed, report.rows) == (1, 1, 5)
+
+
+def test_a_load_without_good_rows_is_not_taken_for_whole(
+    loading: Loading, suite: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that dies before it fills the quarantine leaves a load of 0 rows, all of which are in the table."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    loading.put({"all.csv": csv(95, 99)})
+    loading.create("n UInt32, text String")
+    options = {"format": "csv", "expectations": Expectations(suite(), "quarantine")}
+    transfer = loading.transfer(**options)
+    command = transfer.client.command
+
+    def dying(statement: str, *args: Any, **kwargs: Any) -> Any:
+        if statement.startswith("INSERT INTO `data`") or statement.startswith("INSERT INTO data"):
+            raise Killed
+        return command(statement, *args, **kwargs)
+
+    transfer.client.command = dying
+    with pytest.raises(Killed):
+        transfer.run(transfer.prepare())
+    assert loading.ledger()["all.csv"][:3] == ("publishing", 0, 4)
+    loading.load(**options)
+    assert loading.rows() == []
+    assert len(quarantined(loading)) == 4

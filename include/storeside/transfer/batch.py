@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.quality.suite import QualityError
 from storeside.transfer import queries
 from storeside.transfer.errors import (
-    ExpectationsError,
     LoadObjectError,
     StaleError,
     TransferInputError,
@@ -78,14 +78,17 @@ class BatchLoad:
                 waiting.extend(reversed(_divided(some, e, self.request.source.bucket)))
 
     def publish(self, staged: Staged) -> None:
-        """Check the rows of a staging table, publish them, and drop it. Raises ExpectationsError."""
+        """Check the rows of a staging table, publish them, and drop it.
+
+        Raises ExpectationsError and QualityError, see `Validation.examine`.
+        """
         validation = self.work.validation
         try:
             if validation is not None:
                 staged = validation.examine(self.staging, staged)
             self._publish(staged)
-        except ExpectationsError:
-            self.staging.drop(staged.table)
+        except (TransferInputError, QualityError):
+            self.staging.drop(staged.table, has_bad=True)
             raise
         except StaleError:
             if validation is not None:

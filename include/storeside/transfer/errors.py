@@ -110,6 +110,8 @@ DENIED = "S3 denies access to it (403): allow s3:GetObject on it"
 BUSY = "it cannot be read at the moment"
 
 # https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
+NO_SUCH_COLUMN = 16
+UNKNOWN_IDENTIFIER = 47
 UNKNOWN_TABLE = 60
 UNKNOWN_DATABASE = 81
 SUPPORT_IS_DISABLED = 344

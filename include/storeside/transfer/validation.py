@@ -18,11 +18,15 @@ from storeside.quality.given import OF_ALL_ROWS, Expectation, load_suite
 from storeside.quality.suite import QualityError
 from storeside.quality.validation import LONGEST_KEY, LONGEST_VALUE, Check, ExpectationOutcome, Verdict
 from storeside.transfer.errors import (
+    NO_SUCH_COLUMN,
+    UNKNOWN_IDENTIFIER,
+    UNKNOWN_TABLE,
     ExpectationsError,
     StaleError,
     TransferInputError,
     TransferTransientError,
     classify,
+    code_of,
     shown,
 )
 from storeside.transfer.expectations import Rule, rules
@@ -43,6 +47,8 @@ T = TypeVar("T")
 
 # Examples of each expectation, for the page, the log and the error.
 EXAMPLES = 5
+# ClickHouse's errors if a column was added to the table after the staging table was made, or the latter was dropped.
+_CHANGED = (NO_SUCH_COLUMN, UNKNOWN_IDENTIFIER, UNKNOWN_TABLE)
 # Expectations in an error.
 _NAMED = 10
 _LONG = {"max_query_size": LONG_STATEMENT, "max_expanded_ast_elements": 5_000_000, "max_ast_elements": 1_000_000}
@@ -76,6 +82,7 @@ class Validation:
         self.quarantine = quarantine
         self.suite = load_suite(text)
         self._results: dict[str, _Result] = {}
+        self._shown = [0] * len(self.suite.expectations)
         if quarantine and (unfit := sorted({e.type for e in self.suite.expectations} & OF_ALL_ROWS)):
             raise QualityError(
                 f"suite {text}: {', '.join(unfit)} cannot choose rows for the quarantine, because the batches of a"
@@ -89,26 +96,37 @@ class Validation:
         cannot be applied to the table, and StaleError if the objects must be read again.
         """
         table = _Table(staging.client, staging.destination, staged, self.suite.expectations)
-        found = self._results[staged.table] = _stale_if_transient(table.check)
+        found = _stale_if_transient(table.check)
+        self._results[staged.table] = self._bounded(found)
         verdict = self._verdict([found])
         log.info("%s: %s", self.suite.name, shown(str(verdict)))
         if not self.quarantine and not verdict.success:
             raise ExpectationsError(
                 f"rows break expectations of {self.text}, so nothing is published: {_explained(verdict)}",
-                self.verdict(),
+                self.verdict() or {},
             )
         if not self.quarantine or not found.invalid:
             return staged
         staging.destination.quarantine.create()
         return _stale_if_transient(lambda: table.divided(self.bucket))
 
+    def _bounded(self, found: _Result) -> _Result:
+        """Return a result without examples that no verdict shows, because earlier staging tables have enough."""
+        counts = []
+        for n, c in enumerate(found.counts):
+            counts.append(replace(c, examples=c.examples[: max(0, EXAMPLES - self._shown[n])]))
+            self._shown[n] += len(counts[-1].examples)
+        return replace(found, counts=tuple(counts))
+
     def forget(self, table: str) -> None:
         """Forget the result for a staging table that is not published, because its objects are read again."""
-        self._results.pop(table, None)
+        if (found := self._results.pop(table, None)) is not None:
+            self._shown = [count - len(c.examples) for count, c in zip(self._shown, found.counts, strict=True)]
 
-    def verdict(self) -> dict[str, Any]:
-        """Return the verdict on all rows that were checked, of bounded size, as values for JSON."""
-        results = list(self._results.values())
+    def verdict(self) -> dict[str, Any] | None:
+        """Return the verdict on all checked rows, of bounded size, as values for JSON; None without a check."""
+        if not (results := list(self._results.values())):
+            return None
         return {
             **self._verdict(results).to_dict(),
             "suite": self.suite.name,
@@ -138,12 +156,12 @@ def _outcome(e: Expectation, parts: Sequence[_Counts]) -> ExpectationOutcome:
 
 
 def _stale_if_transient(work: Callable[[], T]) -> T:
-    """Call `work`; an error in the middle of it may leave a staging table in which rows are missing."""
+    """Call `work`. Raises StaleError if an error left a staging table in which rows or columns may be missing."""
     try:
         return work()
     except (DatabaseError, OperationalError) as e:
         error = classify(e)
-        if isinstance(error, TransferTransientError):
+        if isinstance(error, TransferTransientError) or code_of(e) in _CHANGED:
             raise StaleError(str(error)) from e
         raise TransferInputError(f"the rows cannot be checked: {error}") from e
 
