@@ -252,7 +252,7 @@ class Rig:
         )
         (images / "line-nodes.svg").write_text(draw(title, last[MOST], rate))
         clusters = {
-            f"{count} targets": [
+            f"targets: {count}": [
                 (seconds[0][0], statistics.mean(one for _, one in seconds))
                 for seconds in zip(*lines.values(), strict=True)
             ]
