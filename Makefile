@@ -176,6 +176,10 @@ bench-scaling: $(STAMP) ## measure the cost of an object with 1, 2 and 4 targets
 bench-authn: $(STAMP) ## CPU of transforms and requests with and without AIStore's AuthN; ARGS="--rounds 5"
 	@$(PYTHON) -m tests.benchmarks.authn $(ARGS)
 
+.PHONY: bench-run
+bench-run: $(STAMP) ## measure a run of the speech pipeline, from S3 events to rows; ARGS="--count 1000"
+	@$(PYTHON) -m tests.benchmarks.speech_run $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: $(STAMP) ## measure the cost of many objects, a long history and an object of 100 GB; ARGS="--gigabytes 10"
 	@$(PYTHON) -m tests.benchmarks.scale $(ARGS)
@@ -191,6 +195,10 @@ bench-pages: $(STAMP) ## measure the pages in Airflow with a ledger of 10 millio
 .PHONY: bench-transfer
 bench-transfer: $(STAMP) ## compare loads from S3 with ClickHouse's own, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
 	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
+
+.PHONY: bench-quality
+bench-quality: $(STAMP) ## measure loads of ten million rows that a Great Expectations suite checks; ARGS="--rows 1000000"
+	@$(PYTHON) -m tests.benchmarks.quality $(ARGS)
 
 .PHONY: bench-events
 bench-events: $(STAMP) ## measure S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"

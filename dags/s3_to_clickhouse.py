@@ -23,6 +23,7 @@ PARAMS = {
     "keys": params.preset(params.KEYS, SETTINGS["keys"]),
     **params.TABLE,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
+    **params.EXPECTATIONS,
     "on_failure": params.ON_FAILURE,
     "retry_failed": params.RETRY_FAILED,
 }
@@ -58,6 +59,7 @@ To find the source object of a row, compare the row's `_storeside_load` with `lo
         task_id="load",
         source=params.LOAD_SOURCE,
         **params.LOAD,
+        **params.CHECKED,
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )

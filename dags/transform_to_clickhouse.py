@@ -31,6 +31,7 @@ SETTINGS = dag_settings(
     extensions={"txt": "json"},
     communication="ws",
     table="",
+    suite="",  # Great Expectations: a path, or package.module:function
 )
 
 RESULTS = Param(
@@ -53,6 +54,8 @@ PARAMS = {
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "on_overwrite": params.preset(params.TABLE["on_overwrite"], "replace"),
     **params.etl(SETTINGS),
+    **params.EXPECTATIONS,
+    "suite": params.preset(params.EXPECTATIONS["suite"], SETTINGS["suite"]),
     "on_failure": Param(
         "report",
         type="string",
@@ -80,11 +83,12 @@ with DAG(
 1. **transform**: AIStore transforms each new or changed object of the source beside the disk that holds it, with a
    transform of Storeside's image or with an ETL that runs already. The results are Parquet, CSV or JSON Lines.
 2. **load**: loads each new version of a result into the table, once. The worker streams the results from AIStore's
-   targets to ClickHouse. The rows of a changed result replace its old rows, unless the form says otherwise.
+   targets to ClickHouse. The rows of a changed result replace its old rows, unless the form says otherwise. A suite
+   of Great Expectations, if the form or the setting `suite` names one, checks the rows before they are published.
 
 The Airflow Variable `storeside_transform_to_clickhouse` contains the schedule, the image and the form's defaults:
 `{"schedule": "0 4 * * *", "source": "s3://papers", "destination": "ais://paper-facts", "table": "data.papers"}`. The
-Variable `storeside_forms` lists the buckets, transformers and ETLs that the form accepts.
+Variable `storeside_forms` lists the buckets, transformers, ETLs and suites that the form accepts.
 
 Objects that were not transformed: `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed'`.
@@ -110,6 +114,7 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         task_id="load",
         source="{{ params.destination }}/{{ params.prefix or '' }}",
         **params.LOAD,
+        **params.CHECKED,
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )

@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.jobs import Follower, Progress
 from storeside.aistore.spec import EtlSpec
-from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.errors import OperatorInputError, airflow_errors, is_final
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
-from storeside.operators.triggers.aistore import AISJobTrigger
+from storeside.operators.triggers.aistore import AISJobTrigger, cancel, describe
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
 from storeside.transform.naming import Naming
@@ -27,8 +29,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+# A deferral takes about as long: Airflow starts a trigger, and another process for the rest of the task.
+BRIEF_SECONDS = 5.0
+
+
 class BucketJobOperator(MovementOperator):
-    """Runs a `BucketJob`; the task is deferred while AIStore works.
+    """Runs a `BucketJob`; the task is deferred while AIStore works, unless the job ends within `BRIEF_SECONDS`.
 
     A task that is killed and retried follows the job that still runs. The log and ``storeside.objects`` list failed
     objects with their reasons; `on_failed_objects` decides whether the task then fails. Returns the job's `Summary`
@@ -82,6 +88,7 @@ class BucketJobOperator(MovementOperator):
         self.poll_interval = poll_interval
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
+        self._stop_job: Callable[[], None] | None = None
         check_literals(
             self, source=Bucket.parse, destination=Bucket.parse, quarantine=Bucket.parse,
             on_failed_objects=check_policy, retry_failed=flag("retry_failed"), latest=flag("latest"),
@@ -148,11 +155,14 @@ class BucketJobOperator(MovementOperator):
     def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         """Continue after an AIStore job ended: reconcile, retry missing objects, or finish."""
         with airflow_errors():
-            self.log.info("job %s: %s", event["job_id"], event["progress"])
-            if event["error"]:
-                self.log.warning("job %s: %s; the task retries the missing objects", event["job_id"], event["error"])
+            self._log_end(event["job_id"], event["progress"], event["error"])
             job = self.job(context)
             return self._go_on(context, job, job.advance(State(**state), event["seconds"]))
+
+    def _log_end(self, job_id: str, progress: str, error: str) -> None:
+        self.log.info("job %s: %s", job_id, progress)
+        if error:
+            self.log.warning("job %s: %s; the task retries the missing objects", job_id, error)
 
     def after_delay(self, context: Context, event: Any, state: dict[str, Any]) -> dict[str, Any]:
         """Continue when the delay before the next attempt is over."""
@@ -173,19 +183,46 @@ class BucketJobOperator(MovementOperator):
                     started=state.started, objects=state.pending, job=state.job_id,
                     aistore_conn_id=self.aistore_conn_id, etls=list(state.etl_names),
                 )  # fmt: skip
-                self.defer(
-                    trigger=AISJobTrigger(
-                        aistore_conn_id=self.aistore_conn_id,
-                        job_id=state.job_id,
-                        started=time.time(),
-                        total=state.pending if state.phase in ("bucket", "objects") else 0,
-                        poll_interval=self.poll_interval,
-                        stall_seconds=self.stall_seconds,
-                        own=not state.waits,
-                        etl_names=job.spec.all_names if job.spec and not job.options.keep_etl else (),
-                    ),
-                    method_name="resume",
-                    kwargs={"state": state.to_dict()},
-                )
-            state = job.advance(state)
+                trigger = self._trigger(job, state)
+                progress = self._ended_soon(job, trigger)
+                if progress is None:
+                    self.defer(trigger=trigger, method_name="resume", kwargs={"state": state.to_dict()})
+                state = job.advance(state, progress.seconds)
+            else:
+                state = job.advance(state)
         return finish(self, context, job.ledger, self.kind, job.finish(state), self.on_failed_objects)
+
+    def _trigger(self, job: BucketJob | InPlaceJob, state: State) -> AISJobTrigger:
+        return AISJobTrigger(
+            aistore_conn_id=self.aistore_conn_id,
+            job_id=state.job_id,
+            started=time.time(),
+            total=state.pending if state.phase in ("bucket", "objects") else 0,
+            poll_interval=self.poll_interval,
+            stall_seconds=self.stall_seconds,
+            own=not state.waits,
+            etl_names=job.spec.all_names if job.spec and not job.options.keep_etl else (),
+        )
+
+    def _ended_soon(self, job: BucketJob | InPlaceJob, trigger: AISJobTrigger) -> Progress | None:
+        """Follow the job for `BRIEF_SECONDS`; return its progress if it ends in this time."""
+        follower = Follower(job.client, trigger.job_id, self.stall_seconds, is_final)
+        if trigger.own:
+            self._stop_job = partial(cancel, job.client, trigger.job_id, trigger.etl_names)
+        try:
+            while time.time() - trigger.started < BRIEF_SECONDS:
+                progress = follower.poll()
+                if progress.finished:
+                    text = describe(progress, trigger.total, time.time() - trigger.started)
+                    self._log_end(trigger.job_id, text, progress.error)
+                    return progress
+                time.sleep(self.poll_interval)
+            return None
+        finally:
+            self._stop_job = None
+
+    def on_kill(self) -> None:
+        """Abort the job that this worker follows, because a user killed or cleared the task or set its state."""
+        if self._stop_job:
+            self.log.info("aborting AIStore's job")
+            self._stop_job()

@@ -23,9 +23,10 @@ from storeside.operators.hooks.transfer import (
 )
 from storeside.operators.literals import check_literals, check_load, check_s3_bucket, literal_errors
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, ledger, plain, record_running, run_key
+from storeside.operators.shared import as_bool, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
-from storeside.transfer.options import Batches, LoadLimits
+from storeside.transfer.errors import ExpectationsError
+from storeside.transfer.options import Batches, Expectations, LoadLimits
 from storeside.transfer.source import Source, in_aistore, place_of, uri_of
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from storeside.transfer.engine import Prepared
     from storeside.transfer.options import ReadOptions, TableOptions
     from storeside.transfer.request import Request
-
-# A load within both limits takes a few seconds, also of small objects or compressed ones. A deferral would take as
-# long: the task continues in another process.
-BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
 
 
 class LoadOperator(FlatLoadArguments):
@@ -198,11 +195,16 @@ class S3ToClickHouseOperator(LoadOperator):
     :param aistore_conn_id: connection to AIStore for an ``ais://`` source, whose user may list and read the bucket
     :param all_or_nothing: publish all objects of the run in one step, or none of them
     :param retry_failed: also try objects that failed for good in earlier runs
+    :param suite: Great Expectations suite that checks the rows before they are published:
+        ``package.module:function``, or the path of a YAML or JSON file. Write it in the DAG, or let a form choose
+        from a list (``form_choices("suite")``), because the function's module is imported. The task does not defer
+    :param on_failed_expectations: if rows break expectations of severity critical: ``fail`` the task and publish
+        nothing, or ``quarantine`` these rows in ``<table>_quarantine`` and publish the others
     :param overlap_seconds: for keys that grow with time: list only keys after those that were loaded more than this
         many seconds before the newest one. None lists the whole bucket or prefix
     """
 
-    template_fields = (*LoadOperator.template_fields, "source", "retry_failed")
+    template_fields = (*LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations")
     ui_color = "#fff4c2"
 
     def __init__(
@@ -212,6 +214,8 @@ class S3ToClickHouseOperator(LoadOperator):
         bucket: str = "",
         all_or_nothing: bool = False,
         retry_failed: bool | str = False,
+        suite: str = "",
+        on_failed_expectations: str = "fail",
         overlap_seconds: float | None = None,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         **kwargs: Any,
@@ -221,11 +225,18 @@ class S3ToClickHouseOperator(LoadOperator):
         self.aistore_conn_id = aistore_conn_id
         self.all_or_nothing = all_or_nothing
         self.retry_failed = retry_failed
+        self.suite = suite
+        self.on_failed_expectations = on_failed_expectations
         self.overlap_seconds = overlap_seconds
         with literal_errors(self):
             if bool(source) == bool(bucket or self.keys):
                 raise OperatorInputError("source: set it, or bucket and keys, but not both")
-        check_literals(self, source=lambda uri: Source(*place_of(uri)))
+        check_literals(
+            self,
+            source=lambda uri: Source(*place_of(uri)),
+            suite=lambda name: Expectations(name).check(),
+            on_failed_expectations=lambda policy: Expectations(on_failed=policy).check(),
+        )
 
     def place(self) -> tuple[str, str]:
         """Return the source's bucket and keys as the engine takes them. Raises BadInput if they are invalid."""
@@ -245,6 +256,7 @@ class S3ToClickHouseOperator(LoadOperator):
                 all_or_nothing=self.all_or_nothing,
                 retry_failed=as_bool(self.retry_failed, "retry_failed"),
                 overlap_seconds=self.overlap_seconds,
+                expectations=Expectations(self.suite, self.on_failed_expectations),
             )
             reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
             self._transfer = Transfer(
@@ -255,8 +267,9 @@ class S3ToClickHouseOperator(LoadOperator):
             if prepared.planned:
                 self._loader = "push" if prepared.push else "pull"
                 self._record_running(context, "load", started, self._transfer.request.table, prepared)
-            is_brief = prepared.bytes <= BRIEF_BYTES and prepared.planned <= BRIEF_OBJECTS
-            if prepared.planned and self.deferrable and not prepared.push and not is_brief:
+            # A triggerer has neither the suite's file nor its module.
+            stays = prepared.push or prepared.is_brief or self.suite
+            if prepared.planned and self.deferrable and not stays:
                 self.defer(
                     trigger=S3ToClickHouseTrigger(
                         request.to_dict(),
@@ -268,11 +281,24 @@ class S3ToClickHouseOperator(LoadOperator):
                     ),
                     method_name="finish",
                 )
-            report = self._transfer.run(prepared)
+            try:
+                report = self._transfer.run(prepared)
+            except ExpectationsError as e:
+                self._record_refused(context, e.verdict, prepared, time.time() - started)
+                raise
         return self._report(context, asdict(report))
 
+    def _record_refused(self, context: Context, found: dict[str, Any], prepared: Prepared, seconds: float) -> None:
+        """Record the verdict of a load of which nothing was published."""
+        ledger(self.clickhouse_conn_id).record_run({
+            **run_columns(context), "kind": "load", "state": "failed", "source": uri_of(*self.place()),
+            "destination": f"clickhouse://{self.table}", "listed": prepared.listed,
+            "skipped": prepared.listed - prepared.planned, "failed": prepared.planned, "seconds": seconds,
+            "detail": json.dumps({"verdict": found}),
+        })  # fmt: skip
+
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
-        failures = report["failures"]
+        failures, verdict = report["failures"], report.get("verdict")
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         self.record_end(
@@ -290,7 +316,11 @@ class S3ToClickHouseOperator(LoadOperator):
                 "bytes_in": report["bytes"],
                 "seconds": report["seconds"],
                 "detail": json.dumps(
-                    {"rows": report["rows"], "rejected": report["rejected"], "loader": self._loader}
+                    {
+                        **{name: report[name] for name in ("rows", "rejected")},
+                        "loader": self._loader,
+                        **({"verdict": verdict} if verdict else {}),
+                    }
                 ),
             },
             rows=report["rows"],
@@ -314,4 +344,6 @@ class S3ToClickHouseOperator(LoadOperator):
                 " All of them: SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed' AND run_id ="
                 f" '{run_key(context)}'. {others} this task to try the failed ones again."
             )
+        if verdict:
+            report = {**report, "verdict": {name: verdict[name] for name in ("success", "rows", "invalid", "suite")}}
         return dict(plain(report))

@@ -1,4 +1,4 @@
-"""Restricts forms to the buckets, connections, queues and others that the installation's owner has listed.
+"""Restricts forms to the buckets, connections, queues, suites and others that the installation's owner has listed.
 
 Tasks use Airflow's connections, which give more access than the user who fills in a form has. A field with
 `form_choices` therefore accepts only listed names. Every operator of Storeside checks the fields of its DAG before it
@@ -34,6 +34,7 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "domains": ("/home/storeside/demo.h5",),
     "transformers": ("text_facts",),
     "etls": (),
+    "suites": (),
 }
 # The keyword in a Param's schema that holds the kind of the field.
 _MARK = "storeside"
@@ -67,6 +68,7 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "domain": lambda text: iter([("domains", text)]),
     "transformer": lambda text: iter([("transformers", text)]),
     "etl": lambda text: iter([("etls", text)]),
+    "suite": lambda text: iter([("suites", text)]),
 }
 # Kinds for which the form suggests the names of a list. A backend is not one of them: its value may also contain a
 # connection, and a form field of type array accepts nothing but the suggestions.
@@ -79,6 +81,7 @@ _SUGGESTED: Final = {
     "domain": "domains",
     "transformer": "transformers",
     "etl": "etls",
+    "suite": "suites",
 }
 
 
@@ -91,7 +94,8 @@ def form_choices(kind: str) -> dict[str, Any]:
     :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``source bucket`` (the name of an
         S3 bucket, or ``ais://results``), ``backend`` (a bucket with or without ``@connection``), ``chart`` (a URL of
         object storage), ``connection``, ``queue``, ``domain``, ``transformer`` (a transform of the transformer's
-        image) or ``etl`` (the name of a running ETL). In a Param of type ``array`` every item has this kind
+        image), ``etl`` (the name of a running ETL) or ``suite`` (a suite of Great Expectations). In a Param of type
+        ``array`` every item has this kind
     :raises OperatorInputError: the kind does not exist
     """
     if kind not in _KINDS:
@@ -120,6 +124,11 @@ def listed() -> dict[str, tuple[str, ...]]:
 
     Raises OperatorInputError unless the Variable is a JSON object whose values are lists of strings.
     """
+    return {**DEFAULTS, **{names: tuple(given) for names, given in _variable().items()}}
+
+
+def _variable() -> dict[str, list[str]]:
+    """Return the content of the Variable. Raises OperatorInputError; see `listed`."""
     text = Variable.get(VARIABLE, default=None)
     try:
         given = json.loads(text) if text else {}
@@ -134,7 +143,7 @@ def listed() -> dict[str, tuple[str, ...]]:
             " whose values are lists of strings: correct it, or delete it to use the defaults"
             " (docs/configuration.md, What forms may name)"
         )
-    return {**DEFAULTS, **{name: tuple(names) for name, names in given.items()}}
+    return given
 
 
 class FormOperator(BaseOperator):
@@ -156,12 +165,15 @@ def check_form(context: Context) -> None:
     if not marked:
         return
     allowed = listed()
+    refused: dict[str, tuple[str, str]] = {}
     for field, kind in marked.items():
         value = context["params"].get(field)
         for text in [value] if isinstance(value, str) else value or ():
             for names, name in _KINDS[kind](text):
                 if not is_listed(name, allowed[names]):
-                    raise OperatorInputError(_refusal(field, names, name, allowed[names]))
+                    refused[f"{field}: {name!r}"] = (names, name)
+    if refused:
+        raise OperatorInputError(_refusal(refused, allowed))
 
 
 def _marked(context: Context) -> Iterator[tuple[str, str]]:
@@ -180,9 +192,15 @@ def is_listed(name: str, names: Sequence[str]) -> bool:
     )
 
 
-def _refusal(field: str, names: str, name: str, allowed: Sequence[str]) -> str:
-    entry = json.dumps({names: [*allowed, name]})
-    return (
-        f"{field}: {name!r} is not one of the {names} that forms may use: {', '.join(allowed) or 'none'}."
-        f" To allow it, add it to the list {names!r} of the Airflow Variable {VARIABLE}, such as {entry}"
+def _refusal(refused: Mapping[str, tuple[str, str]], allowed: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the reason, and the Variable's whole value that would allow all refused names."""
+    value = _variable()
+    for names, name in refused.values():
+        entries = value.setdefault(names, list(allowed[names]))
+        if name not in entries:
+            entries.append(name)
+    reasons = "; ".join(
+        f"{what} is not one of the {names} that forms may use: {', '.join(allowed[names]) or 'none'}"
+        for what, (names, _) in refused.items()
     )
+    return f"{reasons}. To allow this, set the Airflow Variable {VARIABLE} to {json.dumps(value)}"

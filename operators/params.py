@@ -193,6 +193,34 @@ TABLE: Final = {
         description="What happens to the rows of an object that was overwritten",
     ),
 }
+# The suite that checks the rows of `S3ToClickHouseOperator`.
+EXPECTATIONS: Final = {
+    "suite": Param(
+        None,
+        type=["null", "string"],
+        title="Suite",
+        section="Quality",
+        **form_choices("suite"),
+        description="Great Expectations suite that checks the rows before they are published; empty checks nothing",
+    ),
+    "on_failed_expectations": Param(
+        "fail",
+        type="string",
+        enum=["fail", "quarantine"],
+        title="Unexpected rows",
+        section="Quality",
+        values_display={
+            "fail": "Fail the task and publish nothing",
+            "quarantine": "Put them into <table>_quarantine and publish the others",
+        },
+        description="What happens when rows break expectations of severity critical",
+    ),
+}
+# Arguments of `S3ToClickHouseOperator` that read the fields of `EXPECTATIONS`.
+CHECKED: Final[dict[str, Any]] = {
+    "suite": "{{ params.suite or '' }}",
+    "on_failed_expectations": "{{ params.on_failed_expectations }}",
+}
 # Arguments of the load operators that read the fields of `TABLE`.
 LOAD: Final[dict[str, Any]] = {
     "table": "{{ params.table }}",

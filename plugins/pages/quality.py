@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 
 from storeside.pages import charts, movement, quality
 from storeside.pages.tables import At
@@ -22,3 +22,11 @@ def overview(request: Request, tables: TablesDep, text: str = "", after: str = "
         known=[*movement.dags(tables), *movement.places(tables)],
         line=charts.line("% of rows that are not valid", "", points),
     )  # fmt: skip
+
+
+@router.get("/verdict")
+def verdict(request: Request, tables: TablesDep, run: str, dag: str, task: str) -> Response:
+    """Show all expectations of one validation, with counts and examples."""
+    if (found := quality.verdict(tables, run, dag, task)) is None:
+        raise HTTPException(404, "there is no validation of this task that you may see")
+    return render(request, "verdict.html", title="Validation", v=found)

@@ -1,4 +1,4 @@
-"""Runs all benchmarks and writes ``docs/benchmarks.md`` from their output: ``make bench``.
+"""Runs all benchmarks, writes ``docs/benchmarks.md`` from their output, and updates other documents: ``make bench``.
 
 A benchmark that does not run keeps its section in the page. Arguments after ``--`` go to the benchmark.
 """
@@ -17,6 +17,7 @@ from itertools import groupby
 
 from storeside.stack.settings import CHECKOUT
 from tests.benchmarks import measure
+from tests.figures import main as write_figures
 
 PAGE = CHECKOUT / "docs/benchmarks.md"
 # In the order of the page.
@@ -26,7 +27,9 @@ BENCHMARKS = (
     "scaling",
     "authn",
     "transfer",
+    "quality",
     "events",
+    "speech_run",
     "storage",
     "throughput",
     "line",
@@ -36,7 +39,7 @@ BENCHMARKS = (
     "scale",
     "airflow_runs",
 )
-TARGETS = {"transform_matrix": "matrix", "airflow_runs": "airflow"}
+TARGETS = {"transform_matrix": "matrix", "speech_run": "run", "airflow_runs": "airflow"}
 VERSIONS = ("apache-airflow", "aistore", "clickhouse-connect", "pyarrow", "h5pyd")
 # Published results, their sources, and the figures of these benchmarks for comparison.
 PUBLISHED = (
@@ -69,12 +72,21 @@ def section(name: str, command: str, printed: str, seconds: float, ended: int = 
     title = title.split(": ``make")[0]
     date = time.strftime("%Y-%m-%d")
     missed = f" It missed an aim (exit status {ended})." if ended else ""
-    ran = f"`{command}`, {date}, {seconds / 60:.0f} minutes.{missed}"
+    ran = f"`{command}`, {date}, commit {_commit()}, {seconds / 60:.0f} minutes.{missed}"
     parts = [f"## {title}", ran, method.strip().replace("``", "`")]
     figures = [f"| `{m['name']}` | {m['value']} | {m['unit']} |" for m in BENCH.finditer(printed)]
     if figures:
         parts.append("\n".join(["| figure | value | unit |", "|---|---|---|", *figures]))
     return "\n\n".join([*parts, *_blocks(BENCH.sub("", printed))]) + "\n"
+
+
+def _commit() -> str:
+    """Return the checkout's commit, with a mark if files of it are changed."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        check=False, cwd=CHECKOUT, capture_output=True, text=True,
+    )  # fmt: skip
+    return described.stdout.strip() or "unknown"
 
 
 def _blocks(printed: str) -> Iterator[str]:
@@ -157,6 +169,7 @@ def main() -> None:
         if text:
             found = sections(PAGE.read_text()) if PAGE.exists() else {}
             PAGE.write_text(page({**found, name: text}))
+            write_figures()
     if failed:
         sys.exit(f"error: these benchmarks failed or missed an aim: {', '.join(failed)}")
 

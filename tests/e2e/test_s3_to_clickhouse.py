@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storeside.operators.clickhouse import BRIEF_OBJECTS
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
+from storeside.transfer.preparation import BRIEF_OBJECTS
 from tests.support import process, unique, until
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -251,9 +252,11 @@ def test_a_killed_triggerer_neither_loses_nor_repeats_work(
         task = pipeline.tasks(run).get("transcode")
         return bool(task and task["state"] == "deferred")
 
-    until(deferred, 60, "deferred transcode", interval=0.2)
-    triggerer = process(pipeline.stack, "triggerer")
-    triggerer.kill()
+    until(lambda: running_transforms(aistore), 60, "transform", interval=0.01)
+    with frozen_servers(pipeline):
+        until(deferred, 60, "deferred transcode", interval=0.2)
+        triggerer = process(pipeline.stack, "triggerer")
+        triggerer.kill()
     assert pipeline.api.wait(DAG, run, 150)["state"] == "success"
     assert process(pipeline.stack, "triggerer").pid != triggerer.pid
     assert {task["try_number"] for task in pipeline.tasks(run).values()} == {1}
@@ -263,6 +266,21 @@ def test_a_killed_triggerer_neither_loses_nor_repeats_work(
     assert {version.partition("/")[0] for version in made.values()} == {"1"}  # each was written once
 
 
+@contextmanager
+def frozen_servers(pipeline: Pipeline) -> Iterator[None]:
+    """Stop the servers of the transcode in the middle of a job."""
+    servers = etl_servers(pipeline.stack, "transcode")
+    frozen = [p for server in servers for p in (server, *server.children(recursive=True))]
+    for one in frozen:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in frozen:
+            if one.is_running():
+                one.resume()
+
+
 def test_a_cleared_task_ends_its_job_and_does_the_rest_again(
     pipeline: Pipeline, corpus: list[bytes], aistore: Any
 ) -> None:
@@ -270,11 +288,7 @@ def test_a_cleared_task_ends_its_job_and_does_the_rest_again(
     pipeline.put(below(prefix, [f"{n:03}.flac" for n in range(180)], corpus * 3))
     run = pipeline.api.trigger(DAG, {"prefix": prefix})
     until(lambda: running_transforms(aistore), 60, "transform", interval=0.01)
-    servers = etl_servers(pipeline.stack, "transcode")
-    frozen = [p for server in servers for p in (server, *server.children(recursive=True))]
-    for one in frozen:  # in the middle of the job
-        one.suspend()
-    try:
+    with frozen_servers(pipeline):
         (job,) = running_transforms(aistore)
         # the task's trigger ends the job; it starts some seconds after the task is deferred
         logs = pipeline.stack.state / "airflow" / "logs"
@@ -283,10 +297,6 @@ def test_a_cleared_task_ends_its_job_and_does_the_rest_again(
         clear = {"dry_run": False, "dag_run_id": run, "task_ids": ["transcode"], "only_failed": False}
         pipeline.api.request("POST", f"dags/{DAG}/clearTaskInstances", json=clear)
         until(lambda: job not in running_transforms(aistore), 30, "end of the job")
-    finally:
-        for one in frozen:
-            if one.is_running():
-                one.resume()
     assert pipeline.api.wait(DAG, run, 150)["state"] == "success"
     assert pipeline.tasks(run)["transcode"]["try_number"] == 2
     assert pipeline.rows(prefix) == (180, 180)

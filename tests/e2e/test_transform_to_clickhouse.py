@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
+from tests import accessibility
+from tests.e2e.test_pages import DESK, PHONE, Site, browser  # noqa: F401 (fixture)
 from tests.support import allow_in_forms, unique, until
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from types_boto3_s3 import S3Client
 
 pytestmark = pytest.mark.timeout(400)
@@ -22,11 +27,24 @@ TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "
 
 
 @pytest.fixture(scope="module")
-def api(airflow: Stack) -> Iterator[AirflowApi]:
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A suite that one of the texts breaks, with a name that is markup."""
+    path = tmp_path_factory.mktemp("suites") / "texts.json"
+    words = {"column": "words", "min_value": 1500, "max_value": 3000}
+    expectations = [
+        {"type": "expect_column_values_to_be_between", "kwargs": words, "description": "a <b>chapter</b> is long"},
+        {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "words"}},
+    ]
+    path.write_text(json.dumps({"name": "texts <i>", "expectations": expectations}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def api(airflow: Stack, suite: Path) -> Iterator[AirflowApi]:
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     lists = json.loads(api.get("variables/storeside_forms")["value"])
     until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, DAG)
-    allow_in_forms(api, **{**lists, "transformers": ["text_facts"]})
+    allow_in_forms(api, **{**lists, "transformers": ["text_facts"], "suites": [str(suite)]})
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     yield api
     allow_in_forms(api, **lists)
@@ -51,12 +69,62 @@ def test_texts_become_rows_of_facts(api: AirflowApi, s3_client: S3Client, clickh
     assert (found["load"]["loaded"], found["load"]["failed"], found["load"]["rows"]) == (5, 0, 5), found
 
     def words() -> list[int]:
-        return [row[0] for row in clickhouse.query(f"SELECT words FROM {table} ORDER BY 1").result_rows]
+        return [row[0] for row in clickhouse.query(f"SELECT words FROM {table} ORDER BY object").result_rows]
 
-    assert words() == sorted((1554, 1962, 1534, 1945, 1021))
+    assert words() == [1554, 1962, 1534, 1945, 1021]
     again = run(api, **fields)
     assert (again["transform"]["skipped"], again["load"]["loaded"], again["load"]["skipped"]) == (5, 0, 5), again
     s3_client.put_object(Bucket=source, Key="sense-and-sensibility-01.txt", Body=b"Short now.")
     changed = run(api, **fields)
     assert (changed["transform"]["done"], changed["load"]["loaded"], changed["load"]["skipped"]) == (1, 1, 4), changed
-    assert words() == sorted((2, 1962, 1534, 1945, 1021)), "the rows of the changed text replace the old ones"
+    assert words() == [2, 1962, 1534, 1945, 1021], "the rows of the changed text replace the old ones"
+
+
+def test_texts_that_break_a_suite_go_to_the_quarantine_or_keep_all_from_being_published(
+    api: AirflowApi, airflow: Stack, s3_client: S3Client, clickhouse: Any, suite: Path,
+    browser: Browser,  # noqa: F811
+) -> None:  # fmt: skip
+    source, table = unique("novel"), f"data.{unique('facts').replace('-', '_')}"
+    s3_client.create_bucket(Bucket=source)
+    for name, content in TEXTS.items():
+        s3_client.put_object(Bucket=source, Key=name, Body=content)
+    fields = {"source": f"s3://{source}", "destination": f"ais://{unique('facts')}", "suite": str(suite)}
+    found = run(api, **fields, table=table, on_failed_expectations="quarantine")["load"]
+    assert (found["loaded"], found["rows"], found["rejected"]) == (5, 4, 1), found
+    assert found["verdict"] == {"success": False, "rows": 5, "invalid": 1, "suite": "texts <i>"}
+    (bad,) = clickhouse.query(f"SELECT reasons FROM {table}_quarantine").result_rows
+    assert bad == (["a <b>chapter</b> is long: words"],)
+
+    failed = api.trigger(DAG, {**fields, "table": f"{table}_2", "on_failed_expectations": "fail"})
+    assert api.wait(DAG, failed, 150)["state"] == "failed"
+    assert "not met in 1 of 5 rows, such as 1021 in" in api.log(DAG, failed, "load")
+    assert clickhouse.query(f"SELECT count() FROM {table}_2").first_row == (0,)
+
+    refused = api.trigger(DAG, {**fields, "table": table, "suite": "os:getcwd"})
+    assert api.wait(DAG, refused, 150)["state"] == "failed"
+    assert "'os:getcwd' is not one of the suites that forms may use" in api.log(DAG, refused, "transform")
+
+    site = Site(airflow, api, clickhouse, s3_client, source, table, failed, None)
+    until(lambda: "<main" in site.get("quality").text, 60, "pages")  # the first request loads them
+    context = browser.new_context(viewport=DESK)
+    context.add_cookies([{"name": "_token", "value": site.token("admin"), "url": site.airflow}])
+    tab = context.new_page()
+    for path in (site.url("quality", text=table), _verdict(site, failed)):
+        for size in (DESK, PHONE):
+            tab.set_viewport_size(size)
+            tab.goto(path)
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, size)
+            assert accessibility.findings(tab) == []
+            if folder := os.environ.get("STORESIDE_PICTURES"):
+                tab.screenshot(path=f"{folder}/{'quality' if 'quality' in path else 'verdict'}-{size['width']}.png")
+    text = tab.locator("main").inner_text() if tab.locator("main").count() else tab.locator("body").inner_text()
+    assert "a <b>chapter</b> is long" in text
+    assert "Nothing of this load was published" in text
+    tab.goto(site.url("quality", text=table))
+    states = tab.locator("details.verdict > summary .state").all_inner_texts()
+    assert sorted(states) == ["failed", "quarantined"]
+    context.close()
+
+
+def _verdict(site: Site, run: str) -> str:
+    return site.url("verdict", run=f"{DAG}/{run}", dag=DAG, task="load")

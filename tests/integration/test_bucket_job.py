@@ -307,6 +307,22 @@ def test_a_transform_is_complete_or_says_what_is_missing_and_why(
     assert counters(pair) == {"1"}
 
 
+@pytest.mark.parametrize("communication", ["ws", "hpush"])
+@pytest.mark.parametrize("latest", [False, True])
+def test_a_transform_of_s3_objects_that_are_not_cached_needs_no_second_job(
+    s3_pair: Pair, s3_client: Any, drive: Drive, monkeypatch: pytest.MonkeyPatch, communication: str, latest: bool
+) -> None:
+    monkeypatch.setattr(bucket_job, "RETRIES", 0)
+    upload(s3_client, s3_pair.source, {f"{n}.txt": b"object %d" % n for n in range(8)}, part=8 << 20)
+    upper = small_spec("upper", communication=communication)
+    found = drive(s3_pair.job("1", upper, naming=None, latest=latest))
+    assert (found.done, found.failed) == (8, 0), found
+    assert read(s3_pair.client, s3_pair.destination, "7.txt") == b"OBJECT 7"
+    upload(s3_client, s3_pair.source, {"new.txt": b"new"}, part=8 << 20)
+    found = drive(s3_pair.job("2", upper, naming=None, latest=latest))
+    assert (found.done, found.skipped, found.failed) == (1, 8, 0), found
+
+
 def test_a_result_that_is_made_again_as_it_was_is_a_result(pair: Pair, drive: Drive) -> None:
     put(pair.client, pair.source, {f"{n}.txt": b"object %d" % n for n in range(8)})
     upper = small_spec("upper", communication="hpush")

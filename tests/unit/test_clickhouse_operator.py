@@ -18,7 +18,7 @@ from storeside.operators.hooks.transfer import source
 from storeside.transfer.engine import Report
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
-from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions
+from storeside.transfer.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions
 from storeside.transfer.request import CHOICES, Request
 from storeside.transfer.source import Source
 
@@ -63,12 +63,15 @@ def test_arguments_reach_the_engine() -> None:
         "on_drift": "rest", "on_bad_rows": "keep", "on_overwrite": "replace", "batch_bytes": 11,
         "limits": LoadLimits(1, 2, 3, 4, 5),
     }  # fmt: skip
-    more: dict[str, Any] = {"all_or_nothing": True, "retry_failed": True, "overlap_seconds": 9.0}
+    more: dict[str, Any] = {
+        "all_or_nothing": True, "retry_failed": True, "overlap_seconds": 9.0,
+        "expectations": Expectations("package.module:suite", "quarantine"),
+    }  # fmt: skip
     request = operator(**given).request(AWS, **more)
     default = Request(Source("trips"), "d.t")
     for field in dataclasses.fields(Request):
         assert (getattr(request, field.name) != getattr(default, field.name)) == (field.name != "table"), field.name
-    for options in ("read", "table_options", "limits"):
+    for options in ("read", "table_options", "limits", "expectations"):
         for field in dataclasses.fields(getattr(request, options)):
             changed, unchanged = (getattr(getattr(r, options), field.name) for r in (request, default))
             assert changed != unchanged, field.name

@@ -98,7 +98,7 @@ def test_params_are_described_and_typed(dag: Any) -> None:
 
 # Names of fields that give access to everything that a connection of Airflow reaches.
 LENDING = re.compile(
-    r"source|destination|bucket|quarantine|backends|domain|queue|chart|transformer|existing_etl|\w+_connection"
+    r"source|destination|bucket|quarantine|backends|domain|queue|chart|transformer|existing_etl|suite|\w+_connection"
 )
 
 

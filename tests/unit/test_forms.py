@@ -122,6 +122,17 @@ def test_a_variable_that_cannot_be_read_allows_nothing(variable: Any, value: str
         run({"x": "s3://recordings"}, x=field("bucket"))
 
 
+def test_one_message_names_all_refused_names_and_the_value_that_allows_them(variable: Any) -> None:
+    variable({"queues": ["own"]})
+    conf = {"x": "s3://a", "y": ["ais://b", "ais://benchmark"], "z": "c"}
+    fields = {"x": field("bucket"), "y": field("bucket"), "z": field("connection")}
+    with pytest.raises(AirflowFailException, match=r"x: 's3://a'.*; y: 'ais://b'.*; z: 'c'") as failed:
+        run(conf, **fields)
+    variable(str(failed.value).partition(" to {")[2].join(["{", ""]))
+    run(conf, **fields)
+    run({"q": "own"}, q=field("queue"))
+
+
 def test_an_empty_list_allows_nothing(variable: Any) -> None:
     variable({"queues": []})
     with pytest.raises(AirflowFailException, match="forms may use: none"):

@@ -457,12 +457,13 @@ def test_another_try_waits_in_the_triggerer() -> None:
     assert State(**json.loads(json.dumps(deferred.value.kwargs["state"]))) == replace(later, etl_names=[])  # type: ignore[arg-type]
 
 
-def test_a_running_job_says_whose_connection_leads_to_its_cluster() -> None:
+def test_a_running_job_says_whose_connection_leads_to_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storeside.operators.bucket_job.BRIEF_SECONDS", 0)
     recorded: list[dict[str, Any]] = []
     state = State("bucket", 0, pending=1, retries=2, job_id="etl-1")
     job: Any = SimpleNamespace(
         submit=lambda _: state, ledger=SimpleNamespace(record_run=recorded.append), source="ais://a",
-        destination="ais://b", spec=None,
+        destination="ais://b", spec=None, client=None,
     )  # fmt: skip
     operator = AISCopyBucketOperator(
         task_id="t", source="ais://a", destination="ais://b", aistore_conn_id="aistore_other"

@@ -732,3 +732,40 @@ def test_an_object_loaded_by_events_leads_to_the_run_of_its_batch(pages: TestCli
         ("dag=d&amp;run=manual__1", "manual__1"),
     ]
     assert "run by hand</p>" in page
+
+
+def test_a_verdict_shows_values_as_text(pages: TestClient, tables: Tables) -> None:
+    expectation = {
+        "expectation": "expect_x", "columns": ["<i>c</i>"], "severity": "critical", "description": "<b>d</b>",
+        "success": False, "element_count": 3, "missing_count": 0, "unexpected_count": 1,
+        "examples": [["<script>k", "<script>v\u202e"]],
+    }  # fmt: skip
+    both = [expectation, {**expectation, "success": True}]
+    verdict = {
+        "expectations": both,
+        "rows": 3,
+        "invalid": 1,
+        "suite": "<u>s</u>",
+        "summary": "",
+        "success": False,
+        "quarantine": True,
+    }
+    tables.answers["pages_verdicts"] = [
+        {
+            "run_id": "d/r", "dag_id": "d", "task_id": "load", "kind": "load", "source": "s3://b/x", "state": "done",
+            "destination": "clickhouse://db.t", "listed": 1, "done": 1, "failed": 0, "seconds": 1.0, "recorded_ms": 1,
+            "detail": json.dumps({"verdict": verdict}),
+        }
+    ]  # fmt: skip
+    for path in ("/quality", "/verdict?run=d/r&dag=d&task=load"):
+        answer = pages.get(path)
+        assert answer.status_code == 200
+        assert "quarantined" in answer.text
+        for markup in ("<script>k", "<script>v", "<b>d", "<i>c", "<u>s", "\u202e"):
+            assert markup not in answer.text
+        assert "&lt;script&gt;v\\u202e" in answer.text
+        assert "/object?bucket=s3%3A%2F%2Fb&amp;object=%3Cscript%3Ek" in answer.text
+    assert "in the table db.t_quarantine" in pages.get("/verdict?run=d/r&dag=d&task=load").text
+    tables.answers["pages_verdicts"] = []
+    assert pages.get("/verdict?run=d/r&dag=d&task=load").status_code == 404
+    assert pages.get("/verdict?run=d/r").status_code == 400

@@ -621,6 +621,19 @@ def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
     assert not data_path([]).edges
 
 
+@pytest.mark.parametrize("selection", ["", "/", "/2026/", "/2026/**.json"])
+def test_a_load_continues_the_path_of_the_bucket_that_a_transform_has_filled(selection: str) -> None:
+    loads = [
+        stage(kind="load", source=f"ais://facts{selection}", destination="clickhouse://db.t"),
+        stage(kind="load", source="ais://facts2/", destination="clickhouse://db.u"),
+    ]
+    picture = data_path([stage(source="s3://in", destination="ais://facts"), *loads])
+    assert [node.uri for node in picture.nodes] == [
+        "s3://in", "ais://facts", "clickhouse://db.t", "ais://facts2/", "clickhouse://db.u",
+    ]  # fmt: skip
+    assert picture.nodes[3].name == "facts2"
+
+
 def test_verdicts_show_what_failed(client: Client) -> None:
     expectations = [{"expectation": "a", "success": True}, {"expectation": "b", "success": False}]
     run_row(
@@ -636,6 +649,32 @@ def test_verdicts_show_what_failed(client: Client) -> None:
     broken, found = quality.verdicts(Tables(client)).rows
     assert broken.expectations == ()
     assert (found.rows, found.invalid, [e["expectation"] for e in found.failed]) == (10, 2, ["b"])
+
+
+def test_verdicts_of_loads_are_found_by_their_table_and_task(client: Client) -> None:
+    expectations = [{"expectation": "a", "success": True}, {"expectation": "b", "success": False}]
+    load = {"kind": "load", "source": "s3://trips/2026/", "listed": 3}
+
+    def detail(**verdict: Any) -> str:
+        return json.dumps({"rows": 7, "verdict": {"rows": 9, "invalid": 2, "suite": "s", **verdict}})
+
+    run_row(client, "d/1", "load", **load, state="failed", detail=detail(expectations=expectations, success=False))
+    quarantined = detail(expectations=expectations, success=False, quarantine=True)
+    run_row(client, "d/2", "load", at="2026-01-02", **load, destination="clickhouse://db.trips", detail=quarantined)
+    run_row(
+        client, "e/3", "load", at="2026-01-03", **load, detail=detail(success=True, expectations=expectations[:1])
+    )
+    run_row(client, "d/4", "load", at="2026-01-04", **load, detail=json.dumps({"rows": 7}))
+    tables = Tables(client)
+    passed, second, first = quality.verdicts(tables).rows
+    assert (first.state, second.state, passed.state) == ("failed", "quarantined", "passed")
+    assert (first.rows, first.invalid, first.suite, first.bucket) == (9, 2, "s", "s3://trips")
+    assert [e["expectation"] for e in first.failed] == ["b"]
+    assert quality.verdicts(tables, text="db.trips").rows == [second]
+    assert quality.verdict(tables, "d/2", "d", "load") == second
+    assert quality.verdict(tables, "d/2", "d", "other") is None
+    assert quality.verdict(tables, "d/4", "d", "load") is None
+    assert quality.verdict(Tables(client, ["d"]), "e/3", "e", "load") is None, "a DAG that the visitor may not read"
 
 
 def test_queues_have_their_newest_depth_and_their_events(client: Client) -> None:

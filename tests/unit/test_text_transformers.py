@@ -26,6 +26,7 @@ def facts(content: bytes) -> dict[str, Any]:
 def test_a_chapter_of_a_novel() -> None:
     content = TEXTS[0].read_bytes()
     assert facts(content) == {
+        "object": "a.txt",
         "encoding": "utf-8",
         "bytes": 8935,
         "characters": 8935,

@@ -22,10 +22,10 @@ def test_what_was_not_measured_misses_nothing() -> None:
 
 
 def test_aims_are_missed_from_below_and_limits_from_above() -> None:
-    assert transfer.missed({"vs_dlt": 8, "small_objects_cost": 4}) == []
+    assert transfer.missed({"vs_dlt": 8, "small_objects_cost": 1.5}) == []
     assert transfer.missed({"vs_dlt": 7.994, "small_objects_cost": 7.47, "pull_of_engine": 1.0}) == [
         "missed: transfer.vs_dlt 7.99, aim: at least 8",
-        "missed: transfer.small_objects_cost 7.47, aim: at most 4",
+        "missed: transfer.small_objects_cost 7.47, aim: at most 1.5",
     ]
 
 
@@ -35,6 +35,11 @@ def test_every_aim_is_of_a_figure() -> None:
     measured |= {f"{form}, {loader}": of(1) for form in ("csv", "csv.gz", "jsonl", "jsonl.gz") for loader in loaders}
     measured |= {f"{peer}, reading {form}": of(1) for peer, (form, _) in transfer.PEERS.items()}
     assert {*transfer.AIMS, *transfer.LIMITS} <= set(transfer.ratios({**measured, "plan": of(1)}))
+
+
+def test_the_cost_of_small_objects_is_relative_to_the_statement_for_the_same_objects() -> None:
+    found = {"small parquet, engine": of(2), "small parquet, pull": of(3), "parquet, pull": of(100)}
+    assert transfer.ratios(found)["small_objects_cost"] == (pytest.approx(1.5), "x")
 
 
 def test_the_exit_status_tells_of_a_missed_aim(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storeside.pages.movement import Movement
@@ -47,7 +47,7 @@ class Node:
     @property
     def name(self) -> str:
         """The name within the system, shortened in the middle."""
-        text = self.uri.partition("://")[2]
+        text = self.uri.partition("://")[2].rstrip("/")
         return text if len(text) <= 18 else f"{text[:8]}…{text[-9:]}"
 
 
@@ -84,7 +84,7 @@ class DataPath:
 
 def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = ()) -> DataPath:
     """Draw the stages of a run, and the manifest rows that it published."""
-    moving = [stage for stage in stages if stage.destination]
+    moving = _joined([stage for stage in stages if stage.destination])
     # The rows are made from facts, which are in the bucket into which a stage measured the objects.
     facts = {stage.source: stage.destination for stage in moving}
     rows = [(facts.get(row["bucket"], row["bucket"]), row["rows"]) for row in published]
@@ -97,6 +97,16 @@ def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = 
     spared = sum(e.bytes_in + e.bytes_out for e in edges if not e.through_worker)
     width = LEFT * 2 + len(nodes) * NODE_WIDTH + max(len(nodes) - 1, 0) * GAP
     return DataPath(tuple(nodes.values()), tuple(edges), spared, carried, width)
+
+
+def _joined(stages: Sequence[Movement]) -> list[Movement]:
+    """Replace the source of a load, which may end with a prefix, by the bucket that another stage has filled."""
+    filled = {stage.destination for stage in stages}
+
+    def bucket(uri: str) -> str:
+        return next((one for one in filled if uri.startswith(f"{one}/")), uri)
+
+    return [replace(stage, source=bucket(stage.source)) if stage.is_load else stage for stage in stages]
 
 
 def _edge(stage: Movement, nodes: dict[str, Node]) -> Edge:

@@ -14,17 +14,23 @@ _SIZE = 25
 
 @dataclass(frozen=True)
 class Verdict:
-    """One validation: the number of rows, the number of invalid rows, and its expectations."""
+    """One validation: the number of rows, the number of invalid rows, and its expectations.
+
+    `state` is passed, failed, or quarantined if the invalid rows were quarantined and the others published. `suite`
+    is empty for the speech manifest, whose tasks build their suites.
+    """
 
     run_id: str
     dag_id: str
     task_id: str
     source: str
+    destination: str
     state: str
     rows: int
     invalid: int
     seconds: float
     recorded: float
+    suite: str
     summary: str
     expectations: tuple[dict[str, Any], ...]
 
@@ -33,26 +39,50 @@ class Verdict:
         """The expectations that are not met."""
         return tuple(e for e in self.expectations if not e.get("success"))
 
+    @property
+    def bucket(self) -> str:
+        """The URI of the bucket of the validated objects."""
+        return "/".join(self.source.split("/", 3)[:3])
+
 
 def verdicts(tables: Tables, at: At = FIRST, text: str = "") -> Page[Verdict]:
-    """Return a page of validations, newest first; `text` is a part of the name of a DAG or of the validated data.
+    """Return a page of validations, newest first.
 
-    Raises BadInput for an invalid cursor.
+    `text` is a part of the name of a DAG, or of the source or destination of the validated data. Raises BadInput for
+    an invalid cursor.
     """
     cursor = at.cursor(int, str, str)
     ms, run, task = cursor or (0, "", "")
     rows = tables.rows(
         directed(sql.query("pages_verdicts"), descending=not at.back),
         text=text, is_first=cursor is None, before_ms=ms, before_run=run, before_task=task, limit=_SIZE + 1,
+        run_id="", dag_id="", task_id="",
     )  # fmt: skip
     found = [_verdict(row) for row in rows]
     return at.page(found, lambda v: (round(v.recorded * 1000), v.run_id, v.task_id), _SIZE)
 
 
+def verdict(tables: Tables, run_id: str, dag_id: str, task_id: str) -> Verdict | None:
+    """Return the validation of one task; None if there is none that the visitor may see."""
+    rows = tables.rows(
+        directed(sql.query("pages_verdicts"), descending=True),
+        text="", is_first=True, before_ms=0, before_run="", before_task="", limit=1,
+        run_id=run_id, dag_id=dag_id, task_id=task_id,
+    )  # fmt: skip
+    return _verdict(rows[0]) if rows else None
+
+
 def _verdict(row: dict[str, Any]) -> Verdict:
     detail = read_detail(row["detail"])
-    expectations = tuple(e for e in detail.get("expectations", ()) if isinstance(e, dict))
+    is_load = row["kind"] == "load"
+    found = detail.get("verdict") if is_load else {**detail, "rows": row["listed"], "invalid": row["failed"]}
+    found = found if isinstance(found, dict) else {}
+    expectations = tuple(e for e in found.get("expectations", ()) if isinstance(e, dict))
+    state = "passed" if (found.get("success") if is_load else row["state"] == "done") else "failed"
+    if state == "failed" and found.get("quarantine"):
+        state = "quarantined"
     return Verdict(
-        row["run_id"], row["dag_id"], row["task_id"], row["source"], row["state"], row["listed"], row["failed"],
-        row["seconds"], row["recorded_ms"] / 1000, str(detail.get("summary", "")), expectations,
+        row["run_id"], row["dag_id"], row["task_id"], row["source"], row["destination"], state,
+        int(found.get("rows", 0)), int(found.get("invalid", 0)), row["seconds"], row["recorded_ms"] / 1000,
+        str(found.get("suite", "")), str(found.get("summary", "")), expectations,
     )  # fmt: skip

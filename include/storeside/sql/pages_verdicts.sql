@@ -1,14 +1,17 @@
--- Validations, newest first, starting after a cursor; the verdict is JSON in `detail`.
+-- Validations, newest first, starting after a cursor, or those of one task; the verdict is JSON in `detail`, of loads in
+-- its field `verdict`.
 SELECT
-    run_id, dag_id, task_id, source, state, listed, done, failed, seconds, detail,
+    run_id, dag_id, task_id, kind, source, destination, state, listed, done, failed, seconds, detail,
     toUnixTimestamp64Milli(recorded_at) AS recorded_ms
 FROM storeside.runs FINAL
-WHERE kind = 'validate'
+WHERE (kind = 'validate' OR kind = 'load' AND JSONHas(detail, 'verdict'))
+    AND ({run_id:String} = '' OR run_id = {run_id:String} AND dag_id = {dag_id:String} AND task_id = {task_id:String})
     AND ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
     AND
     (
         {text:String} = '' OR positionCaseInsensitiveUTF8(dag_id, {text:String}) > 0
         OR positionCaseInsensitiveUTF8(source, {text:String}) > 0
+        OR positionCaseInsensitiveUTF8(destination, {text:String}) > 0
     )
     AND
     (

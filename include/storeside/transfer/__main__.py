@@ -21,9 +21,9 @@ from storeside.aistore.cluster import Cluster
 from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
 from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferInputError, plain
+from storeside.transfer.errors import TransferInputError, plain, shown
 from storeside.transfer.formats import Csv
-from storeside.transfer.options import SYSTEM_COLUMNS, Batches, ReadOptions, TableOptions
+from storeside.transfer.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
 from storeside.transfer.printing import report_text
 from storeside.transfer.request import CHOICES, Request
 from storeside.transfer.source import Source, in_aistore, place_of
@@ -36,15 +36,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = transfer_arguments("storeside.transfer", __doc__ or "", f"{S3_SOURCE}; or the same with ais://")
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
+    parser.add_argument(
+        "--suite", default="", help="Great Expectations suite: package.module:function, or a YAML or JSON file"
+    )
+    parser.add_argument(
+        "--on-failed-expectations", choices=Expectations.CHOICES["on_failed"], default=Expectations.on_failed,
+        help="publish nothing, or put the rows into <table>_quarantine; default: %(default)s",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     return exit_code(lambda: _transfer(given))
 
 
 def _transfer(given: argparse.Namespace) -> int:
-    wanted = replace(request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed)
+    wanted = replace(
+        request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed,
+        expectations=Expectations(given.suite, given.on_failed_expectations),
+    )  # fmt: skip
     transfer = Transfer(wanted, clickhouse(), reader_of(wanted.source), run_of(given), ledger=ledger())
     report = transfer.run(transfer.prepare())
     print(report_text(report, as_json=given.json))
+    if report.verdict and not given.json:
+        print(f"expectations: {shown(report.verdict['summary'])}")
     for key, reason in () if given.json else report.failures:
         print(f"failed: {key!r}: {reason}", file=sys.stderr)
     return 1 if report.failed else 0

@@ -1,4 +1,4 @@
-"""Loads one batch: stages its objects, isolates bad ones, and publishes the rest."""
+"""Loads one batch: stages its objects, isolates bad ones, checks the rows, and publishes the rest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.transfer import queries
 from storeside.transfer.errors import (
+    ExpectationsError,
     LoadObjectError,
     StaleError,
     TransferInputError,
@@ -77,12 +78,26 @@ class BatchLoad:
                 waiting.extend(reversed(_divided(some, e, self.request.source.bucket)))
 
     def publish(self, staged: Staged) -> None:
-        """Publish a staging table and drop it."""
+        """Check the rows of a staging table, publish them, and drop it. Raises ExpectationsError."""
+        validation = self.work.validation
+        try:
+            if validation is not None:
+                staged = validation.examine(self.staging, staged)
+            self._publish(staged)
+        except ExpectationsError:
+            self.staging.drop(staged.table)
+            raise
+        except StaleError:
+            if validation is not None:
+                validation.forget(staged.table)
+            raise
+
+    def _publish(self, staged: Staged) -> None:
         for attempt in range(ATTEMPTS):
             try:
                 publish(
                     self.staging.destination, self.work.loads, self.work.token, staged.table, staged.loaded,
-                    replace_older=self.request.on_overwrite == "replace",
+                    replace_older=self.request.on_overwrite == "replace", has_bad=staged.has_bad,
                 )  # fmt: skip
                 break
             except (DatabaseError, OperationalError) as e:
@@ -94,7 +109,7 @@ class BatchLoad:
                 if attempt == ATTEMPTS - 1:
                     raise error from e
                 self.staging.wait(attempt)
-        self.staging.drop(staged.table)
+        self.staging.drop(staged.table, has_bad=staged.has_bad)
 
 
 def _divided(objects: list[Planned], error: LoadObjectError, bucket: str) -> list[list[Planned]]:

@@ -36,6 +36,7 @@ from storeside.transfer.preparation import Preparation, Prepared
 from storeside.transfer.request import Request
 from storeside.transfer.source import Listed
 from storeside.transfer.staged import Staged
+from storeside.transfer.validation import Validation
 from storeside.transfer.work import Work
 
 if TYPE_CHECKING:
@@ -54,7 +55,11 @@ MOST_FAILURES = 20
 
 @dataclass(frozen=True)
 class Report:
-    """Objects, rows and bytes of a run, its duration in seconds, and its first twenty failures as (key, reason)."""
+    """Objects, rows and bytes of a run, its duration in seconds, and its first twenty failures as (key, reason).
+
+    `rejected` counts rows that could not be parsed, and rows in the quarantine. `verdict` is that of the request's
+    suite, as values for JSON; None if no rows were checked.
+    """
 
     listed: int
     skipped: int
@@ -65,6 +70,7 @@ class Report:
     bytes: int
     seconds: float
     failures: tuple[tuple[str, str], ...] = ()
+    verdict: dict[str, Any] | None = None
 
 
 class Transfer:
@@ -114,13 +120,15 @@ class Transfer:
         """Load the planned objects; return when every object is loaded or recorded as failed.
 
         Raises TransferCancelled when the transfer is stopped, and TransferTransientError when a server stays
-        unavailable. A new run continues after both.
+        unavailable: a new run continues after both. Raises ExpectationsError when rows break expectations, and
+        QualityError when the suite cannot be loaded or applied.
         """
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
+        validation = self._validation() if prepared.planned else None
         if form is not None:
             work = Work(
                 self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop,
-                neighbours=self._neighbours,
+                neighbours=self._neighbours, validation=validation,
             )  # fmt: skip
             try:
                 self._load(work, prepared)
@@ -139,7 +147,14 @@ class Transfer:
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
+            validation.verdict() if validation is not None else None,
         )  # fmt: skip
+
+    def _validation(self) -> Validation | None:
+        given = self.request.expectations
+        if not given.suite:
+            return None
+        return Validation(given.suite, self.request.source.bucket, quarantine=not given.forbid_all)
 
     def _load(self, work: Work, prepared: Prepared) -> None:
         """Load the batches in daemon threads, which do not keep a terminated process alive."""
@@ -175,10 +190,10 @@ class Transfer:
             self._publish_at_once(kept)
 
     def _publish_at_once(self, kept: list[tuple[BatchLoad, Staged]]) -> None:
-        """Publish the staging tables of all batches in one step, unless an object has failed."""
+        """Publish the staging tables of all batches in one step, unless an object has failed with all-or-nothing."""
         first, whole = kept[0]
         failed = self.loads.totals().failed
-        if failed:
+        if failed and self.request.all_or_nothing:
             for _, staged in kept:
                 first.staging.drop(staged.table)
             raise TransferInputError(
@@ -222,7 +237,7 @@ def _work_through(
     waiting: queue.SimpleQueue[Batch],
     outcomes: Outcomes,
 ) -> None:
-    """Load batch after batch; with all-or-nothing, return the staging tables instead of publishing them."""
+    """Load batch after batch; if they are published at once, return the staging tables instead."""
     while True:
         try:
             if work.stop.is_set():
@@ -234,7 +249,7 @@ def _work_through(
             outcomes.put(e)
             return
         try:
-            if work.request.all_or_nothing:
+            if work.request.at_once:
                 outcomes.put([(load, staged) for staged in load.staged()])
             else:
                 load.run()

@@ -4,6 +4,7 @@ TransferError
 ├── TransferCancelled        the user has stopped it
 ├── LeftError                this process ends, and another one continues
 ├── TransferInputError       the request cannot be carried out; no retry helps
+│   └── ExpectationsError    rows break expectations, so nothing of the load is published
 ├── LoadObjectError          one object cannot be loaded; the others can
 │   ├── DriftError           its columns are not the table's
 │   ├── LimitError           it exceeds a limit of the load
@@ -16,6 +17,7 @@ TransferError
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -58,6 +60,14 @@ class LeftError(TransferError, Cancelled):
 
 class TransferInputError(TransferError, BadInput):
     """The request is invalid or contradicts the existing table or objects."""
+
+
+class ExpectationsError(TransferInputError):
+    """Rows break expectations, so nothing of the load is published; `verdict` is the verdict as values for JSON."""
+
+    def __init__(self, message: str, verdict: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.verdict = dict(verdict or {})
 
 
 class LoadObjectError(TransferError, Partial):

@@ -26,7 +26,7 @@ from storeside.transfer.errors import (
     code_of,
 )
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.staging import BROKEN, STAGING, is_generated
+from storeside.transfer.staging import BROKEN, STAGING, bad_table, is_generated
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -61,7 +61,10 @@ class Hold:
         """Raise StaleError if another process has broken the lock."""
         found = _look(self.client, self.name)
         if found is None or found[0] != self.holder:
-            raise StaleError("another run broke the lock of the table, because it was held for too long")
+            raise StaleError(
+                "another run broke the lock of the table, because it was held for too long: try again when no other"
+                " run loads into this table"
+            )
 
 
 @contextmanager
@@ -155,9 +158,9 @@ def _staged_by(comment: str) -> str:
 
 
 def _break(client: Client, name: str, uuid: str, staging: str) -> None:
-    """Drop the staging table of a stale lock, then remove the lock; only one of many callers succeeds."""
-    if staging:
-        client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(staging)} SYNC")
+    """Drop what the holder of a stale lock may publish, then remove the lock; only one of many callers succeeds."""
+    for table in (staging, bad_table(staging)) if staging else ():
+        client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(table)} SYNC")
     try:
         client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
         # `staging.sweep` drops broken locks an hour after their last change: this change starts that hour.

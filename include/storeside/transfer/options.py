@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from storeside.quality.given import check_suite
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
 from storeside.transfer.keys import Expression, key, ttl
@@ -196,3 +197,31 @@ class Batches:
     def check(self) -> None:
         """Raise TransferInputError for numbers below 1."""
         require_positive(batch_bytes=self.bytes, batch_objects=self.objects, parallel=self.parallel)
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """A Great Expectations suite that checks staged rows before they are published.
+
+    :param suite: ``package.module:function``, which returns an ExpectationSuite, or the path of a YAML or JSON file
+        in the format of Great Expectations; empty checks nothing. A function's module is imported: never take its
+        name from a form that no list restricts
+    :param on_failed: when rows break expectations of severity critical: ``fail`` publishes nothing of the load,
+        ``quarantine`` moves these rows to ``<table>_quarantine`` and publishes the others
+    """
+
+    suite: str = ""
+    on_failed: str = "fail"
+
+    CHOICES = {"on_failed": ("fail", "quarantine")}  # noqa: RUF012
+
+    @property
+    def forbid_all(self) -> bool:
+        """Whether the load is checked as a whole, because bad rows keep all of it from being published."""
+        return bool(self.suite) and self.on_failed == "fail"
+
+    def check(self) -> None:
+        """Raise BadInput for invalid options."""
+        require_choice("on_failed_expectations", self.on_failed, self.CHOICES["on_failed"])
+        if self.suite:
+            check_suite(self.suite)

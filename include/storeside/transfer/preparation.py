@@ -13,6 +13,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer import queries
 from storeside.transfer.aistore_objects import list_bucket
 from storeside.transfer.content import Content, s3_error
+from storeside.transfer.creation import create
 from storeside.transfer.errors import (
     LoadObjectError,
     TransferError,
@@ -31,7 +32,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved, with_overrides
 from storeside.transfer.source import Listed, Source, list_objects
-from storeside.transfer.table import REST, Destination, create, look_up
+from storeside.transfer.table import REST, Destination, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -44,6 +45,10 @@ MOST_SAMPLED = 200
 MOST_AT_ONCE = 100_000
 
 
+# A load within both limits takes a few seconds, also of small objects or compressed ones.
+BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
+
+
 @dataclass(frozen=True)
 class Prepared:
     """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects."""
@@ -53,6 +58,11 @@ class Prepared:
     listed: int
     planned: int
     bytes: int
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether the load takes a few seconds, as long as a deferral, after which another process continues."""
+        return self.bytes <= BRIEF_BYTES and self.planned <= BRIEF_OBJECTS
 
 
 class Preparation:
@@ -101,9 +111,10 @@ class Preparation:
             self.request.source.uri, listed, planned, size / 1e6,
             "push" if push else "pull",
         )  # fmt: skip
-        if self.request.all_or_nothing and planned > MOST_AT_ONCE:
+        if self.request.at_once and planned > MOST_AT_ONCE:
+            option = "all_or_nothing" if self.request.all_or_nothing else "a suite that fails the load"
             raise TransferInputError(
-                f"{planned} objects: all_or_nothing publishes at most {MOST_AT_ONCE}: select fewer with `keys`"
+                f"{planned} objects: {option} publishes at most {MOST_AT_ONCE}: select fewer with `keys`"
             )
         if not planned:
             return Prepared(self.request.format, push, listed, 0, 0)

@@ -10,7 +10,7 @@ from typing import Any
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import FORMATS, Csv
 from storeside.transfer.keys import Expression
-from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions, require_choice
+from storeside.transfer.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions, require_choice
 from storeside.transfer.source import Source
 
 CHOICES = {
@@ -44,6 +44,7 @@ class Request:
     `all_or_nothing`: publish all objects of the run in one step, or none if one fails.
     `overlap_seconds`: if keys grow with time, list only keys after those loaded this many seconds before the newest;
     None lists all keys and misses none.
+    `expectations`: a suite that checks the rows before they are published.
     """
 
     source: Source
@@ -60,11 +61,12 @@ class Request:
     overlap_seconds: float | None = None
     batches: Batches = field(default_factory=Batches)
     limits: LoadLimits = field(default_factory=LoadLimits)
+    expectations: Expectations = field(default_factory=Expectations)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             require_choice(name, getattr(self, name), choices)
-        for options in (self.read, self.table_options, self.batches, self.limits):
+        for options in (self.read, self.table_options, self.batches, self.limits, self.expectations):
             options.check()
         if self.source.in_aistore:
             self._check_aistore()
@@ -86,6 +88,11 @@ class Request:
                 f"overlap_seconds: AIStore lists no times of changes for {self.source.bucket}: omit it"
             )
 
+    @property
+    def at_once(self) -> bool:
+        """Whether all objects of the run are published in one step."""
+        return self.all_or_nothing or self.expectations.forbid_all
+
     def to_dict(self) -> dict[str, Any]:
         """Return the request as values that JSON can represent."""
         return asdict(self)
@@ -103,4 +110,5 @@ class Request:
         given["table_options"] = TableOptions(**options)
         given["batches"] = Batches(**given["batches"])
         given["limits"] = LoadLimits(**given.get("limits", {}))
+        given["expectations"] = Expectations(**given.get("expectations", {}))
         return cls(**given)

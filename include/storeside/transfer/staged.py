@@ -29,7 +29,7 @@ from storeside.transfer.grouping import Grouping
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.reader import Reader, statements
 from storeside.transfer.source import identifier
-from storeside.transfer.staging import STAGING
+from storeside.transfer.staging import STAGING, bad_table
 from storeside.transfer.table import LOAD_ID, Destination, existing
 from storeside.transfer.watch import excess, stored
 from storeside.transfer.work import USUAL, How, Work
@@ -43,10 +43,11 @@ _ATTEMPTS_BY_SIZE = 2
 
 @dataclass
 class Staged:
-    """A staging table and the objects in it."""
+    """A staging table and the objects in it; with `has_bad`, its `bad_table` has rows for the quarantine."""
 
     table: str
     loaded: list[Loaded]
+    has_bad: bool = False
 
 
 class Staging:
@@ -207,9 +208,10 @@ class Staging:
         whole.loaded.extend(part.loaded)
         self.drop(part.table)
 
-    def drop(self, table: str) -> None:
-        """Drop a staging table."""
-        self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(table)} SYNC")
+    def drop(self, table: str, *, has_bad: bool = False) -> None:
+        """Drop a staging table, and its `bad_table` if it has one."""
+        for name in (table, bad_table(table)) if has_bad else (table,):
+            self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(name)} SYNC")
 
     def _drop_quietly(self, table: str) -> None:
         try:

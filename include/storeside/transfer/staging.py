@@ -22,9 +22,14 @@ BROKEN_HOURS = 1
 STALE_HOURS = 7 * 24
 # Batches of transfers, locks, and the tables of the speech manifest and of the doctor.
 _GENERATED = (
-    "load_[0-9a-f]{16}_[0-9]+_[0-9a-f]{8}_[0-9]+|lock_[0-9a-f]{24}|broken_[0-9a-f-]{36}"
+    "load_[0-9a-f]{16}_[0-9]+_[0-9a-f]{8}_[0-9]+(_bad)?|lock_[0-9a-f]{24}|broken_[0-9a-f-]{36}"
     "|(facts|invalid|speech)_[0-9a-f]{16}|doctor_[0-9a-f]{12}"
 )
+
+
+def bad_table(table: str) -> str:
+    """Return the name of the table with the rows of a staging table that break expectations."""
+    return f"{table}_bad"
 
 
 def is_generated(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Creates and extends the destination table, creates its staging tables, and publishes their rows in one step."""
+"""Extends the destination table, creates its staging tables, and publishes their rows in one step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -15,7 +15,6 @@ from storeside.transfer import queries
 from storeside.transfer.errors import (
     DIFFERENT_STRUCTURE,
     SUPPORT_IS_DISABLED,
-    UNKNOWN_DATABASE,
     UNKNOWN_TABLE,
     StaleError,
     TransferInputError,
@@ -24,8 +23,9 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
 from storeside.transfer.lock import Hold, locked
-from storeside.transfer.options import TableOptions, require_engine
-from storeside.transfer.schema import Column, bare, nullable, resolved
+from storeside.transfer.options import require_engine
+from storeside.transfer.quarantine import Quarantine
+from storeside.transfer.schema import Column, nullable, resolved
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 
@@ -73,6 +73,11 @@ class Destination:
         """The quoted name for statements."""
         return f"{identifier(self.database)}.{identifier(self.table)}"
 
+    @property
+    def quarantine(self) -> Quarantine:
+        """The quarantine of the table, which may not exist."""
+        return Quarantine(self.client, self.database, self.table)
+
     def type_of(self, column: str) -> str | None:
         """Return the type of a column; None if there is no such column."""
         return next((c.type for c in self.columns if c.name == column), None)
@@ -95,7 +100,7 @@ class Destination:
                     f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(resolved(column.type))}"
                 )
             elif now != column.type:
-                if _names(key, column.name):
+                if names_column(key, column.name):
                     raise TransferInputError(
                         f"column {column.name!r} of {self.name} is part of its key, so it stays {now}"
                     )
@@ -128,7 +133,10 @@ class Destination:
         return found
 
     def remove(self, objects: Sequence[Planned], hold: Hold | None = None) -> None:
-        """Delete the rows of these loads; with `hold`, only while that lock is held, or raise StaleError."""
+        """Delete the rows of these loads, also from the quarantine.
+
+        With `hold`, do that only while that lock is held, or raise StaleError.
+        """
         settings = {**_SYNCHRONOUS, **hold.settings} if hold else _SYNCHRONOUS
         for some in slices(objects):
             those = f"WHERE {LOAD_ID} IN ({ids_text(some)})" + (f" AND {hold.condition}" if hold else "")
@@ -138,6 +146,7 @@ class Destination:
                 if code_of(e) != SUPPORT_IS_DISABLED:  # the table has projections
                     raise
                 self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=settings)
+        self.quarantine.remove(objects, hold)
         if hold:
             hold.check()
 
@@ -206,67 +215,20 @@ def existing(client: Client, name: str) -> Destination:
     return found
 
 
-def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
-    """Return the CREATE TABLE of a destination. Columns of its sorting key are never Nullable."""
-    database, _, table = name.partition(".")
-    sorting_key, partition_key, lifetime = options.sorting_key, options.partition_key, options.lifetime
-    key = f"{sorting_key} {partition_key}"
-    parts = []
-    for column in columns:
-        low = column.type.startswith("LowCardinality(")
-        plain = f"LowCardinality({bare(column.type)})" if low else bare(column.type)
-        parts.append(replace(column, type=plain if _names(key, column.name) else column.type).definition)
-    parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
-    clauses = [
-        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)} (\n    "
-        + ",\n    ".join(parts)
-        + "\n)",
-        f"ENGINE = {options.engine if '(' in options.engine else options.engine + '()'}",
-        f"ORDER BY ({sorting_key or 'tuple()'})",
-    ]
-    if partition_key:
-        clauses.append(f"PARTITION BY ({partition_key})")
-    if lifetime:
-        clauses.append(f"TTL {lifetime}")
-    return "\n".join(clauses)
-
-
-def create(
-    client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int
-) -> Destination:
-    """Create a destination, and its database if it does not exist, and return the destination.
-
-    Raises TransferInputError for too many columns, and ClickHouse's errors.
-    """
-    if len(columns) > most_columns:
-        raise TransferInputError(
-            f"{name} would have {len(columns)} columns, but `limits` allows {most_columns}: raise the limit, or leave"
-            " out objects with many columns"
-        )
-    statement = ddl(name, columns, options)
-    log.info("creating the table:\n%s", statement)
-    try:
-        client.command(statement)
-    except DatabaseError as e:
-        if code_of(e) != UNKNOWN_DATABASE:
-            raise
-        client.command(f"CREATE DATABASE IF NOT EXISTS {identifier(name.partition('.')[0])}")
-        client.command(statement)
-    return existing(client, name)
-
-
-def _names(key: str, column: str) -> bool:
+def names_column(key: str, column: str) -> bool:
     """Return whether the expressions of a table's keys contain a column."""
     return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", key) is not None
 
 
 def publish(
-    destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *, replace_older: bool
-) -> None:
+    destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *,
+    replace_older: bool, has_bad: bool = False,
+) -> None:  # fmt: skip
     """Make the rows of `staging` visible in the destination exactly once, even after failed attempts.
 
-    `staged` lists the objects in it. Raises StaleError when the destination changed meanwhile, or another run broke
-    this run's lock, so that the objects must be read again.
+    `staged` lists the objects in it; with `has_bad`, the rows of its `bad_table` are added to the quarantine. Raises
+    StaleError when the destination changed meanwhile, or another run broke this run's lock, so that the objects must
+    be read again.
     """
     with locked(destination.client, destination.name, owner, staging) as hold:
         # A statement whose connection was lost may still run; its owner kept the lock for this case.
@@ -291,6 +253,8 @@ def publish(
             if not new:
                 return
             loads.record(new, "publishing")
+            if has_bad:
+                destination.quarantine.add(staging, [o.planned for o in new if o.rejected], hold)
             destination.take(staging)
         except DatabaseError as e:
             if code_of(e) in (DIFFERENT_STRUCTURE, UNKNOWN_TABLE):
@@ -320,17 +284,26 @@ def settle(
         return set()
     found = destination.count([o.planned for o in doubtful])
     hold.check()
-    whole = [o for o in doubtful if found.get(o.planned.load_id, 0) == o.rows]
-    other = [o for o in doubtful if found.get(o.planned.load_id, 0) != o.rows]
+    whole = [o for o in doubtful if _is_whole(o, found)]
+    other = [o for o in doubtful if not _is_whole(o, found)]
     log.info("%d loads with an interrupted publication are in the table, %d are not", len(whole), len(other))
     if partial := [o.planned for o in other if o.planned.load_id in found]:
         destination.remove(partial, hold)
+    destination.quarantine.remove([o.planned for o in other if o.planned.load_id not in found], hold)
     older, outdated = _versions(loads, [o.planned for o in whole], replace_older)
     late = {o.load_id for o in outdated}
     _finish(destination, loads, [o for o in whole if o.planned.load_id not in late], [*older, *outdated])
     if other:
         loads.forget_doubtful(other)
     return {o.planned.load_id for o in whole}
+
+
+def _is_whole(o: Loaded, found: Mapping[int, int]) -> bool:
+    """Return whether all rows of a load are in the table, and so the quarantined rows, which are added before them.
+
+    A load without rows does not show whether its quarantined rows are complete.
+    """
+    return found.get(o.planned.load_id, 0) == o.rows and bool(o.rows or not o.rejected)
 
 
 def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], gone: Sequence[Planned]) -> None:

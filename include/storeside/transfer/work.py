@@ -21,6 +21,8 @@ from storeside.transfer.statement import Reading
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
+    from storeside.transfer.validation import Validation
+
 # From _MANY objects on, ClickHouse lists them, which also returns ETags and sizes, and does not send a request for
 # each, unless the listing would have more than _LISTED times as many objects.
 _MANY, _LISTED = 20, 16
@@ -35,7 +37,8 @@ class Work:
     """State that all batches of a run share.
 
     `client` is the ClickHouse client of the loading user, who needs no rights on the ledger; threads share it.
-    `token` is part of the names of the run's staging tables. For `neighbours` see `Transfer.prepare`.
+    `token` is part of the names of the run's staging tables. `validation` checks rows before they are published. For
+    `neighbours` see `Transfer.prepare`.
     """
 
     request: Request
@@ -50,6 +53,7 @@ class Work:
     alters: threading.Lock = field(default_factory=threading.Lock)
     relists: bool = True
     neighbours: int = 0
+    validation: Validation | None = None
 
     @property
     def loads(self) -> Loads:

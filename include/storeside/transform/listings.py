@@ -39,6 +39,11 @@ class Listings:
         self._options = options
         self._list_source = list_source or self._by_aistore
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the source is outside the cluster."""
+        return self._source.is_remote
+
     def source(self) -> None:
         """Record the objects of the source."""
         self._ledger.record_listing(self._scope, "source", self.rows())

@@ -71,7 +71,9 @@ class Planner:
             log.info("this run has stored %d results together with their objects, %d are missing", there, missing)
         if not missing:
             return _state(Phase.DONE, plan)
-        whole = self._scope.effect and self._options.names is None and missing == plan.listed
+        # AIStore's pass over a remote bucket leaves out objects that the cluster has not cached
+        is_remote = self._listings.is_remote
+        whole = self._scope.effect and self._options.names is None and missing == plan.listed and not is_remote
         return _state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
 
     def _decide(self, record: bool) -> Plan:

@@ -21,19 +21,20 @@ _MARKS = (
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
 
-def text_facts(source: Source, _name: str, _arguments: str) -> bytes:
+def text_facts(source: Source, name: str, _arguments: str) -> bytes:
     """Replace a text by facts about it, as one line of JSON.
 
-    ``encoding``, ``bytes``, ``characters``, ``lines``, ``paragraphs`` (separated by empty lines), ``words``,
-    ``distinct_words`` (without regard to case), ``longest_line`` (characters), ``title`` (the first line that is not
-    empty, at most 200 characters) and ``sha256`` of the bytes. Text is in UTF-8, or in UTF-16 or UTF-32 with a byte
-    order mark. Raises ObjectError for an object that is not text.
+    ``object`` (its name), ``encoding``, ``bytes``, ``characters``, ``lines``, ``paragraphs`` (separated by empty
+    lines), ``words``, ``distinct_words`` (without regard to case), ``longest_line`` (characters), ``title`` (the
+    first line that is not empty, at most 200 characters) and ``sha256`` of the bytes. Text is in UTF-8, or in UTF-16
+    or UTF-32 with a byte order mark. Raises ObjectError for an object that is not text.
     """
     content = Path(source).read_bytes() if isinstance(source, str) else bytes(source)
     encoding, text = _decoded(content)
     lines = text.splitlines()
     words = [word.casefold() for word in _WORD.findall(text)]
     facts = {
+        "object": name,
         "encoding": encoding,
         "bytes": len(content),
         "characters": len(text),

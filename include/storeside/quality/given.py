@@ -1,0 +1,209 @@
+"""Suites that users name: a Python function, or a YAML or JSON file in the format of Great Expectations.
+
+Files are read without Great Expectations, which needs 170 MB of memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storeside.quality.suite import QualityError
+from storeside.quality.validation import Check
+
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_FILES = (".json", ".yaml", ".yml")
+# Bytes of a file. A suite of a thousand expectations has about 200 kB.
+_LARGEST_FILE = 4 << 20
+_MOST = 1000
+_LONGEST = 500
+_SUITE_FIELDS = {"name", "expectations", "id", "meta", "notes", "suite_parameters"}
+_FIELDS = {"type", "kwargs", "severity", "description", "id", "meta", "notes", "rendered_content"}
+# Arguments of Great Expectations that do not change which rows are expected.
+_IGNORED = {"result_format", "catch_exceptions", "batch_id"}
+_BOUNDS = {"min_value", "max_value", "strict_min", "strict_max"}
+_PAIR = {"column_A", "column_B"}
+# The arguments of each expectation: required ones, and others.
+_ARGUMENTS: Mapping[str, tuple[set[str], set[str]]] = {
+    "expect_column_values_to_not_be_null": ({"column"}, set()),
+    "expect_column_values_to_be_null": ({"column"}, set()),
+    "expect_column_values_to_be_between": ({"column"}, _BOUNDS),
+    "expect_column_values_to_be_in_set": ({"column", "value_set"}, set()),
+    "expect_column_values_to_not_be_in_set": ({"column", "value_set"}, set()),
+    "expect_column_values_to_match_regex": ({"column", "regex"}, set()),
+    "expect_column_values_to_not_match_regex": ({"column", "regex"}, set()),
+    "expect_column_value_lengths_to_equal": ({"column", "value"}, set()),
+    "expect_column_value_lengths_to_be_between": ({"column"}, _BOUNDS),
+    "expect_column_pair_values_to_be_equal": (_PAIR, {"ignore_row_if"}),
+    "expect_column_pair_values_a_to_be_greater_than_b": (_PAIR, {"or_equal", "ignore_row_if"}),
+    "expect_column_values_to_be_unique": ({"column"}, set()),
+    "expect_table_row_count_to_equal": ({"value"}, set()),
+    "expect_table_row_count_to_be_between": (set(), _BOUNDS),
+}
+# Expectations that need all rows of a load at once; no single row breaks them.
+OF_ALL_ROWS = frozenset(
+    {
+        "expect_column_values_to_be_unique",
+        "expect_table_row_count_to_equal",
+        "expect_table_row_count_to_be_between",
+    }
+)
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("column", "column_A", "column_B", "regex", "ignore_row_if", "severity"), str),
+    **dict.fromkeys(("strict_min", "strict_max", "or_equal"), bool),
+    "value_set": list,
+    "value": int,
+    "mostly": (int, float),
+}
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "severity": ("critical", "warning", "info"),
+    "ignore_row_if": ("both_values_are_missing", "either_value_is_missing", "neither"),
+}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One expectation: its type and arguments in Great Expectations, and how many of the rows must meet it."""
+
+    type: str
+    kwargs: Mapping[str, Any]
+    severity: str = "critical"
+    description: str = ""
+    mostly: float = 1.0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the expectation reads."""
+        return tuple(self.kwargs[name] for name in ("column", "column_A", "column_B") if name in self.kwargs)
+
+    @property
+    def check(self) -> Check:
+        """The expectation in a verdict; its description states the arguments if the suite has no description."""
+        text = self.description
+        if not text:
+            given = {k: v for k, v in self.kwargs.items() if not k.startswith("column")}
+            text = self.type.removeprefix("expect_").replace("_", " ")
+            text += f" ({', '.join(f'{k}: {v}' for k, v in given.items())})" if given else ""
+        return Check(self.type, self.columns, self.severity, text[:_LONGEST])
+
+
+@dataclass(frozen=True)
+class GivenSuite:
+    """A suite that ClickHouse can check."""
+
+    name: str
+    expectations: tuple[Expectation, ...]
+
+
+def check_suite(text: str) -> None:
+    """Raise QualityError unless a text has the form of a suite's name; the suite itself is not loaded."""
+    if not _FUNCTION.fullmatch(text) and not text.endswith(_FILES):
+        raise QualityError(
+            f"suite {text!r}: write a function as package.module:function, or the path of a file that ends in"
+            f" {', '.join(_FILES)}"
+        )
+
+
+def load_suite(text: str) -> GivenSuite:
+    """Return a suite, which ``package.module:function`` returns or which a YAML or JSON file contains.
+
+    The function takes no arguments, and returns an ExpectationSuite or a dictionary in the format of the files. Its
+    module is imported, which executes the module's code: never pass a text from a form that no list restricts. Raises
+    QualityError if the suite cannot be loaded.
+    """
+    check_suite(text)
+    try:
+        return _suite(_read(Path(text)) if text.endswith(_FILES) else _call(text))
+    except QualityError as e:
+        raise QualityError(f"suite {text}: {e}") from e
+
+
+def _call(text: str) -> Any:
+    module, _, name = text.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)()
+        return made if isinstance(made, dict) else made.to_json_dict()
+    except Exception as e:  # any error of the user's code
+        reason = f"{type(e).__name__}: {' '.join(str(e).split())}"
+        raise QualityError(f"{reason}: the function must exist and return an ExpectationSuite") from e
+
+
+def _read(path: Path) -> Any:
+    import yaml
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            raise QualityError(f"it is larger than {_LARGEST_FILE >> 20} MiB: divide it")
+        return json.loads(content) if path.suffix == ".json" else yaml.safe_load(content)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as e:
+        raise QualityError(f"it cannot be read: {' '.join(str(e).split())}") from e
+
+
+def _suite(found: Any) -> GivenSuite:
+    if not isinstance(found, dict):
+        raise QualityError("write a mapping with `name` and `expectations`")
+    if "expectation_suite_name" in found:
+        raise QualityError("it is in the format of Great Expectations 0.x: convert it to that of 1.x")
+    if unknown := sorted(map(str, found.keys() - _SUITE_FIELDS)):
+        raise QualityError(f"it has unknown fields {', '.join(unknown)}: remove them")
+    name, given = found.get("name"), found.get("expectations")
+    if not isinstance(name, str) or not name or not isinstance(given, list):
+        raise QualityError("write its `name`, and `expectations` as a list")
+    if not 0 < len(given) <= _MOST:
+        raise QualityError(f"it has {len(given)} expectations: write 1 to {_MOST}")
+    made = []
+    for number, fields in enumerate(given, 1):
+        try:
+            made.append(_expectation(fields))
+        except QualityError as e:
+            raise QualityError(f"expectation {number}: {e}") from e
+    return GivenSuite(name, tuple(made))
+
+
+def _expectation(fields: Any) -> Expectation:
+    if not isinstance(fields, dict) or not isinstance(fields.get("kwargs"), dict):
+        raise QualityError("write a mapping with `type` and `kwargs`")
+    kind = str(fields.get("type"))
+    if kind not in _ARGUMENTS:
+        raise QualityError(f"{kind!r} cannot be checked in ClickHouse: choose from {', '.join(_ARGUMENTS)}")
+    if unknown := sorted(str(name) for name in fields.keys() - _FIELDS if fields[name] is not None):
+        raise QualityError(f"{kind} has unknown fields {', '.join(unknown)}: remove them")
+    kwargs = {k: v for k, v in fields["kwargs"].items() if v is not None and k not in _IGNORED}
+    mostly = kwargs.pop("mostly", 1.0)
+    severity = fields.get("severity") or "critical"
+    try:
+        _check_arguments(kind, kwargs)
+        _check_values({**kwargs, "mostly": mostly, "severity": severity})
+    except QualityError as e:
+        raise QualityError(f"{kind}: {e}") from e
+    return Expectation(kind, kwargs, severity, str(fields.get("description") or ""), float(mostly))
+
+
+def _check_arguments(kind: str, given: Mapping[str, Any]) -> None:
+    required, others = _ARGUMENTS[kind]
+    if unknown := sorted(map(str, given.keys() - required - others)):
+        raise QualityError(f"ClickHouse cannot check it with {', '.join(unknown)}: leave that out")
+    if missing := sorted(required - given.keys()):
+        raise QualityError(f"it needs {', '.join(missing)}")
+    if others >= _BOUNDS and not given.keys() & {"min_value", "max_value"}:
+        raise QualityError("it needs min_value or max_value")
+
+
+def _check_values(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        expected = _KINDS.get(name, object)
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected not in (bool, object)):
+            raise QualityError(f"{name} {value!r} has the wrong type")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise QualityError(f"{name} {value!r}: choose from {', '.join(_CHOICES[name])}")
+    if not 0 <= given["mostly"] <= 1:
+        raise QualityError(f"mostly {given['mostly']}: write a number from 0 to 1")
+    if given.get("value_set") == []:
+        raise QualityError("value_set is empty: write a list of values")

@@ -1,0 +1,70 @@
+"""Creates the destination table of a load."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.transfer.errors import UNKNOWN_DATABASE, TransferInputError, code_of
+from storeside.transfer.options import TableOptions
+from storeside.transfer.schema import Column, bare
+from storeside.transfer.source import identifier
+from storeside.transfer.table import LOAD_ID, Destination, existing, names_column
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+
+def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
+    """Return the CREATE TABLE of a destination. Columns of its sorting key are never Nullable."""
+    database, _, table = name.partition(".")
+    sorting_key, partition_key, lifetime = options.sorting_key, options.partition_key, options.lifetime
+    key = f"{sorting_key} {partition_key}"
+    parts = []
+    for column in columns:
+        low = column.type.startswith("LowCardinality(")
+        plain = f"LowCardinality({bare(column.type)})" if low else bare(column.type)
+        parts.append(replace(column, type=plain if names_column(key, column.name) else column.type).definition)
+    parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
+    clauses = [
+        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)} (\n    "
+        + ",\n    ".join(parts)
+        + "\n)",
+        f"ENGINE = {options.engine if '(' in options.engine else options.engine + '()'}",
+        f"ORDER BY ({sorting_key or 'tuple()'})",
+    ]
+    if partition_key:
+        clauses.append(f"PARTITION BY ({partition_key})")
+    if lifetime:
+        clauses.append(f"TTL {lifetime}")
+    return "\n".join(clauses)
+
+
+def create(
+    client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int
+) -> Destination:
+    """Create a destination, and its database if it does not exist, and return the destination.
+
+    Raises TransferInputError for too many columns, and ClickHouse's errors.
+    """
+    if len(columns) > most_columns:
+        raise TransferInputError(
+            f"{name} would have {len(columns)} columns, but `limits` allows {most_columns}: raise the limit, or leave"
+            " out objects with many columns"
+        )
+    statement = ddl(name, columns, options)
+    log.info("creating the table:\n%s", statement)
+    try:
+        client.command(statement)
+    except DatabaseError as e:
+        if code_of(e) != UNKNOWN_DATABASE:
+            raise
+        client.command(f"CREATE DATABASE IF NOT EXISTS {identifier(name.partition('.')[0])}")
+        client.command(statement)
+    return existing(client, name)

@@ -1,0 +1,85 @@
+"""Operators of bucket jobs on a real cluster: they follow brief jobs, and defer while long ones run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket
+from storeside.ledger.objects import Ledger
+from storeside.operators import AISTransformBucketOperator
+from storeside.operators import bucket_job as operators
+from storeside.stack import airflow
+from storeside.stack.settings import Stack
+from storeside.transform import bucket_job
+from tests.support import put, read, small_spec, unique, until
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+
+
+@pytest.fixture
+def task(stack: Stack, aistore: Any, clickhouse: Any, monkeypatch: pytest.MonkeyPatch) -> AISTransformBucketOperator:
+    """A transform of three objects, each of which takes a second."""
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
+    for module in ("aistore", "bucket_job"):
+        monkeypatch.setattr(f"storeside.operators.{module}.ledger", lambda _: Ledger(clickhouse))
+    monkeypatch.setattr(bucket_job, "RETRIES", 0)
+    source = Bucket("ais", unique("in"))
+    put(aistore, source, {f"{n}.txt": b"1" for n in range(3)})
+    return AISTransformBucketOperator(
+        task_id="transform", source=str(source), destination=f"ais://{unique('out')}",
+        etl=small_spec("slow", environment={"SECONDS": "1"}),
+        on_failed_objects="report", outlets=[],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def context() -> Any:
+    run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
+    return {"dag_run": run, "ti": SimpleNamespace(dag_id="dag", task_id="transform", map_index=-1, try_number=1)}
+
+
+def test_a_brief_job_ends_in_the_worker(
+    task: AISTransformBucketOperator, context: Any, aistore: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "BRIEF_SECONDS", 100)
+    assert task.execute(context)["done"] == 3
+    assert read(aistore, Bucket.parse(task.destination), "2.txt") == b"1"
+
+
+def test_a_longer_job_ends_in_the_triggerer(
+    task: AISTransformBucketOperator, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "BRIEF_SECONDS", 0.1)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context)
+
+    async def event() -> Any:
+        return await anext(deferred.value.trigger.run())
+
+    payload = asyncio.run(event()).payload
+    assert task.resume(context, payload, **(deferred.value.kwargs or {}))["done"] == 3
+
+
+def test_a_task_that_is_killed_in_the_worker_ends_its_job(
+    task: AISTransformBucketOperator, context: Any, aistore: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "BRIEF_SECONDS", 100)
+    source, destination = Bucket.parse(task.source), Bucket.parse(task.destination)
+    put(aistore, source, {f"more/{n}.txt": b"1" for n in range(60)})
+    found: dict[str, Any] = {}
+    worker = threading.Thread(target=lambda: found.update(task.execute(context)))
+    worker.start()
+    until(lambda: jobs.running_between(aistore, source, destination), 60, "the job")
+    until(lambda: task._stop_job, 20, "the worker to follow it")
+    task.on_kill()
+    until(lambda: not jobs.running_between(aistore, source, destination), 20, "the end of the job")
+    worker.join(60)
+    assert found["done"] < 63
