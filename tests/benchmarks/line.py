@@ -252,7 +252,7 @@ class Rig:
         )
         (images / "line-nodes.svg").write_text(draw(title, last[MOST], rate))
         clusters = {
-            f"{count} targets": [
+            f"targets: {count}": [
                 (seconds[0][0], statistics.mean(one for _, one in seconds))
                 for seconds in zip(*lines.values(), strict=True)
             ]
@@ -299,10 +299,7 @@ def main() -> None:
     aistore_build.build(cache, _tell)
     with folder(default_folder() / "bench-line") as state:
         os.environ[_INSIDE] = str(state)
-        try:
-            sys.exit(run_apart([sys.executable, "-m", "tests.benchmarks.line", *sys.argv[1:]]))
-        except KeyboardInterrupt:
-            sys.exit(130)
+        sys.exit(run_apart([sys.executable, "-m", "tests.benchmarks.line", *sys.argv[1:]]))
 
 
 def _measure(home: Path, options: argparse.Namespace) -> None:

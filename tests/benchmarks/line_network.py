@@ -52,7 +52,8 @@ def run_apart(command: Sequence[str]) -> int:
     group = ControlGroup.create()
     apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child"]
     environment = {**os.environ, _GROUP_VARIABLE: str(group.path)}
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also if a shell started this process in the background
+        signal.signal(number, _terminate)
     # In a new session: Ctrl-C reaches only this process.
     process = subprocess.Popen(
         [*group.joining(_LEAF), *apart, "--mount-proc", *command], env=environment, start_new_session=True

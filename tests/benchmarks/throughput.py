@@ -2,7 +2,7 @@
 
 All clusters run at the same time and take turns. On two cores and loopback, the benchmark shows the method and
 AIStore's CPU time per byte. It does not show how a cluster scales, because all "nodes" and the loader share the
-cores. The model computes the throughput of N machines from the same CPU time.
+cores; `bench-line` shows that. The model computes the throughput of N machines from the same CPU time.
 """
 
 from __future__ import annotations

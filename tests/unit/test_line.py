@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -75,14 +76,22 @@ def start(does: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@contextmanager
+def running() -> Iterator[subprocess.Popen[str]]:
+    """Run the program until both nodes have their process."""
+    with start("wait") as program:
+        try:
+            until(lambda: len(sleeping()) == 2, 60, "processes of the nodes")
+            yield program
+        finally:
+            program.kill()
+
+
 @needs_root
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_removes_everything_before_the_program_ends(untouched: None, number: int) -> None:
     before = present()
-    with start("wait") as program:
-        assert program.stdout is not None
-        assert program.stdout.readline().startswith("ready")
-        assert len(sleeping()) == 2
+    with running() as program:
         assert present()["interfaces"] == before["interfaces"], "the machine's own network changed"
         program.send_signal(number)
         program.communicate()
@@ -104,9 +113,7 @@ def test_an_error_removes_everything_and_is_shown(untouched: None) -> None:
 @needs_root
 def test_a_killed_program_leaves_only_a_control_group_which_the_next_one_removes(untouched: None) -> None:
     before = present()
-    with start("wait") as program:
-        assert program.stdout is not None
-        program.stdout.readline()
+    with running() as program:
         program.kill()
         program.communicate()
     until(lambda: not sleeping(), 20, "end of the processes")
