@@ -22,7 +22,7 @@ from storeside.transfer.errors import (
     kind_of,
     plain,
 )
-from storeside.transfer.formats import Format
+from storeside.transfer.formats import TYPED, Format
 from storeside.transfer.leftovers import settle_doubtful, sweep
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.options import SYSTEM_COLUMNS
@@ -116,7 +116,7 @@ class Preparation:
             form = Format(self.request.format, self.request.read.csv)  # type: ignore[arg-type]
         push = push or not form.is_native
         self._complete(destination)
-        return Prepared(form.name, push, listed, planned, size)
+        return Prepared(form.choice, push, listed, planned, size)
 
     @cached_property
     def pulls(self) -> bool:
@@ -168,7 +168,7 @@ class Preparation:
                 if len(sample) >= MOST_SAMPLED:
                     raise
             except TransferInputError as e:
-                if not sample and not given and self.request.format != "parquet":
+                if not sample and not given and self.request.format not in TYPED:
                     self._without_rows()
                     return None
                 if not given:
