@@ -147,6 +147,14 @@ TABLE: Final = {
         section="Objects",
         description="Delimiter of CSV fields",
     ),
+    "partition_columns": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[^/]*$",
+        title="Columns in keys",
+        section="Objects",
+        description="Columns whose values are in the keys, with commas: year,month for year=2024/month=01/x.parquet",
+    ),
     "order_by": Param(
         "tuple()",
         type="string",
@@ -205,7 +213,9 @@ LOAD: Final[dict[str, Any]] = {
     "on_drift": "{{ params.on_drift }}",
     "on_bad_rows": "{{ params.on_bad_rows }}",
     "on_overwrite": "{{ params.on_overwrite }}",
-    "read": ReadOptions(csv=Csv(delimiter="{{ params.delimiter }}")),
+    "read": ReadOptions(
+        csv=Csv(delimiter="{{ params.delimiter }}"), partition_columns=("{{ params.partition_columns or '' }}",)
+    ),
     "table_options": TableOptions(order_by="{{ params.order_by }}", partition_by="{{ params.partition_by or '' }}"),
 }
 # `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.

@@ -368,7 +368,7 @@ def test_text_that_is_no_value_of_a_nullable_column_is_refused(loading: Loading,
 
 
 TABS = (
-    b'n\tf\ts\td\tbig\n1\t1.5\t x \t2026-01-02\t12345678901234567890123\n\t\t"a\tb"\t\t\n3\t-2\t\\N\t1900-01-01\t5\n'
+    b'n\tf\ts\td\tbig\n1\t1.5\t x \t2026-01-02\t12345678901234567890123\n\t\t"a\tb"\t\t\n3\t-2\t\\N\t2026-01-31\t5\n'
 )
 
 
@@ -386,7 +386,7 @@ def test_clickhouse_reads_csv_with_tabs(loading: Loading, loader: str, end: byte
         "big": "Nullable(Int128)",
     }  # fmt: skip
     assert loading.rows("n, f, s, toString(d), big", "n NULLS LAST, f")[::2] == [
-        (1, 1.5, " x ", "2026-01-02", 12345678901234567890123), (3, -2.0, None, "1900-01-01", 5),
+        (1, 1.5, " x ", "2026-01-02", 12345678901234567890123), (3, -2.0, None, "2026-01-31", 5),
         (None, None, "a\tb", None, None),
     ]  # fmt: skip
 

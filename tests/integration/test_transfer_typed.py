@@ -192,11 +192,12 @@ def test_orc_that_ends_its_reader_is_refused_alone(loading: Loading) -> None:
     values = {"n": list(range(1000)), "s": [str(n) for n in range(1000)], "l": [[n] for n in range(1000)]}
     whole = file_of("orc", values)
     loading.create("n Int64, s String, l Array(Int64)")
-    loading.put({f"{at:06}": whole[:at] + b"\x7f" + whole[at + 1 :] for at in range(0, len(whole), 211)})
+    loading.put({f"{at:06}": whole[:at] + b"\x7f" + whole[at + 1 :] for at in (118, 122)})
     loading.put({"good": whole})
     loading.load(format="orc")
     assert "good" not in loading.reasons()
-    assert any("its ORC content is corrupt" in reason for reason in loading.reasons().values())
+    assert all(reason.endswith("(status -11)") for reason in loading.reasons().values())
+    assert loading.rows("count()", "1") == [(1000,)]
 
 
 def test_a_stream_without_its_end_mark_is_refused(loading: Loading, loader: str) -> None:
@@ -436,9 +437,9 @@ def test_avro_blocks(loading: Loading, loader: str) -> None:
 
 
 def test_generated_files_arrive_as_pyarrow_reads_them(stack: Stack, clickhouse: Any, s3_client: Any) -> None:
-    outcome = differential.compare_with(stack, clickhouse, s3_client, 120, 7)
+    outcome = differential.compare_with(stack, clickhouse, s3_client, 90, 7)
     assert outcome.silent == []
-    assert outcome.equal > 50
+    assert outcome.equal > 40
     assert f"### {differential.DAMAGED}" in (CHECKOUT / "docs" / "differences.md").read_text().splitlines()
 
 

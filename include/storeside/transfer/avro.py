@@ -17,9 +17,19 @@ from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.nulls import holds, refusal
 from storeside.transfer.parquet import Nested
+from storeside.transfer.partitions import both
 from storeside.transfer.schema import NOTHING, Column, bare, is_nullable, nullable
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.statement import Check, Reading, as_map, check_columns, only_nulls, valid_text, whole_value
+from storeside.transfer.statement import (
+    Check,
+    Reading,
+    as_map,
+    check_columns,
+    in_keys,
+    only_nulls,
+    valid_text,
+    whole_value,
+)
 from storeside.transfer.table import REST, Destination
 
 _MAGIC = b"Obj\x01"
@@ -151,6 +161,7 @@ def avro_reading(
     Raises DriftError for columns that the table lacks, unless `keep_rest`, and for columns that it cannot hold. With
     `refuse_nulls`, a NULL list or map in a column that cannot hold it is an error; otherwise it becomes empty.
     """
+    both((field.name for field in shape.fields), destination.partitions)
     columns, expressions, rest, wrapped = [], [], [], set()
     checks: list[Check] = []
     for field in shape.fields:
@@ -177,6 +188,7 @@ def avro_reading(
     return Reading(
         form, tuple(columns), tuple(expressions), tuple(checks), by_arrow=shape.is_foreign or bool(wrapped),
         wrapped=frozenset(wrapped), settings=() if refuse_nulls else (("input_format_null_as_default", 1),),
+        partitions=in_keys(destination),
     )  # fmt: skip
 
 

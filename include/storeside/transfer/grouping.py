@@ -13,6 +13,7 @@ from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.nulls import miscounted, possible, present, wanted
 from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape
+from storeside.transfer.partitions import check_key
 from storeside.transfer.schema import is_nullable
 from storeside.transfer.statement import Reading, text_reading, typed_reading
 from storeside.transfer.table import Destination
@@ -42,6 +43,11 @@ class Grouping:
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         """Return the objects grouped by how they are read."""
         form = self.work.form
+        for o in objects:
+            try:
+                check_key(o.key, destination.partitions)
+            except LoadObjectError as e:
+                raise about(e, o.key) from e
         if form.is_text:
             reading = text_reading(form, destination, how.rest, empty_nulls=self._empties)
             return [Group(reading, [Loaded(o, -1) for o in objects])]

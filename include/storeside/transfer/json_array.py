@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +18,17 @@ def is_array(head: bytes) -> bool:
     """Return whether a text with these first bytes is an array of objects, or an empty array."""
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     return text.startswith(b"[") and text[1:].lstrip()[:1] in (b"{", b"]")
+
+
+def peeked(pieces: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first bytes of a text, enough for `is_array`, and all of its pieces."""
+    rest = iter(pieces)
+    head = b""
+    for piece in rest:
+        head += piece
+        if len(head.removeprefix(codecs.BOM_UTF8).split()) > 1 or len(head.strip()) > len(codecs.BOM_UTF8) + 1:
+            break
+    return head, itertools.chain([head], rest)
 
 
 def elements(pieces: Iterable[bytes], decoder: json.JSONDecoder) -> Iterator[bytes]:

@@ -197,7 +197,7 @@ class Mending:
     def _hint(self, o: Planned) -> str:
         """Return the likely cause of a failure, by the object's first bytes; empty if they suggest none."""
         try:
-            head = self.work.content(o).range(0, 64)
+            head = self.work.content(o).range(0, 10 if self.work.form.is_text else 64)
         except TransferError:
             return ""
         if not head:

@@ -1,7 +1,7 @@
 """Reads the rows of ORC objects in a separate process.
 
 pyarrow 26.0.1 ends its process with a segmentation fault while it reads some damaged stripes, although not while it
-reads a footer. ``python -m storeside.transfer.orc_rows FILE`` writes the rows as an Arrow stream to standard output.
+reads a footer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from storeside.transfer.content import Content
@@ -17,6 +17,19 @@ from storeside.transfer.errors import LoadObjectError
 
 # Characters of a message that are kept.
 _MOST = 300
+# Writes the rows of a file as an Arrow stream to standard output. It imports nothing else, so that it starts fast.
+_PROGRAM = """
+import sys
+import pyarrow
+from pyarrow import orc
+
+file = orc.ORCFile(sys.argv[1])
+with pyarrow.ipc.new_stream(sys.stdout.buffer, file.schema) as writer:
+    for n in range(file.nstripes):
+        batch = file.read_stripe(n)
+        batch.validate(full=True)
+        writer.write_batch(batch)
+"""
 
 
 def stripes(content: Content) -> Iterator[Any]:
@@ -30,7 +43,7 @@ def stripes(content: Content) -> Iterator[Any]:
         for piece in content.stream():
             file.write(piece)
         file.flush()
-        command = [sys.executable, "-m", __name__, file.name]
+        command = [sys.executable, "-I", "-c", _PROGRAM, file.name]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
             failed = ""
             try:
@@ -44,20 +57,3 @@ def stripes(content: Content) -> Iterator[Any]:
             errors.seek(0)
             *_, why = (errors.read().decode("utf-8", "replace").strip() or failed or "no message").splitlines()
             raise LoadObjectError(f"its ORC content is corrupt: {why[:_MOST]} (status {process.returncode})")
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Write the rows of a file as an Arrow stream."""
-    import pyarrow as pa
-    from pyarrow import orc
-
-    file = orc.ORCFile(arguments[0])
-    with pa.ipc.new_stream(sys.stdout.buffer, file.schema) as writer:
-        for n in range(file.nstripes):
-            batch = file.read_stripe(n)
-            batch.validate(full=True)
-            writer.write_batch(batch)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -102,7 +102,7 @@ def insert(
     faults: list[TransferError] = []
     try:
         summary = client.raw_insert(
-            reading.insert(staging, pushed_columns(planned, system, first_row), source),
+            reading.insert(staging, pushed_columns(planned, system, first_row), source, key=literal(planned.key)),
             insert_block=_watched(body, faults),
             fmt=kind,
             compression=encoding,

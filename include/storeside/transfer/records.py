@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from storeside.transfer import strict_json
 from storeside.transfer.content import CHUNK
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Csv, Format
-from storeside.transfer.json_array import is_array
+from storeside.transfer.json_array import is_array, peeked
 from storeside.transfer.schema import UNNAMED
 
 # Maximum bytes of a row; longer text is not a row.
@@ -36,9 +35,7 @@ def records(file: Any, form: Format) -> Iterator[Record]:
         yield from _csv_records(file, form.csv)
         return
     number = 0
-    pieces = _pieces(file)
-    head = next(pieces, b"")
-    pieces = itertools.chain([head], pieces)
+    head, pieces = peeked(_pieces(file))
     if is_array(head):
         yield from enumerate(strict_json.objects(pieces))
         return

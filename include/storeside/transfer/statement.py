@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
+from storeside.transfer import partitions
 from storeside.transfer.conversion import converted, fits, reading, whole
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
@@ -45,7 +47,7 @@ class Reading:
     With `by_arrow`, a worker reads objects with types that ClickHouse cannot read, or reads incompletely. The worker
     sends columns in `as_it_is` with their NULL structs, and puts each value of columns in `wrapped` into a struct,
     which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty. `settings` adds
-    to the settings of the statement.
+    to the settings of the statement. The values of `partitions` are in the keys of objects.
     """
 
     form: Format
@@ -56,18 +58,25 @@ class Reading:
     as_it_is: frozenset[str] = frozenset()
     wrapped: frozenset[str] = frozenset()
     settings: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[Column, ...] = ()
 
     @property
     def hides_virtual(self) -> bool:
         """Whether a column has the name of a virtual column that ClickHouse needs to identify objects."""
         return any(column.name in _VIRTUAL for column in self.columns)
 
-    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "") -> str:
-        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions."""
-        pairs = [*self.expressions, *extra]
+    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "", *, key: str) -> str:
+        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions.
+
+        `key` is the expression for the key of a row's object.
+        """
+        in_key, faults = partitions.expressions(self.partitions, key)
+        pairs = [*self.expressions, *in_key, *extra]
         names = ", ".join(identifier(name) for name, _ in pairs)
         values = ", ".join(value for _, value in pairs)
-        conditions = " AND ".join(filter(None, (only, *(check.condition for check in self.checks))))
+        conditions = " AND ".join(
+            filter(None, (only, *(check.condition for check in (*self.checks, *starmap(Check, faults)))))
+        )
         where = f" WHERE {conditions}" if conditions else ""
         return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
 
@@ -80,7 +89,8 @@ def text_reading(
     `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. With
     `empty_nulls`, a NULL list, map or struct becomes empty if its column cannot be NULL.
     """
-    data = [c for c in destination.columns if c.name not in SYSTEM_COLUMNS and c.name != REST]
+    not_data = (*SYSTEM_COLUMNS, REST, *destination.partitions)
+    data = [c for c in destination.columns if c.name not in not_data]
     if form.csv.names:
         by_name = {c.name: c for c in data}
         unknown = [name for name in form.csv.names if name not in by_name and name not in {c.name for c in rest}]
@@ -111,7 +121,12 @@ def text_reading(
     if form.csv.names:
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])
-    return Reading(form, tuple(columns), tuple(expressions), tuple(checks))
+    return Reading(form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination))
+
+
+def in_keys(destination: Destination) -> tuple[Column, ...]:
+    """Return the columns of a table whose values are in keys."""
+    return tuple(column for column in destination.columns if column.name in destination.partitions)
 
 
 def whole_value(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
@@ -156,6 +171,7 @@ def typed_reading(
     lacks, unless `keep_rest`, and for columns that it cannot hold. With `refuse_nulls`, raises LoadObjectError for
     NULLs that a column cannot hold; otherwise they become empty.
     """
+    partitions.both((column.name for column in shape.columns), destination.partitions)
     ways, rest = [], []
     for column, keeping in zip(shape.columns, shape.keeping, strict=True):
         here = [nested for nested in nulls if nested.path[0] == column.name]
@@ -185,22 +201,18 @@ def typed_reading(
         bool(shape.foreign) or any(way.sent for way in ways),
         frozenset(way.read.name for way in ways if way.sent == "as it is"),
         frozenset(way.read.name for way in ways if way.sent == "wrapped"),
+        partitions=in_keys(destination),
     )
 
 
 def check_columns(destination: Destination, names: Sequence[str], unknown: Sequence[str]) -> None:
-    """Raise DriftError for `unknown` columns, and if an object with these columns lacks one that needs a value.
-
-    ClickHouse would insert 0 or an empty text.
-    """
+    """Raise DriftError for `unknown` columns, and LoadObjectError if an object lacks a column that needs a value."""
     if unknown:
         raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in {destination.name}")
     for column in destination.columns:
         is_empty = is_nested(column.type) or nullable(column.type) == column.type
-        is_ours = column.name in SYSTEM_COLUMNS or column.name == REST
-        if column.name not in (*names, *destination.defaults) and not (
-            is_nullable(column.type) or is_empty or is_ours
-        ):
+        is_ours = column.name in (*SYSTEM_COLUMNS, REST, *destination.defaults, *destination.partitions)
+        if column.name not in names and not (is_empty or is_ours):  # ClickHouse would insert 0 or an empty text
             raise LoadObjectError(
                 f"it lacks column {column.name!r}, which is {column.type} in {destination.name}: make the column"
                 " Nullable, or give it a default"
@@ -271,6 +283,11 @@ def as_map(columns: Sequence[Column]) -> str:
     return f"CAST(mapFilter((k, v) -> v IS NOT NULL, map({pairs})), 'Map(String, String)')"
 
 
+def key_of(bucket: str) -> str:
+    """Return the expression for the key of the object that ClickHouse reads."""
+    return f"substring(_path, {len(bucket.encode()) + 2})"
+
+
 def pulled_columns(
     destination: str, bucket: str, objects: Sequence[Planned], system: Sequence[str]
 ) -> list[tuple[str, str]]:
@@ -278,7 +295,7 @@ def pulled_columns(
 
     Rows of any other object or version get a load id that belongs to none of these objects.
     """
-    key = f"substring(_path, {len(bucket.encode()) + 2})"
+    key = key_of(bucket)
     if len(objects) == 1:  # some endpoints quote the ETag
         version = literal(objects[0].version)
         path, quoted = literal(f"{bucket}/{objects[0].key}"), literal(f'"{objects[0].version}"')

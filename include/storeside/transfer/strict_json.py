@@ -7,7 +7,6 @@ a value that becomes text. https://www.rfc-editor.org/rfc/rfc8259 forbids all of
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.json_array import elements, is_array
+from storeside.transfer.json_array import elements, is_array, peeked
 
 # Maximum bytes of a document; a longer one is refused.
 LONGEST_DOCUMENT = 64 << 20
@@ -69,9 +68,7 @@ def checked(pieces: Iterable[bytes]) -> Iterator[bytes]:
     no line may contain the end of one and the beginning of the next. Raises LoadObjectError with the number of the
     row, from 0, and the reason.
     """
-    pieces = iter(pieces)
-    head = next(pieces, b"")
-    pieces = itertools.chain([head], pieces)
+    head, pieces = peeked(pieces)
     if is_array(head):
         yield from objects(pieces)
         return

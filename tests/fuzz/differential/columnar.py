@@ -28,7 +28,7 @@ from tests.fuzz.differential.text import server
 
 FORMS = ("orc", "arrow", "arrowstream")
 # Files that share a table.
-TOGETHER = 60
+TOGETHER = 30
 _AT_ONCE = 2
 _FAULTY = 0.3
 _CODECS = {"orc": ("uncompressed", "zlib", "snappy", "lz4", "zstd"), "arrow": (None, "lz4", "zstd")}
