@@ -43,7 +43,7 @@ class LoadOperator(FlatLoadArguments):
     :param bucket: bucket, without ``s3://``
     :param keys: prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``
     :param table: ``database.table``; a missing table is created from the inferred columns
-    :param format: ``auto``, ``parquet``, ``csv`` or ``jsonl``
+    :param format: ``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow`` or ``arrowstream``
     :param loader: ``auto``, ``pull`` or ``push``
     :param on_drift: if an object's columns differ from the table's: ``fail`` the object, ``add`` new columns,
         ``widen`` types too, or store unknown columns in ``_rest`` (``rest``)

@@ -122,14 +122,19 @@ TABLE: Final = {
     "format": Param(
         "auto",
         type="string",
-        enum=["auto", "parquet", "csv", "jsonl"],
+        enum=["auto", "parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream"],
         title="Format",
         section="Objects",
         values_display={
             "auto": "Detect from the content",
             "parquet": "Parquet",
             "csv": "CSV",
+            "tsv": "CSV with tabs (TSV)",
             "jsonl": "JSON Lines",
+            "avro": "Avro",
+            "orc": "ORC",
+            "arrow": "Arrow or Feather file",
+            "arrowstream": "Arrow stream",
         },
         description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected",
     ),
@@ -141,6 +146,14 @@ TABLE: Final = {
         title="Delimiter",
         section="Objects",
         description="Delimiter of CSV fields",
+    ),
+    "partition_columns": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[^/]*$",
+        title="Columns in keys",
+        section="Objects",
+        description="Columns whose values are in the keys, with commas: year,month for year=2024/month=01/x.parquet",
     ),
     "order_by": Param(
         "tuple()",
@@ -228,7 +241,9 @@ LOAD: Final[dict[str, Any]] = {
     "on_drift": "{{ params.on_drift }}",
     "on_bad_rows": "{{ params.on_bad_rows }}",
     "on_overwrite": "{{ params.on_overwrite }}",
-    "read": ReadOptions(csv=Csv(delimiter="{{ params.delimiter }}")),
+    "read": ReadOptions(
+        csv=Csv(delimiter="{{ params.delimiter }}"), partition_columns=("{{ params.partition_columns or '' }}",)
+    ),
     "table_options": TableOptions(order_by="{{ params.order_by }}", partition_by="{{ params.partition_by or '' }}"),
 }
 # `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import json
 import logging
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 
 from storeside.stack import s3
 from storeside.stack.settings import Stack
+from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Csv
+from storeside.transfer.strict_json import checked
 from tests.transfers import Loading, jsonl
 
 pytestmark = pytest.mark.timeout(180)
@@ -358,3 +362,103 @@ def test_text_that_is_no_value_of_a_nullable_column_is_refused(loading: Loading,
     loading.load(loader=loader)
     assert set(loading.reasons()) == {"a.csv", "b.csv"}
     assert loading.rows("s, n", "s") == [("x", None), ("y", None), ("z", None)]
+
+
+# CSV with tabs
+
+
+TABS = (
+    b'n\tf\ts\td\tbig\n1\t1.5\t x \t2026-01-02\t12345678901234567890123\n\t\t"a\tb"\t\t\n3\t-2\t\\N\t2026-01-31\t5\n'
+)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_clickhouse_reads_csv_with_tabs(loading: Loading, loader: str, end: bytes) -> None:
+    content = TABS.replace(b"\n", end)
+    loading.put({"a.tsv": content, "b.tsv.gz": gzip.compress(content)})
+    transfer = loading.transfer(loader=loader)
+    prepared = transfer.prepare()
+    assert (prepared.format, prepared.push) == ("tsv", loader == "push")
+    loading.check(transfer.run(prepared))
+    assert loading.types() == {
+        "n": "Nullable(Int64)", "f": "Nullable(Float64)", "s": "Nullable(String)", "d": "Nullable(Date32)",
+        "big": "Nullable(Int128)",
+    }  # fmt: skip
+    assert loading.rows("n, f, s, toString(d), big", "n NULLS LAST, f")[::2] == [
+        (1, 1.5, " x ", "2026-01-02", 12345678901234567890123), (3, -2.0, None, "2026-01-31", 5),
+        (None, None, "a\tb", None, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_values_of_csv_with_tabs_that_do_not_fit(loading: Loading, loader: str) -> None:
+    loading.create("n UInt8, d Nullable(Date), s String")
+    wrong = {
+        "large": b"n\td\ts\n300\t\tx\n", "day": b"n\td\ts\n1\t2026-02-31\tx\n", "few": b"n\td\ts\n1\tx\n",
+        "many": b"n\td\ts\n1\t\tx\ty\n", "utf8": b"n\td\ts\n1\t\t\xff\n", "header": b"n\td\tz\n1\t\tx\n",
+        "empty": b"n\td\ts\n\t\tx\n", "commas": b"n,d,s\n1,,x\n",
+    }  # fmt: skip
+    loading.put({**wrong, "good": b"n\td\ts\n1\t\tx\n"})
+    loading.load(loader=loader, format="tsv")
+    assert set(loading.reasons()) == set(wrong)
+    assert loading.rows() == [(1, None, "x")]
+    loading.put({"rows": b"n\td\ts\n2\t\ty\nbad\t\ty\n3\t\t\tz\n4\t\t z\n"})
+    loading.load("rows", loader=loader, format="tsv", on_bad_rows="skip")
+    assert loading.rows("n, s", "n") == [(1, "x"), (2, "y"), (4, " z")]
+
+
+def test_the_delimiter_of_the_request_is_that_of_objects_named_tsv(loading: Loading) -> None:
+    loading.put({"a.tsv": b"n;s\n1;x\n"})
+    loading.load(csv=Csv(";"))
+    assert loading.rows() == [(1, "x")]
+
+
+# Arrays of JSON
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_of_objects(loading: Loading, loader: str, indent: int | None) -> None:
+    rows = [{"n": n, "s": '}],["\\ é', "o": {"x": [n, None]}} for n in range(3000)]
+    content = json.dumps(rows, indent=indent, ensure_ascii=False).encode()
+    loading.put(
+        {"a.json": content, "b": b" \n" + content + b"\n", "c.json.gz": gzip.compress(content), "d.json": b"[]"}
+    )
+    loading.load(loader=loader, sample_bytes=1000, system_columns=("_row_number", "_object"))
+    assert loading.reasons() == {}
+    found = loading.query(
+        f"SELECT n, any(s), any(o), count() FROM {loading.table} WHERE _row_number = n GROUP BY n ORDER BY n"
+    )
+    assert found == [(row["n"], row["s"], row["o"], 3) for row in rows]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_arrays_that_are_refused(loading: Loading, loader: str) -> None:
+    loading.create("n Nullable(Int8)")
+    wrong = {
+        "cut": b'[{"n":1},\n{"n":2}', "comma": b'[{"n":1},]', "missing": b'[{"n":1}\n{"n":2}]',
+        "after": b'[{"n":1}] x',
+        "two": b'[{"n":1}]\n[{"n":2}]', "number": b'[{"n":1},2]', "nested": b'[[{"n":1}]]', "zero": b'[{"n":01}]',
+        "utf8": b'[{"n":1,"s":"\xff"}]', "large": b'[{"n":1},{"n":300}]', "unknown": b'[{"m":1}]', "open": b"[",
+    }  # fmt: skip
+    loading.put({**wrong, "good": b'[{"n":1},\n\n {"n":2}\n]\n'})
+    loading.load(loader=loader, format="jsonl")
+    assert set(loading.reasons()) == set(wrong)
+    assert loading.rows("n", "n") == [(1,), (2,)]
+    loading.put({"rows": b'[{"n":3},{"n":300},\n{"n":4}]'})
+    loading.load("rows", loader=loader, format="jsonl", on_bad_rows="keep")
+    assert loading.rows("n", "n") == [(1,), (2,), (3,), (4,)]
+    assert loading.query(f"SELECT row_number, raw FROM {loading.table}_rejected") == [(1, '{"n":300}')]
+
+
+def test_an_array_is_divided_without_holding_it() -> None:
+    element = b'{"n": 1, "s": "' + b"x" * 100_000 + b'"}'
+    pieces = itertools.chain([b"["], *itertools.repeat([element, b",\n"], 999), [element + b"]"])
+    assert sum(1 for _ in checked(pieces)) == 1000
+    with pytest.raises(LoadObjectError, match="row 1 is not JSON"):
+        list(checked([b'[{"n": 1}, {"n" 2}]']))
+    for size in (1, 2, 3, 7):
+        text = '[{"é😀": "\\u00e9"}, {"n": [1, {"x": "]"}]} ]\n'.encode()
+        parts = [text[at : at + size] for at in range(0, len(text), size)]
+        assert list(checked(parts)) == ['{"é😀": "\\u00e9"}\n'.encode(), b'{"n": [1, {"x": "]"}]}\n']

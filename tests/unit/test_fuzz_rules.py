@@ -12,7 +12,7 @@ from tests.fuzz.differential.jsonlines import COLUMNS
 
 TEXTS = {"a": "Nullable(String)", "b": "Nullable(String)"}
 FLOATS = {"a": "Nullable(Float64)", "b": "Nullable(Date32)"}
-TABBED = Csv("\t")
+TABBED = Csv("\t", null_values=("NA", "-"))  # pyarrow parses it
 NO_OTHERS: tuple[Any, ...] = (None,) * 4
 
 CSV = [

@@ -180,6 +180,10 @@ def test_content_is_a_file(content: bytes, reads: list[tuple[int, int]]) -> None
         ("X.CSV.GZ", b"a\n1\n", "csv"),
         ("x.ndjson", b"", "jsonl"),
         ("x", b"a,b\n1,2\n", "csv"),
+        ("x.tsv.gz", b"a\tb,c\n", "tsv"),
+        ("x", b"[ \n{}]", "jsonl"),
+        ("x.orc", b"ORC\n\x01", "orc"),
+        ("x", b"ORC,a\n", "csv"),
     ],
 )
 def test_formats_are_told_by_content_and_then_by_name(key: str, head: bytes, found: str) -> None:
@@ -188,7 +192,7 @@ def test_formats_are_told_by_content_and_then_by_name(key: str, head: bytes, fou
 
 @pytest.mark.parametrize(
     ("key", "head"),
-    [("x", b""), ("x", b"\0,\0"), ("x", b"one word\na,b"), ("x.tsv", b"tabs\tneed\ta delimiter\n")],
+    [("x", b""), ("x", b"\0,\0"), ("x", b"one word\na,b"), ("x.txt", b"tabs\tneed\ta delimiter\n")],
 )
 def test_a_format_is_not_guessed(key: str, head: bytes) -> None:
     with pytest.raises(TransferInputError, match="set `format`"):
@@ -217,7 +221,8 @@ def test_dialects_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "native"),
     [
-        ({}, True), ({"delimiter": ";"}, True), ({"delimiter": "\t"}, False), ({"quote": "'"}, False),
+        ({}, True), ({"delimiter": ";"}, True), ({"delimiter": "\t"}, True), ({"delimiter": " "}, False),
+        ({"quote": "'"}, False),
         ({"escape": "\\"}, False), ({"null_values": ["NA"]}, True), ({"null_values": ["NA", "-"]}, False),
         ({"true_values": ["Y"]}, False), ({"encoding": "UTF_8"}, True), ({"encoding": "latin-1"}, False),
     ],

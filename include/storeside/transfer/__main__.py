@@ -93,6 +93,9 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
     parser.add_argument("--delimiter", default=",", help="delimiter of CSV; default: %(default)s")
     parser.add_argument("--names", default="", help="comma-separated column names for CSV without a header")
+    parser.add_argument(
+        "--partition-columns", default="", help="comma-separated columns with values in keys: year=2024/x"
+    )
     parser.add_argument("--order-by", default="tuple()", help="ORDER BY of a new table; default: %(default)s")
     parser.add_argument("--partition-by", default="", help="PARTITION BY of a new table")
     parser.add_argument(
@@ -138,6 +141,7 @@ def request(given: argparse.Namespace) -> Request:
             strict_json=given.strict_json,
             sample_objects=given.sample_objects,
             sample_bytes=given.sample_bytes,
+            partition_columns=tuple(given.partition_columns.split(",")),
             **{name: getattr(given, name) for name in ReadOptions.CHOICES},
         ),
         table_options=TableOptions(

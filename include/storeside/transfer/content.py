@@ -85,6 +85,9 @@ class Content(io.RawIOBase):
         """Return True, because a range request can start anywhere."""
         return True
 
+    def close(self) -> None:
+        """Do nothing: no connection is open between reads, and pyarrow closes its files when it drops them."""
+
     def tell(self) -> int:
         """Return the position of the next read, in bytes."""
         return self._position
@@ -94,6 +97,12 @@ class Content(io.RawIOBase):
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = max(0, start + offset)
         return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes, all that are left if it is negative; a corrupt object may ask for any number."""
+        content = self.range(self._position, self.size if size < 0 else size)
+        self._position += len(content)
+        return content
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer from the current position; return the number of bytes read."""

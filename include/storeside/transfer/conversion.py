@@ -93,6 +93,8 @@ def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
     elif _is_cut(a, b):
         kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {column}"
     checks = [f"ifNull({kept}, 1)"] if kept else []
+    if a.startswith("Decimal") and b.startswith("Decimal") and a != b:  # a text with too many digits becomes NULL
+        checks.append(f"(isNull({column}) OR isNotNull(CAST(toString({column}), {literal(nullable(b))})))")
     if a == "String" and not _TAKES_TEXT.match(b) and not is_nested(b):
         valid = []
         # A cast to a Nullable type returns NULL for an invalid text. A cast to a plain integer wraps: 300 becomes 44.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from storeside.transfer.errors import TransferInputError
+from storeside.transfer.json_array import is_array
 
-FormatName = Literal["parquet", "csv", "jsonl"]
-FORMATS = ("parquet", "csv", "jsonl")
+FormatName = Literal["parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream"]
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 
 # First bytes: the specifications of gzip (RFC 1952), Zstandard (RFC 8878), xz, bzip2, and the two framings of snappy
 # and LZ4.
@@ -25,11 +27,25 @@ _SUFFIX = {
     ".lz4": "lz4", ".snappy": "snappy", ".br": "br",
 }  # fmt: skip
 _EXTENSIONS: dict[str, FormatName] = {
-    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
-    ".json": "jsonl",
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".json": "jsonl", ".avro": "avro", ".orc": "orc", ".arrow": "arrow", ".feather": "arrow",
+    ".arrows": "arrowstream",
 }  # fmt: skip
+# First bytes of formats that state their types. A stream of Arrow begins with the mark of its first message.
+_BEGINNINGS: dict[bytes, FormatName] = {
+    b"PAR1": "parquet", b"Obj\x01": "avro", b"ORC": "orc", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrowstream",
+}  # fmt: skip
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+# Formats that state their types, each with the setting by which ClickHouse accepts columns that an object lacks.
+TYPED = {
+    "parquet": "input_format_parquet_allow_missing_columns",
+    "avro": "input_format_avro_allow_missing_fields",
+    "orc": "input_format_orc_allow_missing_columns",
+    "arrow": "input_format_arrow_allow_missing_columns",
+    "arrowstream": "input_format_arrow_allow_missing_columns",
+}
 # Delimiters that ClickHouse's CSV does not accept.
-_NOT_NATIVE = " \t\"'.UL"
+_NOT_NATIVE = " \"'.UL"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -37,7 +53,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Csv:
     """The dialect of CSV objects.
 
-    If ClickHouse has no setting for a choice (a tab as `delimiter`, `quote`, `escape`, several `null_values`,
+    If ClickHouse has no setting for a choice (a space as `delimiter`, `quote`, `escape`, several `null_values`,
     `true_values`, `timestamp_formats`, an `encoding` other than UTF-8), pyarrow parses the objects, and the worker
     pushes them.
 
@@ -97,17 +113,30 @@ class Csv:
 
 @dataclass(frozen=True)
 class Format:
-    """A format with its options."""
+    """A format with its options; ``tsv`` is ``csv`` with a tab as the delimiter."""
 
     name: FormatName
     csv: Csv = field(default_factory=Csv)
+
+    def __post_init__(self) -> None:
+        if self.name == "tsv":
+            object.__setattr__(self, "name", "csv")
+            object.__setattr__(self, "csv", replace(self.csv, delimiter="\t"))
+
+    @property
+    def choice(self) -> FormatName:
+        """The name with which a process that has the same dialect can make this format again."""
+        return "tsv" if self.name == "csv" and self.csv.delimiter == "\t" else self.name
 
     @property
     def clickhouse(self) -> str:
         """The format's name in ClickHouse."""
         if self.name == "csv":
             return "CSV" if self.csv.names else "CSVWithNames"
-        return {"parquet": "Parquet", "jsonl": "JSONEachRow"}[self.name]
+        return {
+            "parquet": "Parquet", "jsonl": "JSONEachRow", "avro": "Avro", "orc": "ORC", "arrow": "Arrow",
+            "arrowstream": "ArrowStream",
+        }[self.name]  # fmt: skip
 
     @property
     def is_native(self) -> bool:
@@ -117,7 +146,22 @@ class Format:
     @property
     def is_text(self) -> bool:
         """Whether values must be parsed, and so may have any type."""
-        return self.name != "parquet"
+        return self.name not in TYPED
+
+    @property
+    def title(self) -> str:
+        """The format's name in messages, with its article."""
+        names = {"parquet": "a Parquet", "avro": "an Avro", "orc": "an ORC", "arrow": "an Arrow"}
+        return names.get(self.name, "an Arrow stream" if self.name == "arrowstream" else "a text")
+
+    @property
+    def is_columnar(self) -> bool:
+        """Whether objects are ORC or Arrow, whose rows have no `_row_number` when ClickHouse reads them."""
+        return self.name in ("orc", "arrow", "arrowstream")
+
+    def allow_missing(self) -> dict[str, int]:
+        """Return the setting with which ClickHouse accepts columns that an object lacks; none for text."""
+        return {} if self.is_text else {TYPED[self.name]: 1}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of statements that read it, so that nothing is dropped, shifted or wrapped silently."""
@@ -129,11 +173,11 @@ class Format:
         }
         if self.is_text:
             settings["date_time_input_format"] = "best_effort"
-        if self.name == "parquet":
-            settings["input_format_parquet_allow_missing_columns"] = 0
+        settings |= dict.fromkeys(self.allow_missing(), 0)
         if self.name == "csv":
             settings |= {
                 "format_csv_delimiter": self.csv.delimiter,
+                "input_format_csv_allow_whitespace_or_tab_as_delimiter": int(self.csv.delimiter == "\t"),
                 "input_format_csv_skip_first_lines": self.csv.skip_rows,
                 "input_format_csv_detect_header": 0,
                 "input_format_csv_allow_variable_number_of_columns": 0,
@@ -172,15 +216,21 @@ def compression_by_name(key: str) -> str:
     return next((name for suffix, name in _SUFFIX.items() if key.lower().endswith(suffix)), "")
 
 
+def typed_format(head: bytes) -> FormatName | None:
+    """Return the format of content with these first bytes if it is one that states its types."""
+    found = next((name for magic, name in _BEGINNINGS.items() if head.startswith(magic)), None)
+    return None if found == "orc" and not _BINARY.search(head) else found  # "ORC" may begin a text
+
+
 def format_of(key: str, head: bytes) -> FormatName:
     """Return the format of an object by its decompressed content, otherwise by its name.
 
     Raises TransferInputError when neither shows the format.
     """
-    if head.startswith(b"PAR1"):
-        return "parquet"
+    if typed := typed_format(head):
+        return typed
     text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
-    if text.startswith(b"{"):
+    if text.startswith(b"{") or is_array(text):
         return "jsonl"
     name = key.lower()
     for suffix in _SUFFIX:

@@ -1,17 +1,21 @@
-"""Groups the objects of a batch by how they are read; for Parquet, their footers decide."""
+"""Groups the objects of a batch by how they are read; footers and headers decide for formats that state types."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+from storeside.transfer.avro import AvroObject, avro_reading
+from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.errors import DELETED, LoadObjectError, about
 from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.nulls import miscounted, possible, present, wanted
 from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape
+from storeside.transfer.partitions import check_key
 from storeside.transfer.schema import is_nullable
-from storeside.transfer.statement import parquet_reading, text_reading
+from storeside.transfer.statement import Reading, text_reading, typed_reading
 from storeside.transfer.table import Destination
 from storeside.transfer.work import USUAL, Group, How, Work, cached
 
@@ -39,9 +43,16 @@ class Grouping:
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         """Return the objects grouped by how they are read."""
         form = self.work.form
+        for o in objects:
+            try:
+                check_key(o.key, destination.partitions)
+            except LoadObjectError as e:
+                raise about(e, o.key) from e
         if form.is_text:
             reading = text_reading(form, destination, how.rest, empty_nulls=self._empties)
             return [Group(reading, [Loaded(o, -1) for o in objects])]
+        if form.name != "parquet":
+            return self._by_header(objects, destination)
         alike: dict[tuple[Shape, frozenset[Nested], bool], Group] = {}
         for o, (parquet, told) in zip(objects, self._footers(objects), strict=True):
             try:
@@ -49,15 +60,47 @@ class Grouping:
                 nulls = self._nulls(parquet, told, destination, all_structs=is_wrong)
                 how_read = (told.shape, nulls, is_wrong)
                 if how_read not in alike:
-                    reading = parquet_reading(
+                    reading = typed_reading(
                         form, destination, told.shape, nulls,
-                        keep_rest=self.work.request.on_drift == "rest", refuse_nulls=not self._empties,
+                        keep_rest=self._keeps_rest, refuse_nulls=not self._empties,
                     )  # fmt: skip
                     alike[how_read] = Group(replace(reading, by_arrow=True) if is_wrong else reading, [])
             except LoadObjectError as e:
                 raise about(e, o.key) from e
             alike[how_read].objects.append(Loaded(o, told.rows, nulls=_declared(told, destination)))
         return list(alike.values())
+
+    def _by_header(self, objects: Sequence[Planned], destination: Destination) -> list[Group]:
+        """Return Avro, ORC or Arrow objects grouped by their columns, which the worker reads from each object."""
+        alike: dict[object, Group] = {}
+        for o in objects:
+            try:
+                if self.work.form.name == "avro":
+                    shape: object = AvroObject(self.work.content(o)).shape
+                    rows = -1
+                else:
+                    shape, rows = self._columnar(o)
+                if shape not in alike:
+                    alike[shape] = Group(self._reading(shape, destination), [])
+            except LoadObjectError as e:
+                raise about(e, o.key) from e
+            alike[shape].objects.append(Loaded(o, rows))
+        return list(alike.values())
+
+    def _columnar(self, o: Planned) -> tuple[tuple[Shape, frozenset[Nested]], int]:
+        found = ColumnarObject(self.work.content(o), self.work.form.name)
+        told = found.facts()
+        return (told.shape, found.nulls()), told.rows
+
+    def _reading(self, shape: Any, destination: Destination) -> Reading:
+        keep_rest, refuse_nulls, form = self._keeps_rest, not self._empties, self.work.form
+        if form.name == "avro":
+            return avro_reading(form, destination, shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
+        return typed_reading(form, destination, *shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
+
+    @property
+    def _keeps_rest(self) -> bool:
+        return self.work.request.on_drift == "rest"
 
     @property
     def _empties(self) -> bool:

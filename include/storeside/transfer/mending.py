@@ -19,13 +19,12 @@ from storeside.transfer.errors import (
     classify,
     kind_of,
 )
-from storeside.transfer.formats import BY_WORKER, compression_by_name
+from storeside.transfer.formats import BY_WORKER, Format, compression_by_name, typed_format
 from storeside.transfer.inference import wider
 from storeside.transfer.loads import Loaded, Planned
-from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
-from storeside.transfer.samples import sample_columns, whole_columns
+from storeside.transfer.samples import sample_columns, typed_columns, whole_columns
 from storeside.transfer.schema import Column
 from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.statement import Reading, text_reading
@@ -190,7 +189,7 @@ class Mending:
     def _columns(self, o: Planned) -> list[Column]:
         """Return an object's columns: from the whole object if ClickHouse can read it, else from a sample."""
         if not self.work.form.is_text:
-            return list(ParquetObject(self.work.content(o)).facts().shape.columns)
+            return typed_columns(self.work.form, self.work.content(o))
         if self.staging.reader.pushed or not self.work.form.is_native:
             return sample_columns(self.work.client, self.request, self.work.form, [self.work.content(o)])
         return whole_columns(self.work.client, self.request, self.work.form, o.key)
@@ -198,13 +197,13 @@ class Mending:
     def _hint(self, o: Planned) -> str:
         """Return the likely cause of a failure, by the object's first bytes; empty if they suggest none."""
         try:
-            head = self.work.content(o).range(0, 10)
+            head = self.work.content(o).range(0, 10 if self.work.form.is_text else 64)
         except TransferError:
             return ""
         if not head:
-            return " (the object is empty)" if self.work.form.name == "parquet" else ""
-        is_parquet = head.startswith(b"PAR1")
-        if is_parquet != (self.work.form.name == "parquet"):
-            kind = "is a Parquet file" if is_parquet else "does not begin like a Parquet file"
+            return "" if self.work.form.is_text else " (the object is empty)"
+        found, wanted = typed_format(head), self.work.form
+        if found != (None if wanted.is_text else wanted.name):
+            kind = f"is {Format(found).title} file" if found else f"does not begin like {wanted.title} file"
             return f" (the object {kind}: move it to a separate prefix)"
         return ""

@@ -95,7 +95,7 @@ def _by_levels(parquet: ParquetObject, among: Sequence[Nested]) -> set[Nested]:
         found = set()
         for batch in batches_of(file.iter_batches(_BATCH_ROWS, columns=paths)):
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                for path in _null_paths(array, (name,)):
+                for path in null_paths(array, (name,)):
                     if path in left:
                         found.add(left.pop(path))
             if not left:
@@ -103,7 +103,7 @@ def _by_levels(parquet: ParquetObject, among: Sequence[Nested]) -> set[Nested]:
     return found
 
 
-def _null_paths(array: Any, path: tuple[str, ...]) -> set[tuple[str, ...]]:
+def null_paths(array: Any, path: tuple[str, ...]) -> set[tuple[str, ...]]:
     """Return the paths of lists, maps and structs that are NULL somewhere in an array."""
     import pyarrow.types as of
 
@@ -117,11 +117,20 @@ def _null_paths(array: Any, path: tuple[str, ...]) -> set[tuple[str, ...]]:
     if of.is_struct(kind):
         parts = [(kind.field(n).name, array.field(n)) for n in range(kind.num_fields)]
     elif of.is_map(kind):
-        entries = array.flatten()
+        entries = as_lists(array).flatten()
         parts = [("key", entries.field(0)), ("value", entries.field(1))]
     else:
         parts = [("[]", array.flatten())]
-    return found.union(*(_null_paths(part, (*path, name)) for name, part in parts))
+    return found.union(*(null_paths(part, (*path, name)) for name, part in parts))
+
+
+def as_lists(array: Any) -> Any:
+    """Return an array of maps as one of lists of structs with the fields key and value."""
+    import pyarrow as pa
+
+    kind = array.type
+    entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+    return array.cast(pa.list_(entry))
 
 
 def emptied(array: Any) -> Any:
@@ -150,7 +159,12 @@ def _emptied_list(array: Any) -> Any:
 
     kind = array.type
     if of.is_map(kind):
-        return pa.MapArray.from_arrays(array.offsets, array.keys, emptied(array.items))
+        lists = as_lists(array)
+        ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32()))
+        entries = lists.flatten()
+        return pa.MapArray.from_arrays(
+            pa.concat_arrays([pa.array([0], pa.int32()), ends]), entries.field(0), emptied(entries.field(1))
+        )
     # Lists of fixed size and list views are not cast to lists, because pyarrow 26.0.1 crashes for some of them. A
     # NULL list of fixed size still has values: `flatten` and the offsets leave them out.
     made, offset = (pa.ListArray, pa.int32()) if of.is_list(kind) else (pa.LargeListArray, pa.int64())

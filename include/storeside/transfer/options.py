@@ -68,6 +68,7 @@ class ReadOptions:
     :param max_bad_rows: maximum skipped or kept rows per object; an object with more fails
     :param sample_objects: number of objects sampled to infer format and columns
     :param sample_bytes: bytes read of each sampled text object
+    :param partition_columns: columns whose values are in the keys, such as ``("year",)`` for ``year=2024/x.csv``
     """
 
     csv: Csv = field(default_factory=Csv)
@@ -77,6 +78,13 @@ class ReadOptions:
     max_bad_rows: int = 1000
     sample_objects: int = 5
     sample_bytes: int = 1 << 18
+    partition_columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        given = self.partition_columns  # a form has one text with commas, JSON has only lists
+        texts = [given] if isinstance(given, str) else given
+        names = (name.strip() for text in texts for name in text.split(","))
+        object.__setattr__(self, "partition_columns", tuple(filter(None, names)))
 
     CHOICES = {"nested": ("tuple", "json", "string"), "on_null_nested": ("refuse", "empty")}  # noqa: RUF012
 
@@ -86,6 +94,11 @@ class ReadOptions:
             require_choice(name, getattr(self, name), choices)
         require_positive(sample_objects=self.sample_objects, sample_bytes=self.sample_bytes)
         self.csv.check()
+        for name in self.partition_columns:
+            if "/" in name or name in SYSTEM_COLUMNS or self.partition_columns.count(name) > 1:
+                raise TransferInputError(
+                    f"partition_columns {name!r}: write each name once, without '/', and not a system column's"
+                )
 
 
 @dataclass(frozen=True)

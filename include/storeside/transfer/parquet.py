@@ -43,10 +43,11 @@ class Nested:
 
 @dataclass(frozen=True)
 class Shape:
-    """The columns of a Parquet object.
+    """The columns of a Parquet, ORC or Arrow object.
 
     `keeping` has their types with Nullable tuples for structs that may be NULL. `flat` has the unnested columns that
-    may be NULL, each with its number. `foreign` has the columns that ClickHouse cannot read.
+    may be NULL, each with its number. `foreign` has the columns that ClickHouse cannot read, `texts` those whose
+    values ClickHouse must check for invalid UTF-8.
     """
 
     columns: tuple[Column, ...]
@@ -54,6 +55,7 @@ class Shape:
     nested: tuple[Nested, ...] = ()
     flat: tuple[tuple[str, int], ...] = ()
     foreign: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def renamed(schema: Any) -> Any:
 def _shape(file: Any) -> Shape:
     schema = renamed(file.schema_arrow)
     leaves = [file.schema.column(n) for n in range(len(file.schema))]
-    walk = _Walk()
+    walk = Walk()
     foreign, flat = [], []
     for field, original in zip(schema, file.schema_arrow, strict=True):
         numbers = walk.field(field, (field.name,), 0)
@@ -184,7 +186,7 @@ def _shape(file: Any) -> Shape:
     return Shape(tuple(columns), keeping, tuple(walk.found), tuple(flat), tuple(foreign))
 
 
-class _Walk:
+class Walk:
     """Finds the lists, maps and structs that may be NULL, in the order of the columns of Parquet."""
 
     def __init__(self) -> None:

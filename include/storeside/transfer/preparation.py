@@ -23,10 +23,11 @@ from storeside.transfer.errors import (
     kind_of,
     plain,
 )
-from storeside.transfer.formats import Format
+from storeside.transfer.formats import TYPED, Format
 from storeside.transfer.leftovers import settle_doubtful, sweep
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.options import SYSTEM_COLUMNS
+from storeside.transfer.partitions import deduced
 from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
@@ -127,7 +128,7 @@ class Preparation:
             form = Format(self.request.format, self.request.read.csv)  # type: ignore[arg-type]
         push = push or not form.is_native
         self._complete(destination)
-        return Prepared(form.name, push, listed, planned, size)
+        return Prepared(form.choice, push, listed, planned, size)
 
     @cached_property
     def pulls(self) -> bool:
@@ -179,7 +180,7 @@ class Preparation:
                 if len(sample) >= MOST_SAMPLED:
                     raise
             except TransferInputError as e:
-                if not sample and not given and self.request.format != "parquet":
+                if not sample and not given and self.request.format not in TYPED:
                     self._without_rows()
                     return None
                 if not given:
@@ -207,12 +208,24 @@ class Preparation:
 
     def _create(self, columns: list[Column]) -> Destination:
         options = self.request.table_options
+        columns = [*(c for c in columns if c.name not in self.request.read.partition_columns), *self._in_keys()]
         columns = [Column(c.name, resolved(c.type)) for c in with_overrides(columns, options.columns)]
         return create(self.client, self.request.table, columns, options, self.request.limits.columns)
 
+    def _in_keys(self) -> list[Column]:
+        """Return the columns whose values are in keys, with the given types or those that the planned keys show."""
+        if not (names := self.request.read.partition_columns):
+            return []
+        given = self.request.table_options.columns
+        return [
+            Column(c.name, given.get(c.name, c.type)) for c in deduced((o.key for o in self.plan.unfinished()), names)
+        ]
+
     def _complete(self, destination: Destination) -> None:
-        """Add missing system columns, and the column ``_rest`` if the request uses it."""
+        """Add missing system and partition columns, and the column ``_rest`` if the request uses it."""
         wanted = [Column(name, SYSTEM_COLUMNS[name]) for name in self.request.table_options.system_columns]
+        if any(destination.type_of(name) is None for name in self.request.read.partition_columns):
+            wanted += self._in_keys()
         if self.request.on_drift == "rest":
             wanted.append(Column(REST, "Map(String, String)"))
         missing = [c for c in wanted if destination.type_of(c.name) is None]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from clickhouse_connect.driver.exceptions import OperationalError
 
 from storeside.transfer import queries
+from storeside.transfer.avro import AvroObject
+from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import CHUNK, Content
 from storeside.transfer.errors import DriftError, LoadObjectError, TransferError
 from storeside.transfer.formats import Csv
@@ -53,13 +55,17 @@ def push(
     form = reading.form
     if form.is_text and not planned.size:  # ClickHouse reports an empty request as a missing header
         return 0
-    if form.name == "parquet" and (reading.by_arrow or planned.size > WHOLE_PARQUET):
-        batches = _sendable(*row_groups(content), reading)
+    if form.name == "avro" and reading.by_arrow:
+        body = AvroObject(content).sent(reading.wrapped)
+        return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id)
+    if form.name in ("parquet", "orc", "arrow", "arrowstream") and (reading.by_arrow or planned.size > WHOLE_PARQUET):
+        found = row_groups(content) if form.name == "parquet" else ColumnarObject(content, form.name).rows()
+        batches = _sendable(*found, reading)
         return _insert_arrow(client, batches, reading, planned, staging, system, query_id)
     if not form.is_native:
         return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
     encoding: str | None = None
-    body: Iterator[bytes] = content.stream()
+    body = content.stream()
     if tidy:
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
         rows = records(content.plain(), form)
@@ -96,11 +102,11 @@ def insert(
     faults: list[TransferError] = []
     try:
         summary = client.raw_insert(
-            reading.insert(staging, pushed_columns(planned, system, first_row), source),
+            reading.insert(staging, pushed_columns(planned, system, first_row), source, key=literal(planned.key)),
             insert_block=_watched(body, faults),
             fmt=kind,
             compression=encoding,
-            settings=settings(reading.form, **more),
+            settings=settings(reading.form, **more, **dict(reading.settings)),
         )
     except OperationalError:
         if faults:

@@ -17,7 +17,7 @@ from storeside.transfer.json_check import JsonCheck
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.push import push
 from storeside.transfer.schema import structure
-from storeside.transfer.statement import PULLED_VERSION, Check, Reading, pulled_columns, settings
+from storeside.transfer.statement import PULLED_VERSION, Check, Reading, key_of, pulled_columns, settings
 from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached
@@ -40,7 +40,10 @@ class Reader:
 
     def pushes(self, group: Group, how: How) -> bool:
         """Return whether the worker reads a group."""
-        return self.pushed or how.push or group.reading.hides_virtual or group.reading.by_arrow
+        reading = group.reading
+        # ClickHouse 26.9 does not number the rows of ORC and Arrow that it pulls: `_row_number` is NULL.
+        is_numbered = reading.form.is_columnar and "_row_number" in self.request.table_options.system_columns
+        return self.pushed or how.push or reading.hides_virtual or reading.by_arrow or is_numbered
 
     def read(self, table: str, destination: Destination, groups: Sequence[Group], how: How) -> list[Loaded]:
         """Fill a staging table. Raises LoadObjectError, and ClickHouse's errors."""
@@ -78,14 +81,13 @@ class Reader:
             system = self.request.table_options.system_columns
             extra = pulled_columns(destination.name, self.source.bucket, few, system)
             more = {} if reading.form.is_text else cached(group.planned)
-            if (
-                only and not reading.form.is_text
-            ):  # otherwise ClickHouse treats `_path` in the condition as a missing column
-                more = {**more, "input_format_parquet_allow_missing_columns": 1}
+            # Otherwise ClickHouse treats `_path` in a condition as a missing column.
+            if (only or reading.partitions) and not reading.form.is_text:
+                more = {**more, **reading.form.allow_missing()}
             if reading.form.is_text and not any(_is_compressed(o, how.compression) for o in few):
                 more = {**more, **queries.fewer_parsers(self.client)}
-            statement = f"INSERT INTO {reading.insert(table, extra, source, only)}"
-            options = settings(reading.form, **more)
+            statement = f"INSERT INTO {reading.insert(table, extra, source, only, key=key_of(self.source.bucket))}"
+            options = settings(reading.form, **more, **dict(reading.settings))
             if self.work.is_strict:
                 self._execute_and_check(table, statement, options, few, how.compression)
             else:

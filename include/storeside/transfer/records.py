@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
+from storeside.transfer import strict_json
 from storeside.transfer.content import CHUNK
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Csv, Format
+from storeside.transfer.json_array import is_array, peeked
 from storeside.transfer.schema import UNNAMED
 
 # Maximum bytes of a row; longer text is not a row.
@@ -25,14 +27,19 @@ Record = tuple[int, bytes]
 def records(file: Any, form: Format) -> Iterator[Record]:
     """Yield the rows of a text, each with its number and a final line feed; the header of CSV has number 0.
 
-    A line feed within quotes does not end a CSV row. Blank lines are left out, except after the header of CSV with
-    one column, where they are empty values. A column without a name gets the name `UNNAMED`.
+    A line feed within quotes does not end a CSV row. The objects of an array are the rows of a JSON text. Blank lines
+    are left out, except after the header of CSV with one column, where they are empty values. A column without a name
+    gets the name `UNNAMED`.
     """
     if form.name == "csv":
         yield from _csv_records(file, form.csv)
         return
     number = 0
-    for line in lines(file):
+    head, pieces = peeked(_pieces(file))
+    if is_array(head):
+        yield from enumerate(strict_json.objects(pieces))
+        return
+    for line in lines(pieces):
         if line.strip(_BLANK):
             yield number, _ended(_named(line) if _NO_NAME.search(line) else line)
             number += 1
@@ -90,7 +97,7 @@ def _named(line: bytes) -> bytes:
 def is_untidy(file: Any, form: Format) -> bool:
     """Return whether a text has faults that ClickHouse refuses and `records` repairs."""
     if form.name == "jsonl":
-        return any(_NO_NAME.search(line) for line in lines(file))
+        return any(_NO_NAME.search(line) for line in lines(_pieces(file)))
     for n, record in enumerate(_joined(file, form.csv)):
         if not record.strip(b"\r\n"):
             return True
@@ -106,7 +113,7 @@ def _joined(file: Any, dialect: Csv) -> Iterator[bytes]:
     size = number = 0
     inside = False
     skip = dialect.skip_rows
-    for line in lines(file):
+    for line in lines(_pieces(file)):
         if skip:
             skip -= 1
             continue
@@ -147,18 +154,25 @@ def _ends_inside(line: bytes, opening: re.Pattern[bytes], inside: bool) -> bool:
             at, inside = found.end(), True
 
 
-def lines(file: Any) -> Iterator[bytes]:
-    """Yield the lines of a text with their line feeds, without a byte order mark. Raises LoadObjectError."""
-    pending: list[bytes] = []  # pieces of an unfinished line: joining them at each piece takes quadratic time
-    size = 0
-    is_first = True
+def _pieces(file: Any) -> Iterator[bytes]:
+    """Yield a file in pieces. Raises LoadObjectError."""
     while True:
         try:
             piece = file.read(CHUNK)
         except OSError as e:
             raise LoadObjectError(f"its compressed content is broken: {e}") from e
         if not piece:
-            break
+            return
+        yield piece
+
+
+def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a text with their line feeds, without a byte order mark. Raises LoadObjectError."""
+    pending: list[bytes] = []  # pieces of an unfinished line: joining them at each piece takes quadratic time
+    size = 0
+    is_first = True
+    for each in pieces:
+        piece = each
         if is_first:
             piece, is_first = piece.removeprefix(_BYTE_ORDER_MARK), False
         first, *whole = piece.split(b"\n")

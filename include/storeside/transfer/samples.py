@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.transfer.avro import AvroObject
+from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError, plain
-from storeside.transfer.formats import Csv, Format, format_of
+from storeside.transfer.formats import Csv, Format, FormatName, format_of
 from storeside.transfer.inference import deduced, merge, text_columns
+from storeside.transfer.json_array import is_array
 from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
@@ -35,7 +38,7 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
 
     The other objects fail when they are loaded. Raises TransferInputError when the objects show no format.
     """
-    found: list[tuple[Content, str]] = []
+    found: list[tuple[Content, FormatName]] = []
     for content in contents:
         try:
             if head := content.sample(_HEAD):
@@ -46,15 +49,19 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
             if request.format == "auto":
                 log.warning("%r cannot be sampled: %s", content.key, e)
             else:
-                found.append((content, request.format))
+                found.append((content, request.format))  # type: ignore[arg-type]
     name = request.format
     if name == "auto":
         if not found:
             such = f", such as {contents[0].key!r}" if contents else ""
             raise TransferInputError(f"no sampled object shows its format{such}: set `format`")
         name = Counter(form for _, form in found).most_common(1)[0][0]
-    fitting = [content for content, form in found if (form == "parquet") == (name == "parquet")]
-    return Format(name, request.read.csv), fitting  # type: ignore[arg-type]
+    if name == "tsv" and request.format == "auto" and request.read.csv.delimiter != Csv.delimiter:
+        name = "csv"  # with the delimiter of the request
+    wanted = Format(name, request.read.csv)  # type: ignore[arg-type]
+    is_text = wanted.is_text
+    fitting = [content for content, form in found if form == name or (is_text and Format(form).is_text)]
+    return wanted, fitting
 
 
 def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
@@ -88,8 +95,8 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
 
     Raises LoadObjectError, or DatabaseError for text that ClickHouse cannot parse.
     """
-    if form.name == "parquet":
-        columns = [ParquetObject(content).facts().shape.columns for content in contents]
+    if not form.is_text:
+        columns = [typed_columns(form, content) for content in contents]
         return merge(client, columns, request.table_options.columns)
     samples = [content.sample(request.read.sample_bytes) for content in contents]
     if not form.is_native:
@@ -97,7 +104,7 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
         _require_rows(samples, request)
         return merge(client, [csv_columns(sample, form.csv) for sample in samples], request.table_options.columns)
     header = 1 if form.clickhouse == "CSVWithNames" else 0
-    rows = [[raw for _, raw in records(io.BytesIO(sample), form)] for sample in samples]
+    rows = [_rows(sample, form) for sample in samples]
     samples = [b"".join(some) for some in rows if len(some) > header]
     _require_rows(samples, request)
     form = replace(form, csv=replace(form.csv, skip_rows=0))  # `records` has removed them
@@ -106,6 +113,27 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
     nested: Any = request.read.nested
     given = request.table_options.columns
     return merge(client, [text_columns(client, form, sample, nested, given) for sample in samples], given)
+
+
+def typed_columns(form: Format, content: Content) -> list[Column]:
+    """Return the columns that an object of a format with types states. Raises LoadObjectError."""
+    if form.name == "avro":
+        return AvroObject(content).columns()
+    if form.name == "parquet":
+        return list(ParquetObject(content).facts().shape.columns)
+    return ColumnarObject(content, form.name).columns()
+
+
+def _rows(sample: bytes, form: Format) -> list[bytes]:
+    """Return the rows of a sample. A sample of an array of JSON objects may end within one of them."""
+    rows = []
+    try:
+        for _, raw in records(io.BytesIO(sample), form):
+            rows.append(raw)
+    except LoadObjectError:
+        if not rows or not is_array(sample):
+            raise
+    return rows
 
 
 class NoRowsError(TransferInputError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
@@ -64,7 +64,8 @@ class Staging:
 
     def look_up(self) -> Destination:
         """Look up the destination, which staging tables copy. Raises TransferInputError if it cannot be used."""
-        self.destination = existing(self.client, self.work.request.table)
+        found = existing(self.client, self.work.request.table)
+        self.destination = replace(found, partitions=self.work.request.read.partition_columns)
         return self.destination
 
     def stage(self, objects: Sequence[Planned], how: How = USUAL) -> Staged:

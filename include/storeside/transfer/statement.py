@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
+from storeside.transfer import partitions
 from storeside.transfer.conversion import converted, fits, reading, whole
-from storeside.transfer.errors import DriftError
+from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT, Planned
 from storeside.transfer.nulls import holds, keeps, refusal
@@ -42,9 +44,10 @@ class Check:
 class Reading:
     """How to read objects of one shape: their columns, and the expression for each column of the table.
 
-    With `by_arrow`, a worker reads Parquet objects that ClickHouse cannot read, or reads incompletely. The worker
+    With `by_arrow`, a worker reads objects with types that ClickHouse cannot read, or reads incompletely. The worker
     sends columns in `as_it_is` with their NULL structs, and puts each value of columns in `wrapped` into a struct,
-    which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty.
+    which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty. `settings` adds
+    to the settings of the statement. The values of `partitions` are in the keys of objects.
     """
 
     form: Format
@@ -54,18 +57,26 @@ class Reading:
     by_arrow: bool = False
     as_it_is: frozenset[str] = frozenset()
     wrapped: frozenset[str] = frozenset()
+    settings: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[Column, ...] = ()
 
     @property
     def hides_virtual(self) -> bool:
         """Whether a column has the name of a virtual column that ClickHouse needs to identify objects."""
         return any(column.name in _VIRTUAL for column in self.columns)
 
-    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "") -> str:
-        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions."""
-        pairs = [*self.expressions, *extra]
+    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "", *, key: str) -> str:
+        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions.
+
+        `key` is the expression for the key of a row's object.
+        """
+        in_key, faults = partitions.expressions(self.partitions, key)
+        pairs = [*self.expressions, *in_key, *extra]
         names = ", ".join(identifier(name) for name, _ in pairs)
         values = ", ".join(value for _, value in pairs)
-        conditions = " AND ".join(filter(None, (only, *(check.condition for check in self.checks))))
+        conditions = " AND ".join(
+            filter(None, (only, *(check.condition for check in (*self.checks, *starmap(Check, faults)))))
+        )
         where = f" WHERE {conditions}" if conditions else ""
         return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
 
@@ -78,7 +89,8 @@ def text_reading(
     `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. With
     `empty_nulls`, a NULL list, map or struct becomes empty if its column cannot be NULL.
     """
-    data = [c for c in destination.columns if c.name not in SYSTEM_COLUMNS and c.name != REST]
+    not_data = (*SYSTEM_COLUMNS, REST, *destination.partitions)
+    data = [c for c in destination.columns if c.name not in not_data]
     if form.csv.names:
         by_name = {c.name: c for c in data}
         unknown = [name for name in form.csv.names if name not in by_name and name not in {c.name for c in rest}]
@@ -99,20 +111,25 @@ def text_reading(
             columns.append(Column(c.name, kind))
         made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
-        checks += _whole(c.name, value, kind, c.type, padded=is_padded)
+        checks += whole_value(c.name, value, kind, c.type, padded=is_padded)
         if form.name == "jsonl":
             checks += _finite(c.name, c.type)
-    checks += [_valid(c.name) for c in data if bare(c.type) == "String"]
+    checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
     if rest:
         columns += rest
-        expressions.append((REST, _as_map(rest)))
+        expressions.append((REST, as_map(rest)))
     if form.csv.names:
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])
-    return Reading(form, tuple(columns), tuple(expressions), tuple(checks))
+    return Reading(form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination))
 
 
-def _whole(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
+def in_keys(destination: Destination) -> tuple[Column, ...]:
+    """Return the columns of a table whose values are in keys."""
+    return tuple(column for column in destination.columns if column.name in destination.partitions)
+
+
+def whole_value(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
     """Return the check for values that the conversion would truncate; no check if it truncates none."""
     if not (kept := whole(value, source, target, padded=padded)):
         return []
@@ -133,13 +150,13 @@ def _finite(name: str, kind: str) -> list[Check]:
     return [Check(infinite, f"column {name!r} has a number that is too large for it")]
 
 
-def _valid(name: str) -> Check:
+def valid_text(name: str) -> Check:
     """Return the check for invalid UTF-8: ClickHouse accepts any bytes in a String."""
     valid = f"isValidUTF8(assumeNotNull({identifier(name)}))"  # an empty text for NULL
     return Check(f"NOT {valid}", f"column {name!r} has invalid UTF-8")
 
 
-def parquet_reading(
+def typed_reading(
     form: Format,
     destination: Destination,
     shape: Shape,
@@ -148,12 +165,13 @@ def parquet_reading(
     keep_rest: bool,
     refuse_nulls: bool,
 ) -> Reading:
-    """Return how to read Parquet objects of a shape into a table.
+    """Return how to read Parquet, ORC or Arrow objects of a shape into a table.
 
     `nulls` lists the lists, maps and structs that are NULL somewhere. Raises DriftError for columns that the table
     lacks, unless `keep_rest`, and for columns that it cannot hold. With `refuse_nulls`, raises LoadObjectError for
     NULLs that a column cannot hold; otherwise they become empty.
     """
+    partitions.both((column.name for column in shape.columns), destination.partitions)
     ways, rest = [], []
     for column, keeping in zip(shape.columns, shape.keeping, strict=True):
         here = [nested for nested in nulls if nested.path[0] == column.name]
@@ -170,20 +188,35 @@ def parquet_reading(
             raise refusal(lost, target or f"column {REST}")
         if way is not None:
             ways.append(way)
-    if rest and not keep_rest:
-        raise DriftError(f"columns {', '.join(repr(c.name) for c in rest)} are not in {destination.name}")
+    check_columns(destination, [c.name for c in shape.columns], [] if keep_rest else [c.name for c in rest])
     expressions = [(way.read.name, way.expression) for way in ways]
+    texts = [valid_text(way.read.name) for way in ways if way.read.name in shape.texts]
     if rest:
-        expressions.append((REST, _as_map(rest)))
+        expressions.append((REST, as_map(rest)))
     return Reading(
         form,
         (*(way.read for way in ways), *rest),
         tuple(expressions),
-        tuple(check for way in ways for check in way.checks),
+        (*(check for way in ways for check in way.checks), *texts),
         bool(shape.foreign) or any(way.sent for way in ways),
         frozenset(way.read.name for way in ways if way.sent == "as it is"),
         frozenset(way.read.name for way in ways if way.sent == "wrapped"),
+        partitions=in_keys(destination),
     )
+
+
+def check_columns(destination: Destination, names: Sequence[str], unknown: Sequence[str]) -> None:
+    """Raise DriftError for `unknown` columns, and LoadObjectError if an object lacks a column that needs a value."""
+    if unknown:
+        raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in {destination.name}")
+    for column in destination.columns:
+        is_empty = is_nested(column.type) or nullable(column.type) == column.type
+        is_ours = column.name in (*SYSTEM_COLUMNS, REST, *destination.defaults, *destination.partitions)
+        if column.name not in names and not (is_empty or is_ours):  # ClickHouse would insert 0 or an empty text
+            raise LoadObjectError(
+                f"it lacks column {column.name!r}, which is {column.type} in {destination.name}: make the column"
+                " Nullable, or give it a default"
+            )
 
 
 @dataclass(frozen=True)
@@ -205,7 +238,7 @@ class _Way:
 def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], refuse_nulls: bool) -> _Way:
     name, here = column.name, identifier(column.name)
     if bare(column.type) == NOTHING:
-        return _nothing(name, target, refuse_nulls)
+        return only_nulls(name, target, refuse_nulls)
     if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
         return _Way(Column(name, target), here, sent="as it is")
     kind = resolved(column.type)
@@ -219,7 +252,7 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
         if target.startswith("Nullable(Tuple("):  # ClickHouse's reader does not produce this type
             target, here = bare(target), f"CAST({here}, {literal(target)})"
         return _Way(Column(name, target), here)  # ClickHouse's reader refuses a NULL
-    return _Way(Column(name, kind), converted(here, kind, target), _whole(name, here, kind, target))
+    return _Way(Column(name, kind), converted(here, kind, target), whole_value(name, here, kind, target))
 
 
 def _time_of_day(name: str, kind: str, target: str, digits: int) -> _Way:
@@ -231,10 +264,10 @@ def _time_of_day(name: str, kind: str, target: str, digits: int) -> _Way:
     outside = Check(f"ifNull({fault}, 0)", f"column {name!r} has a time that is not within a day")
     read = Column(name, nullable(moment) if is_nullable(kind) else moment)
     time = f"CAST({here}, {literal(kind)})"
-    return _Way(read, converted(time, kind, target), [outside, *_whole(name, time, kind, target)])
+    return _Way(read, converted(time, kind, target), [outside, *whole_value(name, time, kind, target)])
 
 
-def _nothing(name: str, target: str, refuse_nulls: bool) -> _Way:
+def only_nulls(name: str, target: str, refuse_nulls: bool) -> _Way:
     """Return how to read a column that has only NULLs."""
     here = identifier(name)
     check = Check(f"{here} IS NOT NULL", f"column {name!r} has a value, but its type declares that all are NULL")
@@ -244,9 +277,15 @@ def _nothing(name: str, target: str, refuse_nulls: bool) -> _Way:
     return _Way(Column(name, "Nullable(String)"), made, [check])
 
 
-def _as_map(columns: Sequence[Column]) -> str:
+def as_map(columns: Sequence[Column]) -> str:
+    """Return the map of these columns' names to their values as text, without NULLs."""
     pairs = ", ".join(f"{literal(c.name)}, toString({identifier(c.name)})" for c in columns)
     return f"CAST(mapFilter((k, v) -> v IS NOT NULL, map({pairs})), 'Map(String, String)')"
+
+
+def key_of(bucket: str) -> str:
+    """Return the expression for the key of the object that ClickHouse reads."""
+    return f"substring(_path, {len(bucket.encode()) + 2})"
 
 
 def pulled_columns(
@@ -256,7 +295,7 @@ def pulled_columns(
 
     Rows of any other object or version get a load id that belongs to none of these objects.
     """
-    key = f"substring(_path, {len(bucket.encode()) + 2})"
+    key = key_of(bucket)
     if len(objects) == 1:  # some endpoints quote the ETag
         version = literal(objects[0].version)
         path, quoted = literal(f"{bucket}/{objects[0].key}"), literal(f'"{objects[0].version}"')

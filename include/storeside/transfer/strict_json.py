@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.json_array import elements, is_array, peeked
 
 # Maximum bytes of a document; a longer one is refused.
 LONGEST_DOCUMENT = 64 << 20
@@ -55,12 +56,22 @@ def fault(document: bytes) -> str:
     return ""
 
 
+def objects(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield each object of a text that is an array of objects, with a line feed. Raises LoadObjectError."""
+    return elements(pieces, _DECODER)
+
+
 def checked(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a JSON Lines text unchanged, in pieces of whole lines, each after its check.
 
-    A document may span lines, and an array may contain several documents, but no line may contain the end of one and
-    the beginning of the next. Raises LoadObjectError with the number of the row, from 0, and the reason.
+    If the text is an array of objects, yields each of them as a line. In other texts, a document may span lines, but
+    no line may contain the end of one and the beginning of the next. Raises LoadObjectError with the number of the
+    row, from 0, and the reason.
     """
+    head, pieces = peeked(pieces)
+    if is_array(head):
+        yield from objects(pieces)
+        return
     check = _Check()
     pending: list[bytes] = []
     for piece in pieces:

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -50,7 +50,7 @@ _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_syn
 
 @dataclass(frozen=True)
 class Destination:
-    """A table of the MergeTree family with its columns, keys and defaults at the time of the query."""
+    """A MergeTree table at the time of the query; `partitions` are its columns with values in keys of objects."""
 
     client: Client
     database: str
@@ -62,6 +62,7 @@ class Destination:
     storage_policy: str
     takes_parts: bool
     defaults: Mapping[str, str]
+    partitions: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ class Destination:
         statement = f"ALTER TABLE {self.quoted} {', '.join(actions)}"
         log.info("%s", statement)
         self.client.command(statement, settings={"alter_sync": 2, "mutations_sync": 1})
-        return existing(self.client, self.name)
+        return replace(existing(self.client, self.name), partitions=self.partitions)
 
     def widen(self, columns: Sequence[Column]) -> Destination:
         """Change columns to these types, and add missing columns. Raises TransferInputError for a column of a key."""
@@ -96,9 +97,8 @@ class Destination:
         for column in columns:
             now = self.type_of(column.name)
             if now is None:
-                actions.append(
-                    f"ADD COLUMN IF NOT EXISTS {identifier(column.name)} {nullable(resolved(column.type))}"
-                )
+                added = f"{identifier(column.name)} {nullable(resolved(column.type))}"
+                actions.append(f"ADD COLUMN IF NOT EXISTS {added}")
             elif now != column.type:
                 if names_column(key, column.name):
                     raise TransferInputError(

@@ -1,8 +1,8 @@
 """Differential fuzzing: ``python -m tests.fuzz.differential --inputs 20000 --only parquet,csv``.
 
 Each family generates valid and slightly invalid files and compares what the product reads with what an independent
-reader reads: pyarrow for Parquet, the standard library for CSV and JSON, the ffmpeg command for audio. File n of a
-seed is always the same.
+reader reads: pyarrow for Parquet, ORC and Arrow, the standard library for CSV and JSON, the ffmpeg command for audio.
+File n of a seed is always the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.benchmarks.measure import bench, machine
 from tests.fuzz.differential.outcome import Outcome
 
 # Modules of this package, each with `compare(files: int, seed: int) -> Outcome`.
-FAMILIES = ("parquet", "delimited", "jsonlines", "audio")
+FAMILIES = ("parquet", "columnar", "delimited", "jsonlines", "audio")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

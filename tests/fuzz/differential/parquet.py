@@ -105,7 +105,7 @@ class _Comparison:
             return self.outcome
         found: dict[str, dict[str, Any]] = {file.name: {} for file in files}
         for loader, some in ((PULL, files), (PUSH, files[::2]), (ARROW, files[1::2])):
-            for name, rows in _read(loading, [file.name for file in some], readable, loader).items():
+            for name, rows in read(loading, [file.name for file in some], readable, loader).items():
                 found[name][loader] = rows
         loading.close()
         for file in files:
@@ -151,7 +151,7 @@ class _Comparison:
             outcome.equal += 1
 
 
-def _read(loading: Loading, names: Sequence[str], readable: Collection[str], loader: str) -> dict[str, Any]:
+def read(loading: Loading, names: Sequence[str], readable: Collection[str], loader: str) -> dict[str, Any]:
     """Return what a loader makes of each file: its rows, or the reason why it refuses it."""
     load = loading.load(loader)
     found: dict[str, Any] = {name: "the object is empty" for name in names if name not in loading.planned}
@@ -174,9 +174,10 @@ def _rows(load: Load, table: str) -> dict[int, list[Any]]:
     names = [c.name for c in load.destination.columns if not c.name.startswith("_row")]
     kinds = [load.destination.type_of(name) or "" for name in names]
     columns = ", ".join(identifier(name) for name in names)
+    order = f"{LOAD_ID}, _row_number" if load.destination.type_of("_row_number") else LOAD_ID
     found: dict[int, list[Any]] = {}
     for load_id, *values in load.client.query(
-        f"SELECT {LOAD_ID}, {columns} FROM {STAGING}.{identifier(table)} ORDER BY {LOAD_ID}, _row_number",
+        f"SELECT {LOAD_ID}, {columns} FROM {STAGING}.{identifier(table)} ORDER BY {order}",
         query_formats=_AS_STORED,
     ).result_rows:
         made = {n: canonical(value, kind) for n, value, kind in zip(names, values, kinds, strict=True)}

@@ -1,0 +1,204 @@
+"""Reads schemas and rows of ORC and Arrow objects on the worker."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from storeside.transfer.arrow_types import field_type
+from storeside.transfer.content import CHUNK, Content
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.formats import FormatName
+from storeside.transfer.nulls import null_paths
+from storeside.transfer.orc_rows import stripes
+from storeside.transfer.parquet import Facts, Nested, Shape, Walk, batches_of, columns_of, faults, renamed
+from storeside.transfer.schema import Column
+
+# The message that ends a stream of Arrow: https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+# Arrow types that ClickHouse 26.9 reads exactly. The worker reads objects with columns of other types.
+_EXACT = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double", "string",
+    "large_string", "binary", "large_binary", "date32[day]",
+)  # fmt: skip
+_TEXT = ("string", "large_string")
+
+
+class ColumnarObject:
+    """An ORC or Arrow object. Every method raises LoadObjectError."""
+
+    def __init__(self, content: Content, form: FormatName) -> None:
+        self.content = content
+        self.form = form
+
+    @cached_property
+    def _file(self) -> Any:
+        """A pyarrow reader, which has read the object's schema."""
+        import pyarrow as pa
+        from pyarrow import orc
+
+        self.content.seek(0)
+        # A stream consists of many short messages, which are read one after the other.
+        is_stream = self.form == "arrowstream"
+        file = pa.PythonFile(_Stream(self.content) if is_stream else self.content, mode="r")
+        name = {"orc": "ORC", "arrow": "Arrow"}.get(self.form, "Arrow stream")
+        with faults(f"not a whole {name} file: "):
+            if self.form == "orc":
+                return orc.ORCFile(file)
+            if self.form == "arrow":
+                return pa.ipc.open_file(file)
+            if self.content.range(max(0, self.content.size - len(_END)), len(_END)) != _END:
+                raise LoadObjectError(
+                    "it does not end with the mark of an Arrow stream's end, so it may be truncated: close the writer"
+                )
+            return pa.ipc.open_stream(file)
+
+    @cached_property
+    def schema(self) -> Any:
+        """The Arrow schema, in which every column has a name."""
+        with faults():
+            return renamed(self._file.schema)
+
+    def columns(self) -> list[Column]:
+        """Return the columns of the object."""
+        return columns_of(self.schema)
+
+    def facts(self) -> Facts:
+        """Return the columns; the number of rows is -1 unless the footer states it, as ORC's does."""
+        keeping = tuple(field_type(field, keep=True) for field in self.schema)
+        shape = Shape(
+            tuple(self.columns()), keeping, tuple(self._nested()),
+            foreign=tuple(field.name for field in self.schema if not _is_exact(field.type)),
+            texts=tuple(field.name for field in self.schema if str(field.type) in _TEXT),
+        )  # fmt: skip
+        return Facts(shape, self._file.nrows if self.form == "orc" else -1, ())
+
+    def _nested(self) -> list[Nested]:
+        walk = Walk()
+        for field in self.schema:
+            walk.field(field, (field.name,), 0)
+        return walk.found
+
+    def nulls(self) -> frozenset[Nested]:
+        """Return the lists, maps and structs that are NULL somewhere; this reads the rows if any may be."""
+        left = {nested.path: nested for nested in self._nested()}
+        found = set()
+        for batch in batches_of(self._batches()) if left else ():
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                found |= {left.pop(path) for path in null_paths(array, (name,)) if path in left}
+            if not left:
+                break
+        return frozenset(found)
+
+    def rows(self) -> tuple[Any, Iterator[Any]]:
+        """Return the Arrow schema and the rows in batches, with types that ClickHouse's reader accepts."""
+        import pyarrow as pa
+
+        schema = pa.schema([field.with_type(_sent(field.type)) for field in self.schema])
+
+        def batches() -> Iterator[Any]:
+            for batch in batches_of(self._batches()):
+                with faults():
+                    arrays = [_cast(array, field.type) for array, field in zip(batch.columns, schema, strict=True)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+        return schema, batches()
+
+    def _batches(self) -> Iterator[Any]:
+        """Yield each stripe or batch of the object."""
+        file = self._file
+        if self.form == "orc":
+            each = stripes(self.content)
+        elif self.form == "arrow":
+            each = map(file.get_batch, range(file.num_record_batches))
+        else:
+            del self._file  # a stream can be read once
+            each = file
+        for batch in each:
+            yield batch.rename_columns(self.schema.names)
+
+
+class _Stream:
+    """An Arrow stream as a file that refuses messages which claim to be longer than the object.
+
+    pyarrow 26.0.1 allocates the memory for a message before it reads it: a corrupt length would take all memory.
+    """
+
+    closed = False  # pyarrow reads this attribute
+
+    def __init__(self, content: Content) -> None:
+        self._file = io.BufferedReader(content, CHUNK)
+        self._size = content.size
+        self._at = self._next = 0  # the position, and the end of the message whose body is read
+        self._head = b""
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end. Raises OSError for a message that exceeds the object."""
+        found = self._file.read(min(size, self._size - self._at))
+        if self._at >= self._next:
+            self._head += found
+            self._check()
+        self._at += len(found)
+        return found
+
+    def _check(self) -> None:
+        """Find the end of the message whose header is being read, as soon as its lengths have arrived."""
+        begin = 8 if self._head.startswith(_END[:4]) else 4  # old streams have no mark before the length
+        if len(self._head) < begin:
+            return
+        end = begin + max(0, int.from_bytes(self._head[begin - 4 : begin], "little", signed=True))
+        if len(self._head) >= end > begin:
+            try:
+                end += _body_length(self._head[begin:end])
+            except struct.error as e:
+                raise OSError("a message has a corrupt header") from e
+            self._next, self._head = self._next + end, b""
+        if self._next + (end if self._head else 0) > self._size:
+            raise OSError(f"a message ends after the object's {self._size} bytes")
+
+    def readable(self) -> bool:
+        """Return True; pyarrow checks this before it reads."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: no connection is open between reads."""
+
+
+def _body_length(message: bytes) -> int:
+    """Return the field `bodyLength` of a message: https://github.com/apache/arrow/blob/main/format/Message.fbs."""
+    (table,) = struct.unpack_from("<I", message)
+    (back,) = struct.unpack_from("<i", message, table)
+    size, *_, field = struct.unpack_from("<6H", message, table - back) if table >= back else (0, 0)
+    if size < 12 or not field:  # the vtable has no entry for the fourth field: the default is 0
+        return 0
+    (length,) = struct.unpack_from("<q", message, table + field)
+    if length < 0:
+        raise struct.error
+    return int(length)
+
+
+def _is_exact(kind: Any) -> bool:
+    import pyarrow.types as of
+
+    return str(kind) in _EXACT or of.is_timestamp(kind) or of.is_decimal(kind)
+
+
+def _sent(kind: Any) -> Any:
+    """Return the type to send for a type that ClickHouse's Arrow reader refuses or reads as another."""
+    import pyarrow as pa
+    import pyarrow.types as of
+
+    if of.is_date64(kind):
+        return pa.date32()
+    if of.is_duration(kind):
+        return pa.int64()
+    if of.is_null(kind):
+        return pa.string()
+    return pa.time32("ms") if kind == pa.time32("s") else kind
+
+
+def _cast(array: Any, kind: Any) -> Any:
+    return array if array.type == kind else array.cast(kind)
