@@ -78,29 +78,46 @@ class Project:
 @contextmanager
 def project(engine: Engine, name: str, folder: Path) -> Iterator[Project]:
     """Yield a project that is not started; afterwards its containers, volumes and networks are removed."""
-    services = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())["services"]
+    found = prepare(engine, name, folder)
+    try:
+        yield found
+    finally:
+        remove(found)
+
+
+def prepare(
+    engine: Engine, name: str, folder: Path, checkout: Path = CHECKOUT, ports: Mapping[str, int] | None = None,
+    tag: str | None = None,
+) -> Project:  # fmt: skip
+    """Return the project of a checkout's docker-compose.yaml, with its secrets and settings in `folder`.
+
+    `ports` are those of another version of the project. With `tag`, our images have this tag instead of the one in
+    docker-compose.yaml, which belongs to the images of this checkout.
+    """
+    services = yaml.safe_load((checkout / "docker-compose.yaml").read_text())["services"]
     published = [service for service, settings in services.items() if "ports" in settings]
-    ports = dict(zip(published, free_ports(len(published)), strict=True))
+    ports = ports or dict(zip(published, free_ports(len(published)), strict=True))
     override = folder / "override.yaml"
-    override.write_text(_override(services, ports))
-    subprocess.run(["make", "-C", folder, "-f", CHECKOUT / "Makefile", ".env"], check=True, capture_output=True)
+    override.write_text(_override(services, ports, tag))
+    subprocess.run(["make", "-C", folder, "-f", checkout / "Makefile", ".env"], check=True, capture_output=True)
     secrets = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
     cpus = {"STORESIDE_CPUS": str(min(2, os.cpu_count() or 1))}
     with (folder / ".env").open("a") as env:
         env.writelines(f"{key}={value}\n" for key, value in cpus.items())
     arguments = (
-        "--project-name", name, "--project-directory", str(CHECKOUT), "--file", str(CHECKOUT / "docker-compose.yaml"),
+        "--project-name", name, "--project-directory", str(checkout), "--file", str(checkout / "docker-compose.yaml"),
         "--file", str(override), "--env-file", str(folder / ".env"),
     )  # fmt: skip
-    found = Project(engine, name, arguments, ports, secrets)
-    try:
-        yield found
-    finally:
-        everything = [part for profile in PROFILES for part in ("--profile", profile)]
-        found.compose(*everything, "down", "--volumes", "--remove-orphans", "--timeout", "20", check=False)
+    return Project(engine, name, arguments, ports, secrets)
 
 
-def _override(services: Mapping[str, Any], ports: Mapping[str, int]) -> str:
+def remove(project: Project) -> None:
+    """Remove the containers, volumes and networks of a project."""
+    everything = [part for profile in PROFILES for part in ("--profile", profile)]
+    project.compose(*everything, "down", "--volumes", "--remove-orphans", "--timeout", "20", check=False)
+
+
+def _override(services: Mapping[str, Any], ports: Mapping[str, int], tag: str | None) -> str:
     """Return a file for Compose that publishes other ports, and asks for no limits that this machine cannot set."""
     lines = ["services:"]
     for service, settings in services.items():
@@ -110,6 +127,8 @@ def _override(services: Mapping[str, Any], ports: Mapping[str, int]) -> str:
             changes.append(f'    ports: !override ["{HOST}:{ports[service]}:{inner}"]')
         if "ulimits" in settings and not _may_raise_limits():
             changes.append("    ulimits: !reset {}")
+        if tag and settings["image"].startswith("storeside/"):
+            changes += [f"    image: {settings['image'].partition(':')[0]}:{tag}", "    pull_policy: never"]
         if changes:
             lines += [f"  {service}:", *changes]
     return "\n".join(lines) + "\n"

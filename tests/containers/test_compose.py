@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from storeside.stack import demo, s3, speech_corpus
 from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import CHECKOUT
 from tests.containers import intruder
 from tests.containers.conftest import Figures
 from tests.containers.engine import Engine
@@ -122,6 +124,24 @@ def test_the_demo_runs(running: Project) -> None:
     done = running.compose("run", "--rm", "demo", check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert f"{DAG}: success" in done.stdout
+
+
+def test_the_pod_that_tries_a_cluster(running: Project, api: AirflowApi, corpus: list[Path]) -> None:
+    """The command of ``docs/kubernetes/try.yaml`` passes in the same image, with the addresses of Compose."""
+    job = yaml.safe_load((CHECKOUT / "docs" / "kubernetes" / "try.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    prefix = unique("try") + "/"
+    settings = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
+    settings |= {"PREFIX": prefix, "AIRFLOW_VAR_STORESIDE_SPEECH_PIPELINE": "{}"}  # the image has its usual name
+    variables = [part for name, value in settings.items() for part in ("--env", f"{name}={value}")]
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": True})  # so that S3's events start no run meanwhile
+    try:
+        upload(running, prefix, corpus)
+        done = running.compose("run", "--rm", "--no-deps", *variables, "doctor", *container["command"], check=False)
+    finally:
+        api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert rows_below(running, prefix) == (len(corpus), len(corpus))
 
 
 def addresses(project: Project, ports: dict[str, int]) -> dict[str, list[tuple[str, int]]]:

@@ -118,7 +118,8 @@ def test_a_pod_that_does_not_start_says_why(
 
 
 def test_a_pod_that_was_killed_may_start_later(pod_watch: PodWatch, aistore: Any) -> None:
-    killed = ("python", "-c", "import os; os.kill(os.getpid(), 9)")
+    # The first process of a container ignores its own signal, so it ends with the status of a killed one.
+    killed = ("python", "-c", "import os; os.kill(os.getpid(), 9); raise SystemExit(137)")
     with pytest.raises(AIStoreTransientError, match=r"exit code 137|exitCode: 137"):
         etls.ensure(aistore, replace(spec("upper"), command=killed), pod_watch)
 

@@ -32,6 +32,11 @@ NODE, INIT, TRANSFORMER, AIRFLOW = (
     f"{name}:{TAG}" for name in ("aisnode", "ais-init", "transformer-tests", "airflow")
 )
 PAUSE = "pause:3.10"
+_SERVER = "runtime_python"
+_SERVES_CLASS = (
+    *("python", "-m", "uvicorn", f"storeside.stack.podrunner.{_SERVER}:app"),
+    *("--host", "0.0.0.0", "--port", "8000"),  # noqa: S104 - in a container
+)
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -62,6 +67,8 @@ def provide(cache: Path, tell: Tell) -> Path:
     base = store.layer("transformer-base", _inputs("transformer"), lambda root: _packages(root, "transformer"))
     code = store.layer("transformer-code", [_tree(path) for path in _transformer_files()], _transformer_code)
     store.image(TRANSFORMER, [base, code], _transformer_config())
+    classes = store.layer("runtime-python-code", [_tree(path) for path in _class_files()], _class_code)
+    store.image(_class_image(), [base, classes], _image_config(*_SERVES_CLASS))
     return store.folder
 
 
@@ -228,7 +235,31 @@ def copy_files(root: Path, paths: Sequence[Path]) -> None:
             shutil.copy(path, target)
 
 
+def _class_image() -> str:
+    """The name of AIStore's public image for Python classes; the node gets the pod runner's server of classes."""
+    return f"aistorage/runtime_python:{'.'.join(_python_tag().split('.')[:2])}"
+
+
+def _class_files() -> list[Path]:
+    engine = CHECKOUT / "include" / "storeside"
+    runner = engine / "stack" / "podrunner"
+    return [
+        engine / "__init__.py",
+        engine / "stack" / "__init__.py",
+        runner / "__init__.py",
+        runner / f"{_SERVER}.py",
+    ]
+
+
+def _class_code(root: Path) -> None:
+    copy_files(root, _class_files())
+
+
 def _transformer_config() -> dict[str, Any]:
+    return _image_config("python", "-m", "storeside.transformers.serve", "--transform", "audio_transcode")
+
+
+def _image_config(*command: str) -> dict[str, Any]:
     environment = {**PYTHON_ENVIRONMENT, "PYTHONUNBUFFERED": "1", "PYTHONPATH": "/opt/storeside/include"}
     environment["PATH"] = f"/opt/venv/bin:{environment['PATH']}"
     return {
@@ -236,7 +267,7 @@ def _transformer_config() -> dict[str, Any]:
         "WorkingDir": "/opt/storeside",
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "ExposedPorts": {"8000/tcp": {}},
-        "Cmd": ["python", "-m", "storeside.transformers.serve", "--transform", "audio_transcode"],
+        "Cmd": list(command),
     }
 
 

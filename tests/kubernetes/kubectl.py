@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import IO, Any
 
-START_SECONDS = 30
+AGAIN_SECONDS = 0.5
 
 
 class KubectlError(RuntimeError):
@@ -46,19 +47,47 @@ class Kubectl:
 
     @contextmanager
     def forward(self, pod: str, port: int) -> Iterator[int]:
-        """Forward a port of this machine's loopback address to a pod, and yield its number."""
-        process = subprocess.Popen(
-            [*self._start, "port-forward", f"pod/{pod}", f":{port}"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        assert process.stdout is not None
+        """Forward a port of this machine's loopback address to a pod, and yield its number.
+
+        ``kubectl`` ends when it loses its connection, as on a busy node; it is then started again on the same port.
+        """
+        process = self._forwarding(pod, f":{port}")
+        line = _output(process).readline()
+        found = re.search(r"127\.0\.0\.1:(\d+)", line)
+        if not found:
+            process.kill()
+            raise KubectlError(f"kubectl port-forward pod/{pod}: {line!r}")
+        ended = Event()
+
+        def keep() -> None:
+            nonlocal process
+            while True:
+                # It prints a line per connection, and forwards nothing while the pipe is full.
+                for _ in _output(process):
+                    pass
+                process.wait()
+                _output(process).close()
+                if ended.wait(AGAIN_SECONDS):
+                    return
+                process = self._forwarding(pod, f"{found[1]}:{port}")
+
+        keeping = Thread(target=keep)
+        keeping.start()
         try:
-            line = process.stdout.readline()
-            found = re.search(r"127\.0\.0\.1:(\d+)", line)
-            if not found:
-                raise KubectlError(f"kubectl port-forward pod/{pod}: {line!r}")
             yield int(found[1])
         finally:
-            process.terminate()
-            process.wait(START_SECONDS)
-            process.stdout.close()
+            ended.set()
+            while keeping.is_alive():  # it may have started another process meanwhile
+                process.terminate()
+                keeping.join(AGAIN_SECONDS)
+
+    def _forwarding(self, pod: str, ports: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self._start, "port-forward", f"pod/{pod}", ports],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+
+def _output(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout

@@ -131,10 +131,31 @@ def test_a_pod_of_an_etl_reaches_objects_and_nothing_else(
         assert not allows(policies, stranger, nodes["target"], 51082)
 
 
+def attempts(cluster: Session, listener: dict[str, Any]) -> dict[str, bool]:
+    """Return which connections succeed that the policies forbid: those of an ETL's pod, and one to it."""
+    target = cluster.kubectl.json("get", "pod", "ais-target-0")["status"]["podIP"]
+    etl = listener["pod"]["status"]["podIP"]
+    tried = {
+        "control port of a target": (listener["name"], target, 51082),
+        "control port of the proxy": (listener["name"], f"ais-proxy-0.ais-proxy.{cluster.namespace}", 51082),
+        "pod of an ETL": (FORWARDER, etl, 8000),
+    }
+    return {name: connects(cluster, *attempt) for name, attempt in tried.items()}
+
+
 def test_an_attacker_in_the_pod_of_an_etl(cluster: Session, listener: dict[str, Any]) -> None:
     if cluster.own_folder:
         pytest.skip("the network of a node of ours enforces no policies")
     target = cluster.kubectl.json("get", "pod", "ais-target-0")["status"]["podIP"]
     assert connects(cluster, listener["name"], target, 51081)
-    for address, port in ((target, 51082), (f"ais-proxy-0.ais-proxy.{cluster.namespace}", 51082), (METADATA, 80)):
-        assert not connects(cluster, listener["name"], address, port), (address, port)
+    assert not connects(cluster, listener["name"], METADATA, 80)
+    assert not any((found := attempts(cluster, listener)).values()), found
+
+
+def test_the_attempts_of_the_attacker_succeed_where_nothing_enforces_policies(
+    cluster: Session, listener: dict[str, Any]
+) -> None:
+    """Otherwise the test above would pass for a wrong address as well."""
+    if not cluster.own_folder:
+        pytest.skip("the network of a user's cluster may enforce policies")
+    assert all((found := attempts(cluster, listener)).values()), found

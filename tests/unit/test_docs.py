@@ -113,10 +113,10 @@ def check_one(command: str) -> str:
         return f"no target {missing}" if missing else ""
     if words[0].endswith("python"):
         return check_module(words[2], words[3:]) if words[1] == "-m" else check_code(words[2])
-    if words[:2] == ["docker", "compose"]:
-        return check_compose(words[2:])
-    if words[:2] == ["docker", "build"]:
-        return check_build(words)
+    if words[0] == "docker":
+        return check_compose(words[2:]) if words[1] == "compose" else check_build(words)
+    if words[0] == "kubectl":
+        return "; ".join(filter(None, (check_file(word, "kind:") for word in words if word.startswith("docs/"))))
     if words[0].endswith("airflow") and words[1:3] in (["dags", "trigger"], ["dags", "unpause"]):
         defined = any(f'DAG("{words[3]}"' in page.read_text() for page in PAGES)  # by the reader
         return "" if defined else check_file(f"dags/{words[3]}.py", "DAG(")
@@ -187,7 +187,7 @@ def test_commands_in_sentences_name_what_exists() -> None:
     "command",
     ["make nonsense", "python -m storeside.nothing", "python -m storeside.doctor --nonsense",
      "docker compose run nobody", "docker build --target nobody .", "airflow dags trigger nobody",
-     "python -m storeside.stack up --nonsense"],
+     "python -m storeside.stack up --nonsense", "kubectl apply -f docs/kubernetes/nothing.yaml"],
 )  # fmt: skip
 def test_the_check_sees_a_wrong_command(command: str) -> None:
     assert check(command)

@@ -30,6 +30,7 @@ OWN = {
     "ConfigMap": "V1ConfigMap",
     "Service": "V1Service",
     "StatefulSet": "V1StatefulSet",
+    "Job": "V1Job",
 }
 
 
@@ -62,7 +63,7 @@ def unknown(value: Any, kind: str, path: str = "") -> Iterator[str]:
     "name",
     [
         "rbac.yaml", "networkpolicy.yaml", "secrets.yaml", "namespaces.yaml", "storage.yaml", "aistore/accounts.yaml",
-        "aistore/config.yaml", "aistore/services.yaml", "aistore/proxy.yaml", "aistore/target.yaml",
+        "aistore/config.yaml", "aistore/services.yaml", "aistore/proxy.yaml", "aistore/target.yaml", "try.yaml",
     ],
 )  # fmt: skip
 def test_the_api_knows_every_key(name: str) -> None:
@@ -104,6 +105,20 @@ def test_airflow_gets_the_secrets_that_there_are() -> None:
     ):
         assert key in secrets[name]
     assert documents("aistore.yaml")[0]["spec"]["awsSecretName"] in secrets
+
+
+def test_the_pod_that_tries_a_cluster_gets_the_secrets_of_airflow() -> None:
+    values = documents("airflow-values.yaml")[0]
+    pod = documents("try.yaml")[0]["spec"]["template"]["spec"]
+    references = [
+        {"envName": variable["name"], "secretName": (key := variable["valueFrom"]["secretKeyRef"])["name"],
+         "secretKey": key["key"]}
+        for variable in pod["containers"][0]["env"]
+        if "valueFrom" in variable
+    ]  # fmt: skip
+    assert references == values["secret"]
+    assert pod["serviceAccountName"] == values["workers"]["serviceAccount"]["name"]
+    assert pod["containers"][0]["image"] == f"{values['defaultAirflowRepository']}:{values['defaultAirflowTag']}"
 
 
 def test_the_store_is_as_the_connections_and_policies_say() -> None:
