@@ -179,19 +179,20 @@ class GXValidateManifestOperator(_ManifestOperator):
         started = time.monotonic()
         with airflow_errors():
             check_policy(self.on_invalid_rows, "on_invalid_rows")
-            suite = speech_manifest_suite(
+            arguments = (
                 as_number(self.sample_rate, "sample_rate", int),
                 as_number(self.channels, "channels", int),
                 as_number(self.min_seconds, "min_seconds", float),
                 as_number(self.max_seconds, "max_seconds", float),
-                require_complete=as_bool(self.require_complete, "require_complete"),
             )
+            require_complete = as_bool(self.require_complete, "require_complete")
             manifest = self.manifest(context)
-        if not manifest.staged():
+        if not manifest.staged():  # before a suite is made, because the import of Great Expectations takes seconds
             self.log.info("no rows are staged: nothing to validate")
             return {"success": True, "rows": 0, "invalid": 0}
         manifest.forget_verdicts()
         with airflow_errors():
+            suite = speech_manifest_suite(*arguments, require_complete=require_complete)
             rows = validate(
                 manifest.frames(),
                 suite,

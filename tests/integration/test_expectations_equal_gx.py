@@ -15,9 +15,9 @@ import pytest
 
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.staged import Staged
+from storeside.transfer.staged_check import Validation, _Table
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import Destination, existing
-from storeside.transfer.validation import Validation, _Table
 from tests.support import unique
 
 NUMBERS = [None, *range(-2, 3), 2**53 + 1, -(2**63), 2**63 - 1]

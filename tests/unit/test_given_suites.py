@@ -170,7 +170,7 @@ def test_files_are_read_without_great_expectations(tmp_path: Path) -> None:
     path = tmp_path / "suite.json"
     path.write_text(json.dumps({"name": "x", "expectations": [one()]}))
     code = (
-        "import sys, storeside.transfer.validation, storeside.quality.given as given\n"
+        "import sys, storeside.transfer.staged_check, storeside.quality.given as given\n"
         f"given.load_suite({str(path)!r})\n"
         "assert not {'great_expectations', 'pandas', 'numpy'} & set(sys.modules)"
     )

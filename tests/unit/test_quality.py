@@ -448,3 +448,14 @@ def test_a_table_of_any_kind_has_its_own_suite() -> None:
         validate([frame.drop(columns="hours")], trips, key_column="trip")
     with pytest.raises(QualityError, match="trips is for a frame of 3 rows, not 2"):
         validate([frame.iloc[:2]], trips, key_column="trip")
+
+
+def test_without_staged_rows_great_expectations_is_not_loaded() -> None:
+    code = (
+        "import sys; from types import SimpleNamespace; from storeside.operators import GXValidateManifestOperator;"
+        " task = GXValidateManifestOperator(task_id='t', bucket='ais://a', facts='ais://b');"
+        " task.manifest = lambda context: SimpleNamespace(staged=lambda: 0);"
+        " assert task.execute({}) == {'success': True, 'rows': 0, 'invalid': 0};"
+        " sys.exit('great_expectations' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -36,7 +36,7 @@ from storeside.transfer.preparation import Preparation, Prepared
 from storeside.transfer.request import Request
 from storeside.transfer.source import Listed
 from storeside.transfer.staged import Staged
-from storeside.transfer.validation import Validation
+from storeside.transfer.staged_check import Validation
 from storeside.transfer.work import Work
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from storeside.transfer.statement import Reading
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-    from storeside.transfer.validation import Validation
+    from storeside.transfer.staged_check import Validation
 
 # From _MANY objects on, ClickHouse lists them, which also returns ETags and sizes, and does not send a request for
 # each, unless the listing would have more than _LISTED times as many objects.
