@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -87,7 +88,8 @@ class Site:
             self.url("movement"), self.url("run", **run), self.url("run", **run, status="failed"),
             self.url("objects"), self.url("object", bucket=f"s3://{self.bucket}", object=HOSTILE),
             self.url("object", bucket=str(self.audio), object="speech.wav"), self.url("queues"),
-            self.url("quality"), self.url("benchmarks"), self.url("overview"), self.url("etls"), self.url("storage"),
+            self.url("quality"), self.url("verdict", run="pages/run", dag="pages", task="validate"),
+            self.url("benchmarks"), self.url("overview"), self.url("etls"), self.url("storage"),
         ]  # fmt: skip
 
 
@@ -447,13 +449,16 @@ def test_the_task_of_a_dag_that_has_no_such_parameter_is_cleared(site: Site, tab
 def test_a_running_load_is_shown_and_cancelled(site: Site, tab: Page) -> None:
     table = f"data.{unique('slow').replace('-', '_')}"
     site.clickhouse.command(
-        f"CREATE TABLE {table} (n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.00004))"
-        " ENGINE = MergeTree ORDER BY n"
+        f"CREATE TABLE {table} (n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.001)) ENGINE = MergeTree ORDER BY n"
     )
     bucket = unique("slow")
     site.s3.create_bucket(Bucket=bucket)
-    rows = b"n\n" + b"\n".join(b"%d" % n for n in range(1_000_000))
-    site.s3.put_object(Bucket=bucket, Key="n.csv", Body=rows)
+
+    def put_one(n: int) -> None:
+        site.s3.put_object(Bucket=bucket, Key=f"{n}.csv", Body=b"n\n%d\n" % n)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(put_one, range(2500)))
     run = site.api.trigger(DAG, {"bucket": bucket, "table": table, "format": "csv"})
     tab.goto(site.url("movement", place=bucket))
     tab.locator("article.live", has_text=table).wait_for(timeout=60_000)
