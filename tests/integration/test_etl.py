@@ -16,7 +16,7 @@ from aistore.sdk.errors import AISError
 from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
 
 from storeside.aistore import etl as etls
-from storeside.aistore import jobs, lock
+from storeside.aistore import existing, jobs, lock
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError
 from storeside.aistore.lock import locked
@@ -73,6 +73,24 @@ def test_the_same_specification_is_one_etl_and_another_replaces_it(aistore: Any)
     etls.ensure(aistore, replace(upper, environment={"SUFFIX": "!"}))
     assert instance(aistore, "named-etl") != first
     assert etls.mark_of(aistore, "named-etl") == replace(upper, environment={"SUFFIX": "!"}).mark
+
+
+def test_an_etl_that_ends_while_etls_are_listed_is_left_out(aistore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stays, ends = spec("upper", etl_name="stays-etl"), spec("wrap", etl_name="ending-etl")
+    etls.ensure(aistore, stays)
+    etls.ensure(aistore, ends)
+    details = existing.details
+
+    def late(client: Any, name: str) -> dict[str, Any]:
+        if name == "ending-etl":
+            etls.discard(client, name)
+        return details(client, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(existing, "details", late)
+        found = etls.ours(aistore)
+    assert "stays-etl" in found
+    assert "ending-etl" not in found
 
 
 def test_nothing_is_stopped_while_a_transform_runs(

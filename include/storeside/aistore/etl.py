@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Collection
 from contextlib import nullcontext
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -177,8 +178,22 @@ def are_there(client: Client, names: Collection[str]) -> bool:
 
 
 def ours(client: Client) -> list[str]:
-    """Return the names of all ETLs that were started from an `EtlSpec`."""
-    return [etl.id for etl in client.cluster().list_etls() if mark_of(client, etl.id)]
+    """Return the names of all ETLs that were started from an `EtlSpec`.
+
+    Leaves out ETLs that ended meanwhile, and those of which a restarted target knows nothing.
+    """
+    return [etl.id for etl in client.cluster().list_etls() if _is_ours(client, etl.id)]
+
+
+def _is_ours(client: Client, name: str) -> bool:
+    from aistore.sdk.errors import AISError
+
+    try:
+        return bool(mark_of(client, name))
+    except AISError as e:
+        if e.status_code != HTTPStatus.NOT_FOUND:
+            raise
+        return False
 
 
 def release(client: Client, names: Collection[str]) -> bool:
