@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-# A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job anew, and a process for the rest of the
-# task.
+# A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job from the beginning, and a process for the
+# rest of the task.
 BRIEF_SECONDS = 10.0
 
 
