@@ -28,7 +28,7 @@ from storeside.transfer.source import Source
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
-from tests.integration.test_transfer_crashes import Killed, mortal
+from tests.integration.test_transfer_crashes import dies
 from tests.support import IMAGE, INIT_SECONDS, put, set_properties, unique, versions
 from tests.transfers import Loading, environment, jsonl, parquet, request_of
 
@@ -224,17 +224,9 @@ def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.M
         loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
         if crashes:
             loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
-        run = unique("run")
-        try:
-            transfer = Transfer(request, mortal(loading.client(), survived), loading.aistore, run)
-            transfer.run(transfer.prepare())
-        except Killed:
-            crashes += 1
-        else:
+        if not dies(loading, request, loading.aistore, survived):
             break
-        for again in (unique("run"), run):
-            transfer = Transfer(request, loading.client(), loading.aistore, again)
-            transfer.run(transfer.prepare())
+        crashes += 1
         counts = loading.query(f"SELECT n, count() FROM {loading.table} GROUP BY 1 ORDER BY 1")
         assert counts == [(n, 1000) for n in range(3)], f"killed after {survived} statements"
     assert crashes > 4

@@ -75,6 +75,24 @@ def mortal(client: Any, statements: int) -> Any:
     return client
 
 
+def dies(loading: Loading, request: Request, reader: Any, survived: int) -> bool:
+    """Load in a process that is killed after `survived` statements; return False if it needed no more.
+
+    After a kill, another run loads the same objects first, which must not wait for the dead one or trust it. Then the
+    same run loads again.
+    """
+    run = unique("run")
+    try:
+        transfer = Transfer(request, mortal(loading.client(), survived), reader, run)
+        transfer.run(transfer.prepare())
+    except Killed:
+        for again in (unique("run"), run):
+            transfer = Transfer(request, loading.client(), reader, again)
+            transfer.run(transfer.prepare())
+        return True
+    return False
+
+
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
 def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The same run is killed after some statements, then after more, and each time repeated."""
@@ -87,18 +105,9 @@ def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.Monke
         loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
         if crashes:
             loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
-        run = unique("run")
-        try:
-            transfer = Transfer(_request(loading), mortal(loading.client(), survived), loading.s3, run)
-            transfer.run(transfer.prepare())
-        except Killed:
-            crashes += 1
-        else:
+        if not dies(loading, _request(loading), loading.s3, survived):
             break
-        # first another run of the same, which must not wait for the dead one or trust it; then the same again
-        for again in (unique("run"), run):
-            transfer = Transfer(_request(loading), loading.client(), loading.s3, again)
-            transfer.run(transfer.prepare())
+        crashes += 1
         counts = loading.query(f"SELECT object, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
         assert counts == [(n, ROWS, ROWS) for n in range(3)], f"killed after {survived} statements"
     assert crashes > 30 / step

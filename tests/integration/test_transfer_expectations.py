@@ -15,12 +15,10 @@ from storeside.errors import BadInput, StoresideError
 from storeside.quality.suite import QualityError
 from storeside.stack.settings import Stack
 from storeside.transfer import lock
-from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import ExpectationsError, TransferInputError
 from storeside.transfer.options import Expectations
 from storeside.transfer.source import Source
-from tests.integration.test_transfer_crashes import Killed, mortal
-from tests.support import unique
+from tests.integration.test_transfer_crashes import Killed, dies
 from tests.transfers import Loading, jsonl, request_of
 
 if TYPE_CHECKING:
@@ -148,18 +146,9 @@ def test_a_crash_after_any_statement_leaves_each_row_once(
             loading.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside")
             if crashes:
                 loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
-        run = unique("run")
-        try:
-            transfer = Transfer(request, mortal(loading.client(), survived), loading.s3, run)
-            transfer.run(transfer.prepare())
-        except Killed:
-            crashes += 1
-        else:
+        if not dies(loading, request, loading.s3, survived):
             break
-        # first another run of the same, which must not trust the dead one; then the same again
-        for again in (unique("run"), run):
-            transfer = Transfer(request, loading.client(), loading.s3, again)
-            transfer.run(transfer.prepare())
+        crashes += 1
         added = 3 if replaced else 0
         good = sorted([*range(9), *range(80, 90), *[50] * added])
         assert [n for (n,) in loading.rows("n")] == good, f"killed after {survived} statements"
