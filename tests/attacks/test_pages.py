@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import clickhouse_connect
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
@@ -24,6 +25,9 @@ from storeside.ledger.objects import Ledger
 from storeside.pages.tables import UnavailableError
 from storeside.plugins.pages import access, limits
 from storeside.plugins.pages.app import app
+from storeside.stack import clickhouse as server
+from storeside.stack.clickhouse_users import PAGES
+from storeside.stack.settings import HOST, Stack
 from tests.support import unique, until
 
 if TYPE_CHECKING:
@@ -52,7 +56,16 @@ class Rights:
 
 
 @pytest.fixture
-def rights(monkeypatch: pytest.MonkeyPatch, clickhouse: Any, sqs_client: Any) -> Rights:
+def reader(stack: Stack, clickhouse: Any) -> Any:
+    """A client of the pages' ClickHouse user."""
+    return clickhouse_connect.get_client(
+        host=HOST, port=stack.ports["clickhouse_http"], username=PAGES, password=server.passwords(stack)[PAGES],
+        autogenerate_session_id=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def rights(monkeypatch: pytest.MonkeyPatch, reader: Any, sqs_client: Any) -> Rights:
     found = Rights()
 
     @contextmanager
@@ -63,7 +76,7 @@ def rights(monkeypatch: pytest.MonkeyPatch, clickhouse: Any, sqs_client: Any) ->
     monkeypatch.setattr(access, "create_session", session)
     monkeypatch.setattr(access, "Team", SimpleNamespace(get_all_team_names=set))
     monkeypatch.setattr("storeside.plugins.pages.access.DagModel.get_team_name", lambda _: None)
-    monkeypatch.setattr(access, "clickhouse", lambda: clickhouse)
+    monkeypatch.setattr(access, "clickhouse", lambda: reader)
     nothing = SimpleNamespace(all=list)  # in Airflow's database, which these tests do not need
     found_nothing = SimpleNamespace(execute=lambda _: nothing)
     for module in ("tasks", "runs"):
@@ -310,7 +323,7 @@ def test_forms_that_another_site_sends(
 
 
 def test_slow_requests_leave_threads_to_others(
-    pages: TestClient, rights: Rights, monkeypatch: pytest.MonkeyPatch, clickhouse: Any
+    pages: TestClient, rights: Rights, monkeypatch: pytest.MonkeyPatch, reader: Any
 ) -> None:
     """One user opens many pages while ClickHouse hangs: the excess gets 429, and another user a page."""
     rights.read = {"*"}
@@ -320,7 +333,7 @@ def test_slow_requests_leave_threads_to_others(
         def query(self, *given: Any, **named: Any) -> Any:
             waits.release()
             hung.wait(30)
-            return clickhouse.query(*given, **named)
+            return reader.query(*given, **named)
 
     monkeypatch.setattr(access, "clickhouse", Hangs)
     allowed = limits.PAGES.most_of_a_user
@@ -334,7 +347,7 @@ def test_slow_requests_leave_threads_to_others(
         assert refused.status_code == 429
         assert refused.headers["retry-after"].isdecimal()
         assert "Too many requests" in refused.text
-    monkeypatch.setattr(access, "clickhouse", lambda: clickhouse)
+    monkeypatch.setattr(access, "clickhouse", lambda: reader)
     monkeypatch.setitem(app.dependency_overrides, get_user, lambda: SimpleNamespace(get_id=lambda: "bob"))
     assert pages.get("/quality").status_code == 200
     hung.set()

@@ -31,6 +31,8 @@ from storeside.events.lease import Lease
 from storeside.events.queue import Queue
 from storeside.events.watch import Watch
 from storeside.stack import airflow, aistore, aistore_build, s3
+from storeside.stack.clickhouse import passwords
+from storeside.stack.clickhouse_users import LOADER
 from storeside.stack.settings import HOST, Stack, default_folder
 from storeside.transfer.source import Source
 from tests.support import unique, until
@@ -246,16 +248,29 @@ def test_each_user_of_clickhouse_is_restricted(doctor: Callable[..., list[Findin
             host=HOST, port=stack.ports["clickhouse_http"], username="storeside", password=stack.secrets["clickhouse"]
         )
 
+    everything().insert("storeside.runs", [[unique("run")]], column_names=["run_id"])
     for role, word, remedy in (
         ("loads", "TRUNCATE on storeside.loads, storeside.objects", "REVOKE ALL ON storeside.* FROM storeside"),
         ("ledger", "TRUNCATE on any database.*", "instead of *.*"),
         ("pages", "INSERT on any database.*; ", "readonly = 2"),
+        ("pages", "read rows of all DAGs in ", "row policies"),
     ):
         found = failed(doctor(("clickhouse",), **{"clickhouse" if role == "loads" else role: everything}))
         assert list(found) == [f"ClickHouse limits of {role}"]
         (finding,) = found.values()
         assert word in finding.found
         assert remedy in finding.remedy
+
+
+def test_the_user_of_the_pages_may_read_too_little(doctor: Callable[..., list[Finding]], stack: Stack) -> None:
+    def loader() -> Any:
+        return clickhouse_connect.get_client(
+            host=HOST, port=stack.ports["clickhouse_http"], username=LOADER, password=passwords(stack)[LOADER]
+        )
+
+    (finding,) = failed(doctor(("clickhouse",), pages=loader)).values()
+    assert "storeside_loader may not read speech.manifest, storeside.backend_benchmark" in finding.found
+    assert finding.remedy.startswith("GRANT SELECT ON speech.manifest, SELECT ON storeside.backend_benchmark, ")
 
 
 def test_one_user_for_everything_is_reported(doctor: Callable[..., list[Finding]], stack: Stack) -> None:

@@ -15,6 +15,7 @@ from kubernetes import client
 from storeside.doctor.aistore import FEATURES
 from storeside.doctor.connections import Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
+from storeside.sql.visibility import POLICIES
 from storeside.stack.clickhouse_users import AISTORE_COLLECTION, GRANTS, LEDGER, LOADER, PAGES, READERS, REVOKED
 from storeside.stack.settings import CHECKOUT
 
@@ -179,6 +180,11 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
         for grant in grants:
             assert f"{grant} {'FROM' if grant.startswith('REVOKE') else 'TO'} {name};" in page
     assert "storeside" not in configuration["users"]
+    for table, condition in POLICIES.items():
+        assert users.findtext(f"users/{PAGES}/databases/{table.replace('.', '/')}/filter") == condition
+        assert configuration["users"][f"{PAGES}/databases/{table.replace('.', '/')}/filter"] == condition
+    assert len(users.findall(f"users/{PAGES}/databases/*/*")) == len(POLICIES)
+    assert len([name for name in configuration["users"] if name.endswith("/filter")]) == len(POLICIES)
 
 
 def grants_of(name: str, collections: list[str]) -> list[str]:

@@ -625,7 +625,7 @@ class Hangs:
     [
         (OperationalError("HTTPConnectionPool(host='10.0.0.7'): Read timed out."), "does not answer"),
         (DatabaseError("Code: 159. DB::Exception: Timeout `x`", code=159), "within 10 seconds"),
-        (DatabaseError("Code: 497. DB::Exception: Not enough privileges", code=497), "Grant it SELECT"),
+        (DatabaseError("Code: 497. DB::Exception: Not enough privileges", code=497), "Give it the grants"),
         (DatabaseError("Code: 62. DB::Exception: Syntax error", code=62), "error 62"),
     ],
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from storeside.errors import BadInput, StoresideError, Transient
+from storeside.sql import visibility
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -24,7 +25,9 @@ _SLOW = (
     f"ClickHouse did not finish this page's query within {STATEMENT_SECONDS} seconds. Narrow the filter, or try again"
     " when ClickHouse has less to do."
 )
-_REFUSED = "ClickHouse refuses the pages' user to read Storeside's tables. Grant it SELECT on the database storeside."
+_REFUSED = (
+    "ClickHouse does not let the pages' user read one of Storeside's tables. Give it the grants in the documentation."
+)
 # The text on a page for an error of ClickHouse, by its code; the API server's log has ClickHouse's own text.
 _REASONS = {
     159: _SLOW, 160: _SLOW,  # TIMEOUT_EXCEEDED, TOO_SLOW
@@ -67,6 +70,7 @@ class Tables:
         self.client = client
         self.dags = None if dags is None else frozenset(dags)
         self._visible = {"all_dags": dags is None, "dags": sorted(dags or ())}
+        self._stated = visibility.stated(self.dags)
         self._deadline = time.monotonic() + PAGE_SECONDS
 
     def rows(self, statement: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -79,7 +83,8 @@ class Tables:
 
         if (left := self._deadline - time.monotonic()) <= 0:
             raise UnavailableError(_SLOW)
-        settings = {"readonly": 2, "max_execution_time": max(1, min(STATEMENT_SECONDS, round(left)))}
+        seconds = max(1, min(STATEMENT_SECONDS, round(left)))
+        settings = {"readonly": 2, "max_execution_time": seconds, **self._stated}
         try:
             found = self.client.query(statement, parameters={**self._visible, **parameters}, settings=settings)
             return list(found.named_results())

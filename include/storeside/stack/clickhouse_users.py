@@ -1,13 +1,15 @@
 """The users of the embedded ClickHouse server, each with only the rights of its Airflow connection.
 
 `USER` is for queries by hand and for tests. Airflow's connections have three users: `LOADER` reads objects and fills
-users' tables, `LEDGER` writes Storeside's own tables, and `PAGES` only reads them.
+users' tables, `LEDGER` writes Storeside's own tables, and `PAGES` only reads the rows that row policies let it read.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+
+from storeside.sql.visibility import POLICIES
 
 USER = "storeside"
 LOADER, LEDGER, PAGES = "storeside_loader", "storeside_ledger", "storeside_pages"
@@ -52,8 +54,7 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
         "READ ON S3",
     ),
     PAGES: (
-        "SHOW, SELECT ON storeside.*",
-        "SHOW, SELECT ON speech.*",
+        ", ".join(f"SELECT ON {table}" for table in POLICIES),
         "SELECT ON system.tables, SELECT ON system.columns, SELECT ON system.settings",
     ),
 }
@@ -104,7 +105,7 @@ _USER = """\
       <networks><ip>127.0.0.1</ip><ip>::1</ip></networks>
       <profile>{profile}</profile><quota>default</quota>
       <default_database>{database}</default_database>
-      <grants>{grants}</grants>
+      <grants>{grants}</grants>{policies}
     </{name}>"""
 
 
@@ -124,6 +125,7 @@ def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory
             database=DATA if name == LOADER else DATABASE,
             grants=_queries("GRANT", (*GRANTS[name], *(f"NAMED COLLECTION ON {one}" for one in named[name])))
             + _queries("REVOKE", REVOKED.get(name, ())),
+            policies=_policies() if name == PAGES else "",
         )
         for name, password in passwords.items()
     ]
@@ -137,3 +139,10 @@ def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory
 
 def _queries(verb: str, rights: tuple[str, ...]) -> str:
     return "".join(f"<query>{verb} {right}</query>" for right in rights)
+
+
+def _policies() -> str:
+    """Return the row policies, by database and table."""
+    tables = [(*table.split("."), condition) for table, condition in POLICIES.items()]
+    filters = [f"<{base}><{name}><filter>{condition}</filter></{name}></{base}>" for base, name, condition in tables]
+    return f"<databases>{''.join(filters)}</databases>"
