@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
+    from storeside.operators.s3_events_sensor import SqsS3EventsSensor as SqsS3EventsSensor
     from storeside.operators.settings import dag_settings as dag_settings
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
@@ -80,6 +81,7 @@ _NAMES = {
     "operators.s3_events": (
         "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
     ),
+    "operators.s3_events_sensor": ("SqsS3EventsSensor",),
     "operators.settings": ("dag_settings",),
     "operators.shared": ("only_when",),
     "operators.speech": (

@@ -243,7 +243,7 @@ class SqsLeaseS3EventsOperator(QueueOperator):
     If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
     from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
     Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
-    Returns the number of messages.
+    `SqsS3EventsSensor` also waits for messages. Returns the number of messages.
 
     :param max_messages: maximum number of messages to receive
     :param lease_seconds: seconds that messages stay invisible unless their lease is extended

@@ -21,6 +21,7 @@ BASES = {
     "QueueOperator",
     # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
+    "SqsMessagesTrigger",
 }  # fmt: skip
 PYTHON = re.compile(r"```python.*?\n(.*?)```", re.DOTALL)
 
@@ -60,6 +61,7 @@ def test_the_exports() -> None:
         "S3ToClickHouseOperator",
         "SqsLeaseS3EventsOperator",
         "SqsRedriveDeadLettersOperator",
+        "SqsS3EventsSensor",
         "SqsSettleSpeechEventsOperator",
         "SqsSettleTransformEventsOperator",
         "StorageBenchmarkOperator",
