@@ -45,8 +45,10 @@ from storeside.speech.manifest import run_prefix
 from storeside.stack.settings import CHECKOUT
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
+from storeside.transform.naming import Naming
 from storeside.transform.state import Options, State
 from storeside.transformers.formats import CODECS, AudioFormat
+from storeside.transformers.members import Members
 
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="speech", run_id="manual__1"),
@@ -445,6 +447,28 @@ def test_names_and_prefix_together_are_refused() -> None:
     )
     with pytest.raises(AirflowFailException, match="exclude a prefix and sync"), airflow_errors():
         operator.options()
+
+
+def test_members_change_the_names_in_shards_and_not_those_of_shards() -> None:
+    pair = {"task_id": "t", "source": "ais://a", "destination": "ais://b", "members": "*.flac", "prepend": "p/"}
+    transcode = AISTranscodeAudioOperator(**pair)
+    assert transcode.naming(CONTEXT) == Naming(prepend="p/")
+    inside = Members.from_environment(transcode.spec(CONTEXT).environment)
+    assert inside == Members(("*.flac",), AudioFormat().extensions)
+    facts = AISTransformBucketOperator(**pair, extensions='{"tar": "jsonl"}')
+    assert facts.naming(CONTEXT) == Naming({"tar": "jsonl"}, "p/")
+    assert Members.from_environment(facts.spec(CONTEXT).environment) == Members(("*.flac",), results="jsonl")
+    assert AISTransformBucketOperator(**{**pair, "members": ""}).spec(CONTEXT).environment == {}
+    copy = AISCopyBucketOperator(task_id="t", source="ais://a", destination="ais://b", prepend="p/")
+    assert copy.naming(CONTEXT) == Naming(prepend="p/")
+
+
+def test_shards_are_not_replaced_in_place() -> None:
+    shards = AISTransformBucketOperator(
+        task_id="t", source="ais://a", destination="ais://a", members="*.flac", in_place=True
+    )
+    with pytest.raises(OperatorInputError, match="shards cannot be replaced in place"):
+        shards.job(CONTEXT)
 
 
 def test_another_try_waits_in_the_triggerer() -> None:
