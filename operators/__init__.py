@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
     from storeside.operators.settings import dag_settings as dag_settings
+    from storeside.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
     from storeside.operators.speech import ClickHousePublishManifestOperator as ClickHousePublishManifestOperator
@@ -81,6 +82,7 @@ _NAMES = {
         "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
     ),
     "operators.settings": ("dag_settings",),
+    "operators.shards": ("AISSplitShardsOperator",),
     "operators.shared": ("only_when",),
     "operators.speech": (
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",

@@ -2,8 +2,8 @@
 
 The same transform runs over a bucket of objects, and over a bucket of shards with these objects as members,
 interleaved on one embedded cluster of two targets. The texts have 4 KB each: such small samples are the reason for
-shards. The recordings have 12 s, 16 kHz mono FLAC, and become 16 kHz mono WAV. CPU time is that of AIStore's nodes and
-of the ETL's servers with their children.
+shards. The recordings have 12 s, 16 kHz mono FLAC, and become 16 kHz mono WAV. CPU time is that of AIStore and
+of the servers of the ETL with their children.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from storeside.operators.aistore_etl import (
 )
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.shards import AISSplitShardsOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
 from storeside.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from storeside.operators.triggers.aistore import AISJobTrigger
@@ -461,6 +462,22 @@ def test_members_change_the_names_in_shards_and_not_those_of_shards() -> None:
     assert AISTransformBucketOperator(**{**pair, "members": ""}).spec(CONTEXT).environment == {}
     copy = AISCopyBucketOperator(task_id="t", source="ais://a", destination="ais://b", prepend="p/")
     assert copy.naming(CONTEXT) == Naming(prepend="p/")
+
+
+def test_a_split_stores_members_in_the_destination(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {
+        "conn_type": "aistore",
+        "host": "http://proxy:51080",
+        "extra": {"transformer_endpoint": "http://in:1"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(connection))
+    split = AISSplitShardsOperator(task_id="t", source="ais://a", destination="ais://#team/b", prepend="p/")
+    spec = split.spec(CONTEXT)
+    assert split.naming(CONTEXT) == Naming({"tar": "jsonl"}, "p/")
+    assert Members.from_environment(spec.environment) == Members(("*",), results="objects")
+    assert spec.tuning == {"SIDECAR_URL": "http://in:1/v1/objects/b/p/?provider=ais&namespace=%23team"}
+    other = AISSplitShardsOperator(task_id="t", source="ais://a", destination="ais://c", members="*.flac")
+    assert Members.from_environment(other.spec(CONTEXT).environment) == Members(("*.flac",), results="objects")
 
 
 def test_shards_are_not_replaced_in_place() -> None:

@@ -36,6 +36,7 @@ def test_the_exports() -> None:
         "AISMeasureThroughputOperator",
         "AISPrefetchBucketOperator",
         "AISProbeAudioOperator",
+        "AISSplitShardsOperator",
         "AISStartEtlOperator",
         "AISStopEtlOperator",
         "AISTranscodeAudioOperator",

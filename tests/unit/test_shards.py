@@ -299,7 +299,7 @@ def test_members_that_no_server_can_transform(spec: EtlSpec, members: str, reaso
     [
         ({"SHARD_EXTENSIONS": "{"}, "SHARD_EXTENSIONS is not JSON"),
         ({"SHARD_EXTENSIONS": '{"a": 1}'}, "does not map extensions"),
-        ({"SHARD_RESULTS": "zip"}, "use tar or jsonl"),
+        ({"SHARD_RESULTS": "zip"}, "use tar, jsonl or objects"),
     ],
 )
 def test_invalid_variables(variables: Mapping[str, str], reason: str) -> None:

@@ -247,6 +247,18 @@ class EtlSpec:
             variables[_RESULTS] = "jsonl"
         return replace(self, environment={**self.environment, **variables})
 
+    def splitting(self, members: str, url: str) -> EtlSpec:
+        """Return the same ETL for tar shards, whose members it stores unchanged as objects below a URL.
+
+        The result of a shard is a list of these objects in JSON Lines.
+        :param members: patterns of members' names, as in `of_members`; no others are stored
+        :param url: URL for PUT requests, such as ``http://proxy:51080/v1/objects/<bucket>/``
+        :raises AIStoreInputError: as `of_members`
+        """
+        spec = self.of_members(members)
+        environment = {**spec.environment, _RESULTS: "objects"}
+        return replace(spec, environment=environment, tuning={**spec.tuning, "SIDECAR_URL": url})
+
     @property
     def in_shards(self) -> bool:
         """Whether an ETL of the chain transforms the members of shards."""

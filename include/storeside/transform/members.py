@@ -26,9 +26,12 @@ class ShardListings(Listings):
     """Listings in which a result counts only after its server reported its members."""
 
     def results(self, side: str, prefix: str) -> Iterator[StoredObject]:
-        """Leave results that no server reported out of the listing after a job."""
+        """Leave results that no server reported out of the listing after a job, except for empty ones.
+
+        Empty objects are failures over WebSocket; the job removes those that its listing has.
+        """
         unreported = members.unreported(self._ledger, self._scope) if side == "after" else ()
-        return (found for found in super().results(side, prefix) if found.name not in unreported)
+        return (found for found in super().results(side, prefix) if not found.size or found.name not in unreported)
 
 
 def record_members(

@@ -11,7 +11,7 @@ from typing import Any
 
 # Environment variables of an ETL that works on the members of shards; `EtlSpec.of_members` writes them.
 PATTERNS, EXTENSIONS, RESULTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS"
-TAR, LINES = "tar", "jsonl"
+TAR, LINES, OBJECTS = "tar", "jsonl", "objects"
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,9 @@ class Members:
 
     `patterns` are shell patterns, in which ``*`` also matches slashes; all other members are kept unchanged.
     `extensions` maps the extension of a member (without dot) to that of its result, as `Naming` does for objects. If
-    `results` is ``tar``, a shard becomes a tar archive; if it is ``jsonl``, it becomes JSON Lines, one per result.
-    Raises ValueError for other results.
+    `results` is ``tar``, a shard becomes a tar archive; if it is ``jsonl``, it becomes JSON Lines, one per result. If
+    it is ``objects``, no member is transformed: those that match are stored as objects, and the shard becomes JSON
+    Lines that list them. Raises ValueError for other results.
     """
 
     patterns: tuple[str, ...]
@@ -29,8 +30,8 @@ class Members:
     results: str = TAR
 
     def __post_init__(self) -> None:
-        if self.results not in (TAR, LINES):
-            raise ValueError(f"{RESULTS}={self.results!r}: use {TAR} or {LINES}")
+        if self.results not in (TAR, LINES, OBJECTS):
+            raise ValueError(f"{RESULTS}={self.results!r}: use {TAR}, {LINES} or {OBJECTS}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Members | None:

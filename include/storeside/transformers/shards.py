@@ -8,7 +8,9 @@ shard that is not a complete tar archive has no result.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
+import json
 import os
 import threading
 import time
@@ -25,7 +27,7 @@ from .failures import Failure, Shard
 from .http_client import DeliveryError, HttpClient
 from .job import Job
 from .journal import Journal
-from .members import LINES, TAR, Members, line
+from .members import LINES, OBJECTS, TAR, Members, line
 from .pool import Content, Delivered, Outcome, Pool
 from .settings import Settings
 from .sidecar import Sidecars
@@ -40,7 +42,8 @@ _MOST_MEMBERS, _MOST_WAITING = 1_000_000, 1_000
 # Tries of a member that fails for a temporary reason.
 _TRIES = 2
 _PIECE = 256 << 10
-_TYPES = {TAR: "application/x-tar", LINES: "application/x-ndjson"}
+_TYPES = {TAR: "application/x-tar", LINES: "application/x-ndjson", OBJECTS: "application/x-ndjson"}
+_EXTENSION = ".tar"
 
 
 class _AbandonedError(Exception):
@@ -135,6 +138,7 @@ class _Shard:
         self._submitter = submitter
         self._wanted = wanted
         self._client = HttpClient(settings)
+        self._beside = Sidecars(settings.sidecar_url, self._client, settings.token)
         # One member more than there are workers, so that none waits while a result is delivered.
         self._ahead = settings.workers + 1
         self._running = 0
@@ -178,6 +182,8 @@ class _Shard:
                     yield piece
 
     def _rewritten(self, archive: TarArchive) -> Iterator[Data]:
+        if self._members.results == OBJECTS and not self._job.object.endswith(_EXTENSION):
+            raise TarError(f"its name does not end in {_EXTENSION}")
         waiting: deque[_Entry] = deque()
         for member in archive:
             if self._wanted.cancelled():
@@ -190,21 +196,20 @@ class _Shard:
             yield from self._ended(archive, waiting.popleft())
         self._require_result()
         if self._facts:
-            sidecars = Sidecars(self._settings.sidecar_url, self._client, self._settings.token)
-            sidecars.put(f"{self._job.object}.jsonl", bytes(self._facts))
+            self._beside.put(f"{self._job.object}.jsonl", bytes(self._facts))
         if self._members.results == TAR:
             yield tar_archive.END
 
     def _entry(self, archive: TarArchive, member: Member) -> _Entry | None:
         """Return the entry of a member with a result; a member without one has failed, or leaves nothing."""
         concerned = not member.is_folder and self._members.include(tar_archive.plain(member.name))
-        if not concerned and self._members.results == LINES:
+        if not concerned and self._members.results != TAR:
             return None
         name = self._members.renamed(member.name) if concerned else member.name
         if reason := member.refusal or self._refusal(member, name, concerned):
             self._fail(member, reason)
             return None
-        if not concerned:
+        if not concerned or self._members.results == OBJECTS:
             return _Entry(member, name, None)
         self._running += 1
         return _Entry(member, name, self._submitter.submit(self._job_of(member), archive.content(member)))
@@ -223,6 +228,9 @@ class _Shard:
     def _ended(self, archive: TarArchive, entry: _Entry) -> Iterator[Data]:
         """Yield what the result contains of a member."""
         member = entry.member
+        if entry.outcome is None and self._members.results == OBJECTS:
+            yield from self._stored(member, archive.content(member))
+            return
         if entry.outcome is None:
             self._kept += 1
             yield tar_archive.header(member, entry.name, member.size)
@@ -252,6 +260,21 @@ class _Shard:
         yield tar_archive.header(member, entry.name, len(data))
         yield data
         yield tar_archive.padding(len(data))
+
+    def _stored(self, member: Member, content: bytes) -> Iterator[bytes]:
+        """Store a member as an object, and yield its line in the list of the shard's members."""
+        plain = tar_archive.plain(member.name)
+        name = f"{self._job.object.removesuffix(_EXTENSION)}/{plain}"
+        try:
+            self._beside.put(name, content)
+        except DeliveryError as e:
+            if not e.final:
+                raise
+            self._fail(member, str(e))
+            return
+        self._transformed += 1
+        facts = {"stored": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        yield line(self._named(member), json.dumps(facts).encode())
 
     def _require_result(self) -> None:
         if self._transformed or self._kept:
