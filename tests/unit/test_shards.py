@@ -173,6 +173,13 @@ def test_a_member_that_kills_its_decoder_fails_alone_and_is_tried_again(tmp_path
     assert not journal.failures[0].final
 
 
+def test_a_shard_is_tried_again_if_its_members_failed_for_a_temporary_reason() -> None:
+    outcome = transform(tar([("a.txt", b"sleep never")]), function="obedient")
+    assert isinstance(outcome, Failure)
+    assert "all its 1 members failed, such as 'a.txt': ValueError" in outcome.reason
+    assert not outcome.final
+
+
 # the event loop ends before the pool has noticed the end of the worker that it killed
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_member_that_takes_too_long_fails_alone() -> None:

@@ -280,8 +280,9 @@ class _Shard:
         if self._transformed or self._kept:
             return
         if self.failures:
-            first = self.failures[0]
-            raise TarError(f"all its {len(self.failures)} members failed, such as {first.member!r}: {first.reason}")
+            first, count = self.failures[0], len(self.failures)
+            reason = f"all its {count} members failed, such as {first.member!r}: {first.reason}"
+            raise DeliveryError(reason, final=all(failure.final for failure in self.failures))
         raise TarError("no member of it has a result: the names match no pattern, or there are no members")
 
     def _fail(self, member: Member, reason: str, final: bool = True) -> None:
