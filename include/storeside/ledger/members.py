@@ -37,8 +37,8 @@ def unreported(ledger: Ledger, scope: Scope) -> set[str]:
 
 def settle(ledger: Ledger, scope: Scope) -> None:
     """Record the failed members of delivered shards, and failed ones of earlier runs that have results as done."""
-    for name in ("settle_members", "mend_members"):
-        ledger.client.command(sql.query(name), parameters=scope.parameters)
+    ledger.client.command(sql.query("settle_members"), parameters=scope.parameters)
+    ledger.client.command(sql.query("mend_members"), parameters=scope.parameters)
 
 
 def failures(ledger: Ledger, scope: Scope, limit: int) -> tuple[int, list[tuple[str, str]]]:
