@@ -168,6 +168,10 @@ bench-transform: $(STAMP) ## compare transcoding with the published method, a cl
 bench-matrix: $(STAMP) ## compare servers, channels, file access and direct put; ARGS="--chart file.png"
 	@$(PYTHON) -m tests.benchmarks.transform_matrix $(ARGS)
 
+.PHONY: bench-pipelines
+bench-pipelines: $(STAMP) ## compare members of tar shards with the same objects one by one; ARGS="--rounds 5"
+	@$(PYTHON) -m tests.benchmarks.pipelines $(ARGS)
+
 .PHONY: bench-scaling
 bench-scaling: $(STAMP) ## measure the cost of an object with 1, 2 and 4 targets and workers; model the published cluster
 	@$(PYTHON) -m tests.benchmarks.scaling $(ARGS)

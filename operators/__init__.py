@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
     from storeside.operators.s3_events_sensor import SqsS3EventsSensor as SqsS3EventsSensor
     from storeside.operators.settings import dag_settings as dag_settings
+    from storeside.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
     from storeside.operators.speech import ClickHousePublishManifestOperator as ClickHousePublishManifestOperator
@@ -83,6 +84,7 @@ _NAMES = {
     ),
     "operators.s3_events_sensor": ("SqsS3EventsSensor",),
     "operators.settings": ("dag_settings",),
+    "operators.shards": ("AISSplitShardsOperator",),
     "operators.shared": ("only_when",),
     "operators.speech": (
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",

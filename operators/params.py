@@ -55,6 +55,14 @@ def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
             section="ETL",
             description="Extensions of source objects and of their results, without dots; others are kept",
         ),
+        "members": Param(
+            settings["members"] or None,
+            type=["null", "string"],
+            title="Members of shards",
+            section="ETL",
+            description="Members of tar shards to transform, such as *.txt,*.md, to which extensions then apply;"
+            " others are kept unchanged. Empty transforms whole objects",
+        ),
     }
 
 

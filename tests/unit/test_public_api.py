@@ -37,6 +37,7 @@ def test_the_exports() -> None:
         "AISMeasureThroughputOperator",
         "AISPrefetchBucketOperator",
         "AISProbeAudioOperator",
+        "AISSplitShardsOperator",
         "AISStartEtlOperator",
         "AISStopEtlOperator",
         "AISTranscodeAudioOperator",
