@@ -46,6 +46,7 @@ def test_the_exports() -> None:
         "CheckConnectionsOperator",
         "ClickHousePublishManifestOperator",
         "ClickHouseStageManifestOperator",
+        "Columns",
         "Csv",
         "EtlSpec",
         "Expression",

@@ -16,8 +16,9 @@ from storeside.transfer.formats import compression_by_name
 from storeside.transfer.json_check import JsonCheck
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.push import push
+from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import structure
-from storeside.transfer.statement import PULLED_VERSION, Check, Reading, key_of, pulled_columns, settings
+from storeside.transfer.statement import PULLED_VERSION, key_of, pulled_columns, settings
 from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached

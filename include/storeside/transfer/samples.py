@@ -19,6 +19,7 @@ from storeside.transfer.formats import Csv, Format, FormatName, format_of
 from storeside.transfer.inference import deduced, merge, text_columns
 from storeside.transfer.json_array import is_array
 from storeside.transfer.parquet import ParquetObject
+from storeside.transfer.private import discreet, without_values
 from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
 from storeside.transfer.request import Request
@@ -95,23 +96,24 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
 
     Raises LoadObjectError, or DatabaseError for text that ClickHouse cannot parse.
     """
+    options = request.read.columns
+    given = {options.source(name) or name: kind for name, kind in request.table_options.columns.items()}
     if not form.is_text:
-        columns = [typed_columns(form, content) for content in contents]
-        return merge(client, columns, request.table_options.columns)
+        return merge(client, [typed_columns(form, content) for content in contents], given)
     samples = [content.sample(request.read.sample_bytes) for content in contents]
     if not form.is_native:
         samples = [sample for sample in samples if _has_rows(sample, form.csv)]
         _require_rows(samples, request)
-        return merge(client, [csv_columns(sample, form.csv) for sample in samples], request.table_options.columns)
+        with discreet(bool(options.mask)):
+            return merge(client, [csv_columns(sample, form.csv) for sample in samples], given)
     header = 1 if form.clickhouse == "CSVWithNames" else 0
-    rows = [_rows(sample, form) for sample in samples]
+    rows = [without_values(_rows(sample, form), form, options.mask) for sample in samples]
     samples = [b"".join(some) for some in rows if len(some) > header]
     _require_rows(samples, request)
     form = replace(form, csv=replace(form.csv, skip_rows=0))  # `records` has removed them
     if form.name == "jsonl":  # ClickHouse merges the columns of all lines of one text
         samples = [b"".join(samples)]
     nested: Any = request.read.nested
-    given = request.table_options.columns
     return merge(client, [text_columns(client, form, sample, nested, given) for sample in samples], given)
 
 
