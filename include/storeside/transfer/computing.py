@@ -107,17 +107,18 @@ def _allowed(client: Client, functions: Mapping[str, str]) -> set[str]:
 
 def types(client: Client, columns: Sequence[Column], expressions: Mapping[str, Expression]) -> dict[str, str]:
     """Return the types of expressions over columns with these types. Raises TransferInputError."""
-    if not expressions:
-        return {}
     scope = ", ".join(
         f"materialize(defaultValueOfTypeName({literal(resolved(c.type))})) AS {identifier(c.name)}" for c in columns
     )
-    values = ", ".join(f"({e.text})" for e in expressions.values())
-    try:
-        rows = client.query(f"DESCRIBE (SELECT {values} FROM (SELECT {scope or '1'}))", settings=_TYPES).result_rows
-    except DatabaseError as e:
-        raise _refused(e, ", ".join(expressions), ", ".join(x.text for x in expressions.values())) from e
-    found = {option: row[1] for option, row in zip(expressions, rows, strict=True)}
+    found = {}
+    for option, expression in expressions.items():
+        try:
+            rows = client.query(
+                f"DESCRIBE (SELECT ({expression.text}) FROM (SELECT {scope or '1'}))", settings=_TYPES
+            ).result_rows
+        except DatabaseError as e:
+            raise _refused(e, option, expression.text) from e
+        found[option] = rows[0][1]
     if (kind := found.get("where")) and bare(kind) not in ("UInt8", "Bool"):
         raise TransferInputError(f"where {expressions['where'].text!r} is {kind}: write a condition, such as a > 0")
     return found

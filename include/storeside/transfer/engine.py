@@ -33,7 +33,7 @@ from storeside.transfer.leftovers import sweep
 from storeside.transfer.loads import Loads, Totals
 from storeside.transfer.plan import Batch, Plan
 from storeside.transfer.preparation import Preparation, Prepared
-from storeside.transfer.private import discreet_client
+from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
 from storeside.transfer.source import Listed
 from storeside.transfer.staged import Staged
@@ -89,7 +89,7 @@ class Transfer:
     def __init__(
         self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None
     ) -> None:
-        client = discreet_client(client) if request.read.columns.mask else client
+        client = quiet_client(client) if request.read.columns.mask else client
         self.client = client
         self.s3 = s3
         self.run_id = run_id

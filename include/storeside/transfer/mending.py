@@ -101,7 +101,13 @@ class Mending:
         if policy == "fail" or (policy == "add" and not isinstance(error, DriftError)):
             return None
         options, destination = self.request.read.columns, self.staging.destination
-        found = self.work.readings.known(self._columns(o), destination)
+        try:
+            found = self._columns(o)
+        except TransferInputError as e:  # its rows show no columns
+            raise LoadObjectError(str(e)) from e
+        if options.mask and self.work.form.name == "csv" and not any(c.name in options.mask for c in found):
+            return None  # its first row may have values instead of names, and must not become columns
+        found = self.work.readings.known(found, destination)
         missing = [c for c in found if destination.type_of(options.target(c.name) or "") is None]
         if policy == "rest":
             rest = tuple(c for c in missing if c.name not in options.mask)

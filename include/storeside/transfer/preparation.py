@@ -19,6 +19,7 @@ from storeside.transfer.errors import (
     TransferError,
     TransferInputError,
     classify,
+    is_transient,
     is_unlistable,
     kind_of,
     plain,
@@ -252,8 +253,10 @@ class Preparation:
             sample = self.plan.sample(self.request.read.sample_objects)
             _, contents = recognise(self.request, [self._content(o) for o in sample])
             return columns_of(self.client, self.request, form, contents)
-        except TransferInputError as e:
-            log.info("the names in the options for columns are not checked: %s", e)
+        except (TransferInputError, DatabaseError) as e:
+            if is_transient(e):
+                raise
+            log.info("the names in the options for columns are not checked: %s", plain(e))
             return None
 
 

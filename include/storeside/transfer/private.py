@@ -36,7 +36,7 @@ _FIELD = rb'[ \t]*"(?:[^"]|"")*"[^%(d)s\r\n]*|[^%(d)s\r\n]*'
 _INSTEAD = "x"
 
 
-class DiscreetClient:
+class QuietClient:
     """A client of ClickHouse whose errors about objects quote no values."""
 
     def __init__(self, client: Client) -> None:
@@ -44,15 +44,15 @@ class DiscreetClient:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._client, name)
-        return _discreet(found) if name in ("command", "query", "insert", "raw_insert") else found
+        return _quiet(found) if name in ("command", "query", "insert", "raw_insert") else found
 
 
-def discreet_client(client: Client) -> Client:
+def quiet_client(client: Client) -> Client:
     """Return a client of the same server whose errors about objects quote no values."""
-    return cast("Client", DiscreetClient(client))
+    return cast("Client", QuietClient(client))
 
 
-def _discreet(call: Callable[..., Any]) -> Callable[..., Any]:
+def _quiet(call: Callable[..., Any]) -> Callable[..., Any]:
     def limited(*args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
@@ -84,7 +84,7 @@ def _without_values(error: Exception) -> str:
 
 
 @contextmanager
-def discreet(on: bool) -> Iterator[None]:
+def quiet(on: bool) -> Iterator[None]:
     """With `on`, replace the text of a LoadObjectError, which may quote values."""
     error = None
     try:
@@ -113,6 +113,8 @@ def _csv(rows: Sequence[bytes], dialect: Csv, names: Collection[str]) -> list[by
     header = [] if dialect.names else list(rows[:1])
     columns = dialect.names or (fields(header[0], dialect) if header else [])
     hidden = [n for n, name in enumerate(columns) if name in names]
+    if not hidden:  # its first row may have values instead of names
+        return []
     delimiter = dialect.delimiter.encode()
     pattern = re.compile(_FIELD % {b"d": re.escape(delimiter)})
     found = header

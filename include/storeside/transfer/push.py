@@ -19,7 +19,7 @@ from storeside.transfer.formats import Csv
 from storeside.transfer.loads import Planned
 from storeside.transfer.nulls import emptied, wrapped
 from storeside.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
-from storeside.transfer.private import discreet
+from storeside.transfer.private import quiet
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import one_column, records
 from storeside.transfer.schema import UNNAMED, Column, bare, structure
@@ -184,7 +184,7 @@ def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]
         types[""] = types[UNNAMED]
     dialect = reading.form.csv
     has_one = _has_one_column(content.sample(CHUNK), dialect)
-    with discreet(reading.hides):
+    with quiet(reading.hides):
         reader = csv_reader(content.plain(), dialect, types, has_one=has_one)
         with faults():
             unknown = [name for name in reader.schema.names if (name or UNNAMED) not in types]
@@ -199,7 +199,7 @@ def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]
     named = schema if "" not in schema.names else schema_of([name or UNNAMED for name in schema.names], schema)
 
     def batches() -> Iterator[Any]:
-        with discreet(reading.hides):
+        with quiet(reading.hides):
             for batch in batches_of(reader):
                 yield batch.rename_columns(named.names)
 

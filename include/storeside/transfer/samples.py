@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from storeside.transfer.formats import Csv, Format, FormatName, format_of
 from storeside.transfer.inference import deduced, merge, text_columns
 from storeside.transfer.json_array import is_array
 from storeside.transfer.parquet import ParquetObject
-from storeside.transfer.private import discreet, without_values
+from storeside.transfer.private import quiet, without_values
 from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
 from storeside.transfer.request import Request
@@ -104,10 +104,12 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
     if not form.is_native:
         samples = [sample for sample in samples if _has_rows(sample, form.csv)]
         _require_rows(samples, request)
-        with discreet(bool(options.mask)):
+        with quiet(bool(options.mask)):
             return merge(client, [csv_columns(sample, form.csv) for sample in samples], given)
     header = 1 if form.clickhouse == "CSVWithNames" else 0
-    rows = [without_values(_rows(sample, form), form, options.mask) for sample in samples]
+    rows = [_rows(sample, form) for sample in samples]
+    if options.mask:
+        rows = _masked(rows, form, options.mask)
     samples = [b"".join(some) for some in rows if len(some) > header]
     _require_rows(samples, request)
     form = replace(form, csv=replace(form.csv, skip_rows=0))  # `records` has removed them
@@ -115,6 +117,16 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
         samples = [b"".join(samples)]
     nested: Any = request.read.nested
     return merge(client, [text_columns(client, form, sample, nested, given) for sample in samples], given)
+
+
+def _masked(samples: list[list[bytes]], form: Format, names: Collection[str]) -> list[list[bytes]]:
+    """Return the rows of samples without the values of masked columns. Raises TransferInputError if none is left."""
+    masked = [without_values(rows, form, names) for rows in samples]
+    if any(samples) and not any(masked):
+        raise TransferInputError(
+            f"mask {', '.join(map(repr, sorted(names)))}: no sampled object has these columns: correct the names"
+        )
+    return masked
 
 
 def typed_columns(form: Format, content: Content) -> list[Column]:
