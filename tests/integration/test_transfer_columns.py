@@ -7,11 +7,15 @@ import hashlib
 import io
 import logging
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.orc
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from storeside.stack.settings import Stack
 from storeside.transfer.columns import Columns
@@ -19,6 +23,7 @@ from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
 from storeside.transfer.keys import Expression
 from storeside.transfer.parquet import Facts, ParquetObject
+from storeside.transfer.source import identifier
 from tests.avro_files import avro, record
 from tests.integration.test_transfer_aistore import FromAIStore
 from tests.transfers import Loading, jsonl, parquet
@@ -80,11 +85,19 @@ def in_avro(columns: dict[str, Any]) -> bytes:
     return avro(record(id="long", **texts), rows)
 
 
+def both(*forms: str) -> list[Any]:
+    """Return formats with loaders; `make test` loads each format in one way."""
+    usual = {(form, LOADERS[n % 2]) for n, form in enumerate(forms)}
+    return [
+        (form, loader) if (form, loader) in usual else pytest.param(form, loader, marks=pytest.mark.chaos)
+        for form in forms for loader in LOADERS
+    ]  # fmt: skip
+
+
 FORMATS = {"parquet": parquet, "csv": csv, "jsonl": lines, "arrow": arrow, "orc": orc, "avro": in_avro}
 
 
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("form", "loader"), both(*FORMATS))
 def test_all_options_with_a_new_table(loading: Loading, loader: str, form: str) -> None:
     loading.put({f"{n}/x.{form}": FORMATS[form](ROWS) for n in (1, 2)})
     report = loading.load(loader=loader, chosen=CHOSEN, system_columns=("_object", "_row_number"))
@@ -122,8 +135,7 @@ def test_from_aistore(stack: Stack, clickhouse: Any, aistore: Any) -> None:
     assert loading.rows("count(), countIf(length(email) = 64)", "1") == [(3, 2)]
 
 
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("form", "loader"), both(*FORMATS))
 def test_selected_columns_and_an_existing_table(loading: Loading, loader: str, form: str) -> None:
     """Columns that are not selected never count as drift; the load adds the computed column."""
     loading.create("id UInt8, taken_at Nullable(String), note String DEFAULT 'none'")
@@ -139,8 +151,7 @@ def test_selected_columns_and_an_existing_table(loading: Loading, loader: str, f
     ]
 
 
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("form", "loader"), both(*FORMATS))
 def test_casts_lose_nothing(loading: Loading, loader: str, form: str) -> None:
     wide = {**ROWS, "price": ["1.50", "2.255", "3", None]}
     wrong = {**ROWS, "ts": ["2026-01-01 12:00:00", "2026-02-31 12:00:00", "x", None]}
@@ -208,8 +219,7 @@ def test_a_footer_with_another_count_is_refused_with_a_condition_too(
     assert expected in loading.reasons()["x.parquet"]
 
 
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize(("form", "loader"), both("parquet", "csv", "jsonl"))
 def test_drift_with_options(loading: Loading, loader: str, form: str) -> None:
     """Dropped columns are no drift; other new columns are, with their new names."""
     chosen = Columns(drop=("junk",), rename={"new": "fresh"}, mask={"email": "redact"})
@@ -298,8 +308,7 @@ def unreadable(form: str, secret: str) -> dict[str, bytes]:
     }[form]
 
 
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(("form", "loader"), both("csv", "jsonl", "parquet"))
 def test_masked_values_are_nowhere(
     loading: Loading, caplog: pytest.LogCaptureFixture, loader: str, form: str
 ) -> None:
@@ -351,3 +360,79 @@ def test_masks(loading: Loading) -> None:
     loading.put({"number.jsonl": jsonl([{"n": 9, "s": 12345678.0, "m": "x"}, {"n": 10, "s": {"a": 1}, "m": "x"}])})
     loading.load("number", chosen=Columns(mask={"s": "last4"}))
     assert loading.query(f"SELECT s FROM {loading.table} WHERE n > 8 ORDER BY n")[1] == ("***: 1}",)
+
+
+NUMBERS = st.none() | st.integers(-(2**40), 2**40)
+TEXTS = st.none() | st.text("abc üé'`\\{}:@1", min_size=1, max_size=12)
+COMPUTED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "double": ("n * 2", lambda t: pc.multiply(t["n"], 2)),
+    "size": ("lengthUTF8(s)", lambda t: pc.utf8_length(t["s"])),
+    "s": ("upperUTF8(ifNull(s, 'none'))", lambda t: pc.utf8_upper(pc.fill_null(t["s"], "none"))),
+}
+CONDITIONS: dict[str, tuple[str, Callable[[Any], Any]] | None] = {
+    "all": None,
+    "n": ("n > 0", lambda t: pc.greater(t["n"], 0)),
+    "s": ("s LIKE '%a%' OR n IS NULL", lambda t: pc.or_kleene(pc.match_substring(t["s"], "a"), pc.is_null(t["n"]))),
+}
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> tuple[Columns, list[str], str]:
+    """Return options, the computed columns and the name of the condition."""
+    computed = draw(st.lists(st.sampled_from(sorted(COMPUTED)), unique=True))
+    condition = draw(st.sampled_from(sorted(CONDITIONS)))
+    free = [name for name in ("n", "s", "x") if name not in computed]
+    kept = draw(st.sets(st.sampled_from(["n", "s", "x"])))
+    by_name = draw(st.booleans())
+    read = [name for name in free if name in kept]
+    where = CONDITIONS[condition]
+    chosen = Columns(
+        select=("id", *sorted(kept)) if by_name else (),
+        drop=() if by_name else tuple(sorted({"n", "s", "x"} - kept)),
+        rename={name: f"new {name}" for name in read if draw(st.booleans())},
+        cast={"n": "Nullable(Int64)", "x": "Nullable(Int64)"},
+        mask={"m": draw(st.sampled_from(["sha256", "redact"]))},
+        compute={name: Expression(COMPUTED[name][0]) for name in computed},
+        where=Expression(where[0]) if where else None,
+    )
+    return chosen, computed, condition
+
+
+def expected(table: pa.Table, chosen: Columns, computed: list[str], condition: str) -> dict[str, list[Any]]:
+    """Return the rows that pyarrow makes with these options: the second implementation."""
+    found = {name: table[name] for name in ("id", "n", "s", "x") if chosen.reads(name) and name not in computed}
+    found = {chosen.rename.get(name, name): column for name, column in found.items()}
+    if chosen.reads("m"):
+        found["m"] = pa.array(
+            [v and (hashed(v) if chosen.mask["m"] == "sha256" else "***") for v in table["m"].to_pylist()],
+            pa.string(),
+        )
+    found |= {name: COMPUTED[name][1](table) for name in computed}
+    made = pa.table(found)
+    where = CONDITIONS[condition]
+    return (made.filter(where[1](table)) if where else made).to_pydict()
+
+
+@settings(
+    max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=[Phase.generate]
+)
+@given(st.lists(st.tuples(NUMBERS, TEXTS, NUMBERS, TEXTS), min_size=1, max_size=20), choices())
+def test_pull_push_and_pyarrow_make_the_same_rows(
+    stack: Stack, clickhouse: Any, s3_client: Any, rows: list[tuple[Any, ...]], choice: tuple[Columns, list[str], str]
+) -> None:
+    columns = dict(zip("nsxm", map(list, zip(*rows, strict=True)), strict=True))
+    kinds = {"n": pa.int64(), "s": pa.string(), "x": pa.int64(), "m": pa.string()}
+    table = pa.table(
+        {"id": list(range(len(rows))), **{name: pa.array(columns[name], kind) for name, kind in kinds.items()}}
+    )
+    chosen, computed, condition = choice
+    want = expected(table, chosen, computed, condition)
+    for loader in LOADERS:
+        for form, content in (("parquet", parquet(table)), ("jsonl", lines(table.to_pydict()))):
+            loading = Loading(stack, clickhouse, s3_client)
+            loading.put({f"x.{form}": content})
+            report = loading.load(loader=loader, chosen=chosen)
+            assert loading.reasons() == {}
+            names = ", ".join(identifier(name) for name in want)
+            assert loading.rows(names, "id") == list(zip(*want.values(), strict=True))
+            assert (report.rows, report.filtered) == (len(want["id"]), len(rows) - len(want["id"]))

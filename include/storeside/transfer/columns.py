@@ -19,7 +19,7 @@ MASKS = {
     "redact": "if(isNull({}), NULL, '***')",
     "last4": "if(lengthUTF8({0}) < 8, '***', concat('***', substringUTF8({0}, -4)))",
 }
-_PAIR = re.compile(r"\s*([^=]*?)\s*=\s*(.*?)\s*")
+_PAIR = re.compile(r"\s*([^=]+?)\s*=\s*(.+?)\s*")
 
 
 @dataclass(frozen=True)
