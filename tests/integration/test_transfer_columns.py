@@ -239,6 +239,49 @@ def test_drift_with_options(loading: Loading, loader: str, form: str) -> None:
     assert loading.rows("fresh, email", "fresh NULLS FIRST")[-1] == ("s", "***")
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_csv_without_a_header_and_dialects(
+    stack: Stack, clickhouse: Any, s3_client: Any, loader: str, quote: str
+) -> None:
+    """ClickHouse parses one of the dialects, pyarrow the other; a column that is not loaded may change its type."""
+    rows = b"".join(b"%d,%s,%d\n" % (n, b"x" if n == 60_000 else b"7", n % 2) for n in range(60_001))
+    headed = {"head/x.csv": b"n,junk,odd\n" + rows}
+    for name, keys, names, chosen in (
+        ("names", "bare/", ("n", "junk", "odd"), Columns(drop=("junk", "other"), where=Expression("odd = '1'"))),
+        ("selected", "head/", (), Columns(select=("n",), cast={"odd": "UInt8"}, where=Expression("odd = 1"))),
+    ):
+        loading = Loading(stack, clickhouse, s3_client)
+        loading.create("n Int64" if name == "selected" else "n Int64, odd Nullable(String)")
+        loading.put({**headed, "bare/x.csv": rows})
+        csv = Csv(quote=quote, names=names)
+        report = loading.load(keys, loader=loader, format="csv", csv=csv, chosen=chosen)
+        assert loading.reasons() == {}
+        assert (report.rows, report.filtered) == (30_000, 30_001)
+        assert loading.rows("sum(n), max(n)", "1") == [(900_000_000, 59_999)]
+
+
+NAMES = ["a`b", "c\\'d", 'e"f', "g,h = i", "j\nk", "{l:String}", "m%sn", "`); DROP TABLE x; --"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_hostile_names(loading: Loading, loader: str, form: str) -> None:
+    columns = {name: [str(n), "x"] for n, name in enumerate(NAMES)}
+    targets = [f"to {name}" for name in NAMES]
+    chosen = Columns(
+        select=tuple(NAMES), rename=dict(zip(NAMES, targets, strict=True)), cast={NAMES[0]: "String"},
+        mask={name: "redact" for name in NAMES[2:]}, compute={"`x` '": Expression("length(`a\\`b`)")},
+    )  # fmt: skip
+    loading.put({f"x.{form}": FORMATS[form](columns)})
+    loading.load(loader=loader, chosen=chosen)
+    assert list(loading.types()) == [*targets, "`x` '"]
+    assert loading.rows("*") == [
+        ("0", "1", *["***"] * (len(NAMES) - 2), 1),
+        ("x", "x", *["***"] * (len(NAMES) - 2), 1),
+    ]
+
+
 REFUSED: list[tuple[Columns, str]] = [
     (Columns(select=("nope",)), "select 'nope': no sampled object has this column"),
     (Columns(drop=("nope",)), "drop 'nope'"),

@@ -87,14 +87,16 @@ def test_forms_select_rename_and_mask(given: dict[str, str], expected: Columns) 
     """A form's text stays a name: it never becomes an expression."""
     task = S3ToClickHouseOperator(task_id="load", source="s3://bucket/", **params.LOAD)
     fields = {name: field.value for name, field in params.TABLE.items()} | {"table": "d.t", **given}
-    rendered = task.render_template(task.read, {"params": fields}, jinja2.Environment())  # type: ignore[typeddict-unknown-key]  # noqa: S701
+    context: Any = {"params": fields}
+    rendered = task.render_template(task.read, context, jinja2.Environment())  # noqa: S701
     assert rendered.columns == expected
 
 
 def test_expressions_are_never_rendered() -> None:
     read = ReadOptions(columns=Columns(compute={"a": Expression("'{{ params.x }}'")}))
     task = S3ToClickHouseOperator(task_id="load", source="s3://bucket/", table="d.t", read=read)
-    rendered = task.render_template(task.read, {"params": {"x": "y"}}, jinja2.Environment())  # type: ignore[typeddict-unknown-key]  # noqa: S701
+    context: Any = {"params": {"x": "y"}}
+    rendered = task.render_template(task.read, context, jinja2.Environment())  # noqa: S701
     assert rendered.columns.compute["a"].text == "'{{ params.x }}'"
 
 
@@ -106,21 +108,10 @@ def test_texts_without_a_name_are_refused(text: str) -> None:
 
 def test_the_command_takes_options() -> None:
     parser = transfer_arguments("storeside.transfer", "")
-    options = [
-        "--select",
-        "a",
-        "--select",
-        "b,c",
-        "--rename",
-        "a=x",
-        "--cast",
-        "b,c=Decimal(9, 2)",
-        "--mask",
-        "a=sha256",
-    ]
+    options = ["--select=a", "--select=b,c", "--rename=a=x", "--cast=b,c=Decimal(9,2)", "--mask=a=sha256"]
     found = request(parser.parse_args(["s3://bucket/", "d.t", *options, "--column", "x=String"]))
     assert found.read.columns == Columns(
-        ("a", "b,c"), rename={"a": "x"}, cast={"b,c": "Decimal(9, 2)"}, mask={"a": "sha256"}
+        ("a", "b,c"), rename={"a": "x"}, cast={"b,c": "Decimal(9,2)"}, mask={"a": "sha256"}
     )
     assert found.table_options == TableOptions({"x": "String"})
     with pytest.raises(TransferInputError, match="--mask 'a': write NAME=MASK"):
@@ -159,16 +150,16 @@ def test_samples_without_masked_values(form: Format, row: str, expected: str | N
     ("text", "code", "expected"),
     [
         (
-            "Code: 27. DB::Exception: Cannot parse input: expected ',' before: 'secret,1': (at row 3)\nRow 3:\nColumn 0,"
-            '   name: email, type: String, parsed text: "secret"\nColumn 1,   name: id,    type: Int64, parsed text:'
-            ' "x"ERROR: secret\n: (in file/uri b/x.csv): While executing CSVRowInputFormat. '
+            "Code: 27. DB::Exception: Cannot parse input: expected ',' before: 'secret,1': (at row 3)\nRow 3:\n"
+            'Column 0,   name: email, type: String, parsed text: "secret"\n'
+            'Column 1,   name: id,    type: Int64, parsed text: "x"ERROR: secret\n: (in file/uri b/x.csv): While executing CSVRowInputFormat. '
             "(CANNOT_PARSE_INPUT_ASSERTION_FAILED) (version 26.9)",
             27,
             "column 'id': a value cannot be read (row 2) (values are not shown, because a column is masked)"
             " (CANNOT_PARSE_INPUT_ASSERTION_FAILED)",
         ),
         (
-            "Code: 117. DB::Exception: Unknown field found while parsing JSONEachRow format: secret. (INCORRECT_DATA)",
+            "Code: 117. DB::Exception: Unknown field found while parsing JSONEachRow: secret. (INCORRECT_DATA)",
             117,
             "Unknown column (values are not shown, because a column is masked) (INCORRECT_DATA)",
         ),

@@ -95,7 +95,10 @@ class Readings:
         read += [Column(name, self.columns.made(name, TEXT)) for name in sorted(extra)]
         names = {c.name for c in (*read, *rest)}
         others = form.csv.names if self.columns.select else self.columns.drop
-        ignored = [Column(name, TEXT) for name in dict.fromkeys(others) if name not in names]
+        ignored = [
+            Column(name, TEXT) for name in dict.fromkeys(others)
+            if name not in names and (not form.csv.names or name in form.csv.names)
+        ]  # fmt: skip
         reading = text_reading(
             form, _as(destination, read, self._plain(loaded)), rest, ignored, empty_nulls=empty_nulls
         )

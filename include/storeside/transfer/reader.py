@@ -144,9 +144,12 @@ class Reader:
         rows = self.client.query(
             f"SELECT _row_number FROM {source} WHERE {check.fault} LIMIT 1",
             settings=settings(
-                reading.form, **one_after_the_other,
-                input_format_skip_unknown_fields=1,  # the query reads only the column of the check
-                query_id=self._check_id(table),
+                reading.form,
+                **{
+                    **dict(reading.settings), **one_after_the_other,
+                    "input_format_skip_unknown_fields": 1,  # the query reads only the column of the check
+                    "query_id": self._check_id(table),
+                },
             ),
         ).result_rows  # fmt: skip
         return int(rows[0][0]) if rows else None

@@ -174,6 +174,7 @@ def whole_columns(client: Client, request: Request, form: Format, key: str) -> l
             "input_format_max_rows_to_read_for_schema_inference": _UNLIMITED,
             "input_format_max_bytes_to_read_for_schema_inference": _UNLIMITED,
             "use_hive_partitioning": 0,
+            **({"log_queries": 0} if request.read.columns.mask else {}),
         },
     ).result_rows
     return [Column(row[0], deduced(row[1], request.read.nested)) for row in rows]  # type: ignore[arg-type]
