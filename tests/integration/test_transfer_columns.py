@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import json
 import logging
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
 from storeside.transfer.keys import Expression
+from storeside.transfer.options import Expectations
 from storeside.transfer.parquet import Facts, ParquetObject
 from storeside.transfer.source import identifier
 from tests.avro_files import avro, record
@@ -237,6 +240,29 @@ def test_drift_with_options(loading: Loading, loader: str, form: str) -> None:
     loading.put({f"3.{form}": make(new)})
     assert loading.load("3", loader=loader, chosen=chosen, on_drift="add").failed == 0
     assert loading.rows("fresh, email", "fresh NULLS FIRST")[-1] == ("s", "***")
+    loading.put({f"4.{form}": make({**new, "id": [0.5, 1.5, 2.5, 3.5]})})
+    assert loading.load("4", loader=loader, chosen=chosen, on_drift="widen").failed == 0
+    assert loading.types()["id"] == "Nullable(Float64)"
+    assert loading.rows("fresh, email", "id")[0] == ("p", "***")
+
+
+def test_expectations_see_the_rows_of_the_table(loading: Loading, tmp_path: Path) -> None:
+    """The suite has the table's names and values; excluded rows break no expectation, and reach no quarantine."""
+    between = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "tenth", "max_value": 3}}
+    masked = {"type": "expect_column_value_lengths_to_equal", "kwargs": {"column": "mail", "value": 64}}
+    suite = tmp_path / "suite.json"
+    suite.write_text(json.dumps({"name": "rows", "expectations": [between, masked]}))
+    chosen = Columns(
+        rename={"email": "mail"}, mask={"email": "sha256"}, compute={"tenth": Expression("intDiv(n, 10)")},
+        where=Expression("n != 50 AND n != 20"),
+    )  # fmt: skip
+    for n in range(2):
+        loading.put({f"{n}.jsonl": jsonl([{"n": n, "email": f"a{n}"} for n in (10, 20, 30, 40, 50)])})
+    report = loading.load(chosen=chosen, expectations=Expectations(str(suite), "quarantine"))
+    assert (report.rows, report.rejected, report.filtered) == (4, 2, 4)
+    assert loading.rows("n, mail, tenth", "n") == [(n, hashed(f"a{n}"), n // 10) for n in (10, 10, 30, 30)]
+    rows = [json.loads(row) for (row,) in loading.query(f"SELECT row FROM {loading.table}_quarantine")]
+    assert rows == [{"n": 40, "mail": hashed("a40"), "tenth": 4}] * 2
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -152,7 +152,8 @@ def test_samples_without_masked_values(form: Format, row: str, expected: str | N
         (
             "Code: 27. DB::Exception: Cannot parse input: expected ',' before: 'secret,1': (at row 3)\nRow 3:\n"
             'Column 0,   name: email, type: String, parsed text: "secret"\n'
-            'Column 1,   name: id,    type: Int64, parsed text: "x"ERROR: secret\n: (in file/uri b/x.csv): While executing CSVRowInputFormat. '
+            'Column 1,   name: id,    type: Int64, parsed text: "x"ERROR: secret\n'
+            ": (in file/uri b/x.csv): While executing CSVRowInputFormat. "
             "(CANNOT_PARSE_INPUT_ASSERTION_FAILED) (version 26.9)",
             27,
             "column 'id': a value cannot be read (row 2) (values are not shown, because a column is masked)"
