@@ -20,14 +20,17 @@ from tests.support import kill, unique
 
 
 def request_of(source: Source, table: str, format: str = "auto", **options: Any) -> Request:
-    """Make a request; options of its objects have their own names, those of `Batches` are like ``batch_bytes``."""
+    """Make a request; options of its objects have their own names, those of `Batches` are like ``batch_bytes``.
+
+    ``chosen`` are the options of `Columns`.
+    """
 
     def taken(options_of: type, **names: str) -> Any:
         named = {field.name: names.get(field.name, field.name) for field in dataclasses.fields(options_of)}
         return options_of(**{field: options.pop(name) for field, name in named.items() if name in options})
 
     given = {
-        "read": taken(ReadOptions),
+        "read": taken(ReadOptions, columns="chosen"),
         "table_options": taken(TableOptions),
         "batches": taken(Batches, bytes="batch_bytes", objects="batch_objects"),
     }

@@ -29,8 +29,10 @@ from storeside.sql.migrate import migrate
 from storeside.stack import airflow
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer import lock
+from storeside.transfer.columns import Columns
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import FailureKind, LeftError, TransferError, TransferTransientError
+from storeside.transfer.keys import Expression
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 from storeside.transfer.staging import BROKEN, STAGING
@@ -93,29 +95,55 @@ def dies(loading: Loading, request: Request, reader: Any, survived: int) -> bool
     return False
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
-def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+# Rows of the object 1 are filtered, and the rows 0, 10, … of the others.
+CHOSEN = Columns(
+    rename={"object": "number"}, cast={"row": "UInt32"}, mask={"text": "sha256"},
+    compute={"tenth": Expression("intDiv(row, 10)")}, where=Expression("object != 1 AND row % 10 != 0"),
+)  # fmt: skip
+CHAOS = [pytest.mark.chaos, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize(
+    ("step", "chosen"),
+    [
+        (4, None),
+        (20, CHOSEN),
+        pytest.param(1, None, marks=CHAOS),
+        pytest.param(1, CHOSEN, marks=CHAOS),
+    ],
+)
+def test_a_crash_after_any_statement(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, step: int, chosen: Columns | None
+) -> None:
     """The same run is killed after some statements, then after more, and each time repeated."""
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.put({"broken.csv": b"object,row,text\n1,2,three,four\n"})
-    loading.create("object UInt32, row UInt32, text String")
+    number = "number" if chosen else "object"
+    loading.create(f"{number} UInt32, row UInt32, text String{', tenth UInt32' if chosen else ''}")
+    request = _request(loading, chosen=chosen or Columns())
+    kept = [n for n in range(3) if not (chosen and n == 1)]
+    rows = ROWS - ROWS // 10 if chosen else ROWS
     crashes = 0
     for survived in range(5, 500, step):
         loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
         if crashes:
             loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
-        if not dies(loading, _request(loading), loading.s3, survived):
+        if not dies(loading, request, loading.s3, survived):
             break
         crashes += 1
-        counts = loading.query(f"SELECT object, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
-        assert counts == [(n, ROWS, ROWS) for n in range(3)], f"killed after {survived} statements"
+        counts = loading.query(f"SELECT {number}, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
+        assert counts == [(n, rows, rows) for n in kept], f"killed after {survived} statements"
     assert crashes > 30 / step
     states = loading.query(
-        "SELECT key, toString(state), rows FROM storeside.loads FINAL WHERE bucket = {bucket:String} ORDER BY key",
+        "SELECT key, toString(state), rows, filtered FROM storeside.loads FINAL WHERE bucket = {bucket:String}"
+        " ORDER BY key",
         bucket=loading.bucket,
     )
-    assert states == [*((f"{n}.csv", "loaded", ROWS) for n in range(3)), ("broken.csv", "failed", 0)]
+    assert states == [
+        *((f"{n}.csv", "loaded", *((rows, ROWS - rows) if n in kept else (0, ROWS))) for n in range(3)),
+        ("broken.csv", "failed", 0, 0),
+    ]
 
 
 def test_a_crash_while_versions_are_replaced(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +178,9 @@ def _replacing(loading: Loading) -> Request:
     return replace(_request(loading), on_overwrite="replace")
 
 
-def _request(loading: Loading) -> Request:
+def _request(loading: Loading, **options: Any) -> Request:
     source = Source(loading.bucket, "", collection="storeside_s3")
-    return request_of(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1)
+    return request_of(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1, **options)
 
 
 def test_two_runs_at_once_load_each_object_once(loading: Loading) -> None:

@@ -48,6 +48,7 @@ def test_the_exports() -> None:
         "CheckConnectionsOperator",
         "ClickHousePublishManifestOperator",
         "ClickHouseStageManifestOperator",
+        "Columns",
         "Csv",
         "EtlSpec",
         "Expression",

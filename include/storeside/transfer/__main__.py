@@ -20,6 +20,7 @@ from typing import Any
 from storeside.aistore.cluster import Cluster
 from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
+from storeside.transfer.columns import MASKS, Columns
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferInputError, plain, shown
 from storeside.transfer.formats import Csv
@@ -96,6 +97,16 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     parser.add_argument(
         "--partition-columns", default="", help="comma-separated columns with values in keys: year=2024/x"
     )
+    for option, value, what in (
+        ("select", "NAME", "load only this column of the objects"),
+        ("drop", "NAME", "do not load this column"),
+        ("rename", "NAME=NEW", "name of a column in the table"),
+        ("cast", "NAME=TYPE", "type that a column's values are converted to"),
+        ("mask", f"NAME={{{','.join(MASKS)}}}", "load a mask instead of the column's values"),
+    ):
+        parser.add_argument(
+            f"--{option}", action="append", default=[], metavar=value, help=f"{what}; may be repeated"
+        )
     parser.add_argument("--order-by", default="tuple()", help="ORDER BY of a new table; default: %(default)s")
     parser.add_argument("--partition-by", default="", help="PARTITION BY of a new table")
     parser.add_argument(
@@ -129,9 +140,9 @@ def _option(name: str) -> str:
 
 def request(given: argparse.Namespace) -> Request:
     """Return the request of parsed arguments. Raises TransferInputError for invalid arguments."""
-    columns = dict(column.partition("=")[::2] for column in given.column)
-    if not all(columns.values()):
-        raise TransferInputError(f"--column {next(name for name in columns if not columns[name])!r}: write NAME=TYPE")
+    columns, rename, cast, mask = (
+        _named(option, getattr(given, option)) for option in ("column", "rename", "cast", "mask")
+    )
     return Request(
         given_source(given.source, given.collection),
         given.table,
@@ -142,6 +153,7 @@ def request(given: argparse.Namespace) -> Request:
             sample_objects=given.sample_objects,
             sample_bytes=given.sample_bytes,
             partition_columns=tuple(given.partition_columns.split(",")),
+            columns=Columns(tuple(given.select), tuple(given.drop), rename, cast, mask),
             **{name: getattr(given, name) for name in ReadOptions.CHOICES},
         ),
         table_options=TableOptions(
@@ -149,6 +161,15 @@ def request(given: argparse.Namespace) -> Request:
         ),
         batches=Batches(objects=given.batch_objects),
     )
+
+
+def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of an option by column. Raises TransferInputError."""
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    if wrong := [name for name in pairs if not (name and pairs[name])]:
+        value = {"rename": "NEW", "mask": "MASK"}.get(option, "TYPE")
+        raise TransferInputError(f"--{option} {wrong[0]!r}: write NAME={value}")
+    return pairs
 
 
 def given_source(uri: str, collection: str = "") -> Source:

@@ -33,6 +33,7 @@ from storeside.transfer.leftovers import sweep
 from storeside.transfer.loads import Loads, Totals
 from storeside.transfer.plan import Batch, Plan
 from storeside.transfer.preparation import Preparation, Prepared
+from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
 from storeside.transfer.source import Listed
 from storeside.transfer.staged import Staged
@@ -57,7 +58,8 @@ MOST_FAILURES = 20
 class Report:
     """Objects, rows and bytes of a run, its duration in seconds, and its first twenty failures as (key, reason).
 
-    `rejected` counts rows that could not be parsed, and rows in the quarantine. `verdict` is that of the request's
+    `rejected` counts rows that could not be parsed, and rows in the quarantine; `filtered` counts rows that the
+    condition of `Columns` excluded. `verdict` is that of the request's
     suite, as values for JSON; None if no rows were checked.
     """
 
@@ -71,6 +73,7 @@ class Report:
     seconds: float
     failures: tuple[tuple[str, str], ...] = ()
     verdict: dict[str, Any] | None = None
+    filtered: int = 0
 
 
 class Transfer:
@@ -86,6 +89,7 @@ class Transfer:
     def __init__(
         self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None
     ) -> None:
+        client = quiet_client(client) if request.read.columns.mask else client
         self.client = client
         self.s3 = s3
         self.run_id = run_id
@@ -94,6 +98,8 @@ class Transfer:
         self.request = request
         source = request.source
         text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
+        if request.read.columns:  # no run may continue a statement that had other options
+            text += f"\0{request.read.columns}"
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.loads = Loads(ledger or client, self.id, request.table, source, run_id)
         self.plan = Plan(self.loads)
@@ -147,7 +153,7 @@ class Transfer:
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
-            validation.verdict() if validation is not None else None,
+            validation.verdict() if validation is not None else None, totals.filtered,
         )  # fmt: skip
 
     def _validation(self) -> Validation | None:
