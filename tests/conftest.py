@@ -20,7 +20,7 @@ from storeside.stack import authn, cli, demo, proxies, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
-from storeside.stack.settings import SOURCES, Stack, default_folder
+from storeside.stack.settings import EXECUTORS, SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from tests.support import allow, allow_in_forms
 
@@ -52,6 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cluster", choices=["embedded", "kubernetes"], default="embedded",
         help="where AIStore and its ETLs run: `make k8s-test` chooses kubernetes",
+    )  # fmt: skip
+    parser.addoption(
+        "--executor", choices=EXECUTORS, default="local",
+        help="the executor of the stack's Airflow: `make celery-test` chooses celery",
     )  # fmt: skip
 
 
@@ -89,7 +93,8 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     (default_folder() / "cache").mkdir(exist_ok=True)
     allow(FOLDER)
     embedded = pytestconfig.getoption("cluster") == "embedded"
-    found = cli.up(FOLDER, only=("s3", "clickhouse", "podrunner", "aistore") if embedded else ("clickhouse",))
+    parts = ("s3", "clickhouse", "podrunner", "aistore") if embedded else ("clickhouse",)
+    found = cli.up(FOLDER, only=parts, executor=pytestconfig.getoption("executor"))
     yield found
     Supervisor(found).stop()
 

@@ -27,7 +27,12 @@ PORTS = (
     "ais_proxy_control",
     "ais_proxy_data",
     "authn",
+    "postgres",
+    "redis",
+    "airflow_logs",
+    "airflow_trigger_logs",
 )
+EXECUTORS = ("local", "celery")
 TARGET_PORTS = ("public", "control", "data")
 SECRETS = (
     "supervisor",
@@ -46,6 +51,8 @@ SECRETS = (
     "authn_clickhouse",
     "authn_transformer",
     "ais_join",
+    "postgres",
+    "redis",
 )
 # Random bytes of a secret; its text is a third longer. Airflow signs its tokens with HS512, which needs a key of at
 # least 64 bytes (RFC 7518, section 3.2).
@@ -81,7 +88,7 @@ class Stack:
 
     Running processes write only to `state`; `cache` keeps builds and downloads. In a `secure` stack AIStore requires
     tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
-    that is not secure.
+    that is not secure. `executor` is one of `EXECUTORS`: the executor of Airflow.
     """
 
     state: Path
@@ -90,9 +97,10 @@ class Stack:
     ports: dict[str, int]
     secrets: dict[str, str] = field(repr=False)
     secure: bool = False
+    executor: str = "local"
 
     @classmethod
-    def create(cls, folder: Path, targets: int, secure: bool = True) -> Stack:
+    def create(cls, folder: Path, targets: int, secure: bool = True, executor: str = "local") -> Stack:
         """Return a new stack below `folder` with free ports and random secrets."""
         names = [*PORTS, *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS)]
         return cls(
@@ -102,6 +110,7 @@ class Stack:
             ports=dict(zip(names, free_ports(len(names)), strict=True)),
             secrets=_new(SECRETS),
             secure=secure,
+            executor=executor,
         )
 
     @classmethod
