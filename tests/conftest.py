@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where AIStore and its ETLs run: `make k8s-test` chooses kubernetes",
     )  # fmt: skip
     parser.addoption(
-        "--executor", choices=EXECUTORS, default="local",
+        "--executor", choices=list(EXECUTORS), default="local",
         help="the executor of the stack's Airflow: `make celery-test` chooses celery",
     )  # fmt: skip
 

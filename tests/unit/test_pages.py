@@ -221,6 +221,14 @@ def run_page(pages: TestClient) -> str:
     return str(answer.text)
 
 
+@pytest.mark.parametrize(("path", "name"), [("/run", "dag"), ("/run", "run"), ("/run", "task"), ("/movement", "dag")])
+def test_a_name_with_nul_does_not_reach_airflows_database(pages: TestClient, path: str, name: str) -> None:
+    """PostgreSQL's driver raises ValueError for it; SQLite accepts it."""
+    answer = pages.get(path, params={"dag": "d", "run": "r", name: "a\0b"})
+    assert answer.status_code == 400
+    assert "has no NUL character" in answer.text
+
+
 def tasks_of(page: str) -> list[tuple[str, str]]:
     """Return the tasks in the table of a run's page, with their states."""
     table = page.partition("<h2>Tasks</h2>")[2].partition("</table>")[0]

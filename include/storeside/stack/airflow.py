@@ -67,7 +67,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "CORE__DAGS_FOLDER": CHECKOUT / "dags",
         "CORE__PLUGINS_FOLDER": CHECKOUT / "plugins",
         "CORE__LOAD_EXAMPLES": False,
-        "CORE__FERNET_KEY": _fernet_key(stack),
+        "CORE__FERNET_KEY": secret_key(stack, "fernet"),
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": PARALLELISM,
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
@@ -98,9 +98,9 @@ def environment(stack: Stack) -> dict[str, str]:
     }
 
 
-def _fernet_key(stack: Stack) -> str:
-    """Return Airflow's encryption key: without a fixed one, processes that start together each generate their own."""
-    digest = hashlib.sha256(f"fernet {stack.secrets['airflow_jwt']}".encode()).digest()
+def secret_key(stack: Stack, use: str) -> str:
+    """Return a key of Airflow: without a fixed one, processes that start together each generate their own."""
+    digest = hashlib.sha256(f"{use} {stack.secrets['airflow_jwt']}".encode()).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
 

@@ -79,6 +79,8 @@ def environment(stack: Stack, component: str = "api-server") -> dict[str, str]:
     settings = {
         **_SETTINGS,
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": airflow.passwords_file(stack),
+        # Servers of logs check requests of the API server with it: it must be the same in all processes.
+        "API__SECRET_KEY": airflow.secret_key(stack, "api"),
         "DATABASE__SQL_ALCHEMY_CONN": postgres.url(stack, "psycopg2"),
         "CELERY__BROKER_URL": redis.url(stack),
         "SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": ADDRESSES[component],

@@ -298,7 +298,9 @@ def _parser() -> argparse.ArgumentParser:
         "--only", type=_selection, default=PARTS, help=f"start only some of the parts {','.join(ALL_PARTS)}"
     )
     command.add_argument("--open", action="store_true", help="new stacks only: AIStore requires no tokens")
-    command.add_argument("--executor", choices=EXECUTORS, help="new stacks only: Airflow's executor (default: local)")
+    command.add_argument(
+        "--executor", choices=list(EXECUTORS), help="new stacks only: Airflow's executor (default: local)"
+    )
     command.set_defaults(run=_up)
     command = commands.add_parser("build", help="build AIStore now instead of at the first start")
     command.set_defaults(run=_build)

@@ -9,6 +9,7 @@ the host of tasks and triggers, and asks it for their logs.
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 
 VARIABLE = "STORESIDE_ADDRESS"
@@ -22,13 +23,12 @@ def of_this_process() -> str:
 def main(*arguments: str) -> None:
     """Run an `airflow` command in this process."""
     import uvicorn
-    from airflow.__main__ import main as airflow
 
     # `serve_logs` has no setting for it: it calls uvicorn.run(host="") in a child process that is a fork of this one.
     run = uvicorn.run
     uvicorn.run = lambda *given, **options: run(*given, **{**options, "host": of_this_process()})
     sys.argv = ["airflow", *arguments]
-    airflow()
+    runpy.run_module("airflow", run_name="__main__")
 
 
 if __name__ == "__main__":

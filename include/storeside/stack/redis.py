@@ -38,8 +38,8 @@ def component(stack: Stack) -> Component:
         "dir": f'"{home}"',
         "appendonly": "yes",
         "save": '""',
-        # A worker blocks on the queue. Without a limit, keys are never evicted, so no message is lost.
-        "maxmemory-policy": "noeviction",
+        # A new title would overwrite the environment, in which the stack marks its processes.
+        "set-proc-title": "no",
     }
     configuration = home / "redis.conf"
     write(configuration, "".join(f"{name} {value}\n" for name, value in settings.items()))

@@ -27,12 +27,9 @@ PORTS = (
     "ais_proxy_control",
     "ais_proxy_data",
     "authn",
-    "postgres",
-    "redis",
-    "airflow_logs",
-    "airflow_trigger_logs",
 )
-EXECUTORS = ("local", "celery")
+# Airflow's executors, with the ports that a stack needs for each besides `PORTS`.
+EXECUTORS = {"local": (), "celery": ("postgres", "redis", "airflow_logs", "airflow_trigger_logs")}
 TARGET_PORTS = ("public", "control", "data")
 SECRETS = (
     "supervisor",
@@ -102,7 +99,11 @@ class Stack:
     @classmethod
     def create(cls, folder: Path, targets: int, secure: bool = True, executor: str = "local") -> Stack:
         """Return a new stack below `folder` with free ports and random secrets."""
-        names = [*PORTS, *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS)]
+        names = [
+            *PORTS,
+            *EXECUTORS[executor],
+            *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS),
+        ]
         return cls(
             state=folder / "state",
             cache=folder / "cache",
@@ -121,7 +122,8 @@ class Stack:
         except FileNotFoundError:
             return None
         # An older version of Storeside with fewer ports and secrets may have written the record.
-        missing = [name for name in PORTS if name not in record["ports"]]
+        wanted = (*PORTS, *EXECUTORS[record.get("executor", "local")])
+        missing = [name for name in wanted if name not in record["ports"]]
         record["ports"].update(zip(missing, free_ports(len(missing)), strict=True))
         unknown = [name for name in SECRETS if name not in record["secrets"]]
         record["secrets"].update(_new(unknown))
