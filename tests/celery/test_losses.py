@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.airflow_celery import ADDRESSES, WORKERS
 from storeside.stack.processes import kill, marked
 from storeside.stack.settings import Stack
@@ -166,6 +166,31 @@ def test_a_lost_machine_loses_and_repeats_nothing(
     log = api.log(*work.runs["deferred"], "load", deferred_task["try_number"])
     assert "by pull" in log, "the part before the task was deferred"
     assert "Done. Returned value was" in log or "loaded" in log, "the part of the worker that resumed it"
+
+
+def test_logs_of_running_and_deferred_tasks_are_read_from_their_hosts(
+    several: Stack, api: AirflowApi, s3_client: Any, clickhouse: Any
+) -> None:
+    loader = Loader(several, s3_client, clickhouse)
+    slow_table(loader, 0.3)
+    for n in range(BRIEF_OBJECTS + 1):
+        s3_client.put_object(Bucket=loader.bucket, Key=f"{n}.csv", Body=b"n\n%d" % n)
+    run = api.trigger(LOAD, {"bucket": loader.bucket, "table": loader.table, "format": "csv"})
+    hosts: dict[str, Any] = {}
+
+    def seen() -> bool:
+        (task,) = api.task_instances(LOAD, run)
+        assert task["state"] not in FINAL, hosts
+        log = api.log(LOAD, run, "load")
+        port = {"running": "airflow_logs", "deferred": "airflow_trigger_logs"}.get(task["state"], "")
+        host = task["hostname"] if task["state"] == "running" else (task["triggerer_job"] or {}).get("hostname")
+        if port and f"http://{host}:{several.ports[port]}/log/" in log:
+            hosts[task["state"]] = host
+        return set(hosts) == {"running", "deferred"}
+
+    until(seen, 120, "logs of a worker and a triggerer", interval=0.05)
+    assert hosts["running"] in {ADDRESSES[name] for name in WORKERS}
+    assert api.wait(LOAD, run, RUN_SECONDS)["state"] == "success"
 
 
 def test_both_workers_ran_tasks_and_kept_their_files_apart(several: Stack, api: AirflowApi) -> None:

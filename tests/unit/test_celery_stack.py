@@ -85,6 +85,8 @@ def test_airflow_processes_share_no_folder_and_no_address(stack: Stack) -> None:
     for name, found in environments.items():
         homes = {str(stack.state / "airflow" / other) for other in environments if other != name}
         assert not [value for value in found.values() for home in homes if f"{value}/".startswith(f"{home}/")]
+    # Servers of logs refuse requests that another key signed.
+    assert len({found["AIRFLOW__API__SECRET_KEY"] for found in environments.values()}) == 1
     kinds = [component.name.removesuffix("-2") for component in airflow_celery.components(stack)]
     assert [kinds.count(kind) for kind in ("worker", "triggerer", "scheduler", "api-server")] == [2, 2, 2, 1]
 
