@@ -22,7 +22,7 @@ from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
 from storeside.stack.settings import EXECUTORS, SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
-from tests.support import allow, allow_in_forms
+from tests.support import allow, allow_in_forms, uploaded_log
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -100,7 +100,7 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def airflow(stack: Stack) -> Stack:
+def airflow(stack: Stack) -> Iterator[Stack]:
     """The same stack with Airflow's processes. Its forms may name what tests make: names with a hyphen."""
     found = cli.up(FOLDER)
     api = AirflowApi(found.url("airflow"), "admin", found.secrets["airflow_admin"])
@@ -111,7 +111,10 @@ def airflow(stack: Stack) -> Stack:
         queues=["recordings-events", "tables-events"],
         domains=["/home/storeside/*"],
     )
-    return found
+    with pytest.MonkeyPatch.context() as patched:
+        if found.executor == "celery":
+            patched.setattr(AirflowApi, "log", uploaded_log(found))
+        yield found
 
 
 @pytest.fixture(scope="session")
