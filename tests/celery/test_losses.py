@@ -181,8 +181,8 @@ def test_logs_of_running_and_deferred_tasks_are_read_from_their_hosts(
     def seen() -> bool:
         (task,) = api.task_instances(LOAD, run)
         assert task["state"] not in FINAL, hosts
-        log = api.log(LOAD, run, "load")
         port = {"running": "airflow_logs", "deferred": "airflow_trigger_logs"}.get(task["state"], "")
+        log = api.log(LOAD, run, "load") if port else ""
         host = task["hostname"] if task["state"] == "running" else (task["triggerer_job"] or {}).get("hostname")
         if port and f"http://{host}:{several.ports[port]}/log/" in log:
             hosts[task["state"]] = host
