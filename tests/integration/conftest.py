@@ -9,7 +9,18 @@ import pytest
 
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
+from storeside.sql.migrate import migrate
+from storeside.stack.settings import Stack
+from tests.cluster import Cluster, cluster_of
 from tests.support import shared_etls, until
+
+
+@pytest.fixture(scope="session")
+def cluster(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two ClickHouse servers as two shards, beside the stack's own server."""
+    with cluster_of(tmp_path_factory.mktemp("cluster"), stack) as cluster:
+        migrate(cluster.client())
+        yield cluster
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from storeside.transfer.errors import FailureKind, LeftError, TransferError, Tra
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 from storeside.transfer.staging import BROKEN, STAGING
+from tests.cluster import ShardedLoading
 from tests.support import unique, until
 from tests.transfers import Loading, environment, kill_clickhouse, request_of
 
@@ -48,6 +49,14 @@ def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
     return Loading(stack, clickhouse, s3_client)
 
 
+@pytest.fixture
+def anywhere(request: pytest.FixtureRequest, stack: Stack, s3_client: S3Client) -> Loading:
+    """Loads into a table, and into a Distributed table of two shards."""
+    if request.param == "shards":
+        return ShardedLoading(request.getfixturevalue("cluster"), stack, s3_client)
+    return Loading(stack, request.getfixturevalue("clickhouse"), s3_client)
+
+
 def csv(number: int) -> bytes:
     lines = (f"{number},{number * ROWS + n},value {number}-{n}" for n in range(ROWS))
     return ("object,row,text\n" + "\n".join(lines) + "\n").encode()
@@ -57,9 +66,8 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def mortal(client: Any, statements: int) -> Any:
-    """Return the client of a process that is killed after `statements` statements: later ones have no effect."""
-    left = [statements]
+def mortal(client: Any, left: list[int]) -> Any:
+    """Return a client of a process that is killed after `left` statements of all its clients: others do nothing."""
 
     def limited(call: Callable[..., Any]) -> Callable[..., Any]:
         def send(*args: Any, **kwargs: Any) -> Any:
@@ -83,26 +91,42 @@ def dies(loading: Loading, request: Request, reader: Any, survived: int) -> bool
     """
     run = unique("run")
     try:
-        transfer = Transfer(request, mortal(loading.client(), survived), reader, run)
-        transfer.run(transfer.prepare())
+        run_mortal(loading, request, reader, run, survived)
     except Killed:
         for again in (unique("run"), run):
-            transfer = Transfer(request, loading.client(), reader, again)
+            transfer = Transfer(request, loading.client(), reader, again, servers=loading.servers())
             transfer.run(transfer.prepare())
         return True
     return False
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
-def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def run_mortal(loading: Loading, request: Request, reader: Any, run: str, survived: int) -> None:
+    """Load in a process that is killed after `survived` statements. Raises Killed."""
+    left = [survived]
+    client, servers = mortal(loading.client(), left), loading.servers(lambda client: mortal(client, left))
+    transfer = Transfer(request, client, reader, run, servers=servers)
+    transfer.run(transfer.prepare())
+
+
+@pytest.mark.parametrize(
+    ("anywhere", "step"),
+    [
+        ("table", 4),
+        ("shards", 11),
+        *(pytest.param(name, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)]) for name in ("table", "shards")),
+    ],
+    indirect=["anywhere"],
+)
+def test_a_crash_after_any_statement(anywhere: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The same run is killed after some statements, then after more, and each time repeated."""
+    loading = anywhere
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.put({"broken.csv": b"object,row,text\n1,2,three,four\n"})
     loading.create("object UInt32, row UInt32, text String")
     crashes = 0
     for survived in range(5, 500, step):
-        loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
+        loading.truncate()
         if crashes:
             loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
         if not dies(loading, _request(loading), loading.s3, survived):
@@ -118,22 +142,25 @@ def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.Monke
     assert states == [*((f"{n}.csv", "loaded", ROWS) for n in range(3)), ("broken.csv", "failed", 0)]
 
 
-def test_a_crash_while_versions_are_replaced(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("anywhere", "step"), [("table", 5), ("shards", 14)], indirect=["anywhere"])
+def test_a_crash_while_versions_are_replaced(anywhere: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Wherever the run is killed, the next one leaves the rows of each object's last version, once."""
+    loading = anywhere
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.create("object UInt32, row UInt32, text String")
     version = crashes = 0
-    for survived in range(5, 500, 5):
+    for survived in range(5, 500, step):
         version += 1
         loading.put({f"{n}.csv": csv(100 * version + n) for n in range(3)})
-        transfer = Transfer(_replacing(loading), mortal(loading.client(), survived), loading.s3, unique("run"))
         try:
-            transfer.run(transfer.prepare())
+            run_mortal(loading, _replacing(loading), loading.s3, unique("run"), survived)
         except Killed:
             crashes += 1
         else:
             break
-        transfer = Transfer(_replacing(loading), loading.client(), loading.s3, unique("run"))
+        transfer = Transfer(
+            _replacing(loading), loading.client(), loading.s3, unique("run"), servers=loading.servers()
+        )
         transfer.run(transfer.prepare())
         counts = loading.query(f"SELECT object, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
         assert counts == [(100 * version + n, ROWS, ROWS) for n in range(3)], f"killed after {survived} statements"

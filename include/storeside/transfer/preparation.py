@@ -32,6 +32,7 @@ from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved, with_overrides
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed, Source, list_objects
 from storeside.transfer.table import REST, Destination, look_up
 
@@ -69,8 +70,9 @@ class Prepared:
 class Preparation:
     """Prepares a request; `client` belongs to the loading ClickHouse user, `s3` reads the source: see `Transfer`."""
 
-    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan) -> None:
+    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan, servers: Servers = NO_SERVERS) -> None:
         self.request = request
+        self.servers = servers
         self.s3 = s3
         self.plan = plan
         self.loads = plan.loads
@@ -88,10 +90,12 @@ class Preparation:
 
     def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
         destination, *_ = queries.at_once(
-            lambda: look_up(self.client, self.request.table),
+            lambda: look_up(self.client, self.request.table, self.servers),
             self.loads.create,
-            lambda: sweep(self.client, self.loads.transfer),
+            lambda: sweep([self.client], self.loads.transfer),
         )
+        if destination is not None:
+            sweep(destination.others, self.loads.transfer)
         is_whole, pulls, _ = queries.at_once(
             lambda: self._list(objects),
             lambda: self.pulls,

@@ -22,7 +22,7 @@ BROKEN_HOURS = 1
 STALE_HOURS = 7 * 24
 # Batches of transfers, locks, and the tables of the speech manifest and of the doctor.
 _GENERATED = (
-    "load_[0-9a-f]{16}_[0-9]+_[0-9a-f]{8}_[0-9]+(_bad)?|lock_[0-9a-f]{24}|broken_[0-9a-f-]{36}"
+    "load_[0-9a-f]{16}_[0-9]+_[0-9a-f]{8}_[0-9]+(_bad|_shard|_all)?|lock_[0-9a-f]{24}|broken_[0-9a-f-]{36}"
     "|(facts|invalid|speech)_[0-9a-f]{16}|doctor_[0-9a-f]{12}"
 )
 
@@ -30,6 +30,16 @@ _GENERATED = (
 def bad_table(table: str) -> str:
     """Return the name of the table with the rows of a staging table that break expectations."""
     return f"{table}_bad"
+
+
+def shard_table(table: str) -> str:
+    """Return the name of the table on each shard with the shard's rows of a staging table."""
+    return f"{table}_shard"
+
+
+def spread_table(table: str) -> str:
+    """Return the name of the Distributed table that divides the rows of a staging table between the shards."""
+    return f"{table}_all"
 
 
 def is_generated(name: str) -> bool:

@@ -15,6 +15,7 @@ from storeside.transfer.parquet import Shape
 from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import wild
 from storeside.transfer.statement import Reading
 
@@ -54,6 +55,7 @@ class Work:
     relists: bool = True
     neighbours: int = 0
     validation: Validation | None = None
+    servers: Servers = NO_SERVERS
 
     @property
     def loads(self) -> Loads:
