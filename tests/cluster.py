@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -170,17 +171,16 @@ class ShardedLoading(Loading):
         return self.cluster.servers(wrap=wrap)
 
     def transfer(
-        self, keys: str = "", *, s3: Any = None, run_id: str = "", collection: str = "storeside_s3", **request: Any
-    ) -> Transfer:
-        import uuid
-
+        self, keys: str = "", *, s3: Any = None, run_id: str = "", collection: str = "storeside_s3",
+        servers: Servers | None = None, **request: Any,
+    ) -> Transfer:  # fmt: skip
         return Transfer(
             request_of(Source(self.bucket, keys, collection=collection), self.table, **request),
             self.cluster.client(user=LOADER),
             s3 or self.s3,
             run_id or uuid.uuid4().hex,
             ledger=self.cluster.client(user=LEDGER),
-            servers=self.cluster.servers(LOADER),
+            servers=self.cluster.servers(LOADER) if servers is None else servers,
         )
 
     def on_shards(self, what: str) -> list[Any]:
