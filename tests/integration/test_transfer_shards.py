@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.stack import airflow
 from storeside.stack.clickhouse_users import LEDGER, LOADER
-from storeside.stack.settings import Stack
+from storeside.stack.settings import HOST, Stack
 from storeside.transfer import lock
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import StaleError, TransferError, TransferInputError, TransferTransientError
@@ -20,8 +26,9 @@ from storeside.transfer.rebuild import rebuild
 from storeside.transfer.servers import Servers
 from storeside.transfer.source import Source
 from storeside.transfer.table import existing
-from tests.cluster import SHARDS, Cluster, ShardedLoading, proxy_of
-from tests.support import until
+from tests.cluster import PASSWORD, SHARDS, Cluster, ShardedLoading, proxy_of
+from tests.support import unique, until
+from tests.transfers import environment, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -242,3 +249,52 @@ def test_a_load_into_a_table_of_one_server_needs_no_other_server(loading: Sharde
 
     transfer = loading.transfer(format="csv", loader="pull", servers=Servers(("127.0.0.1:1",), refuse))
     assert transfer.run(transfer.prepare()).rows == ROWS
+
+
+def test_tasks_and_commands_name_the_servers_although_their_connection_leads_to_a_proxy(
+    loading: ShardedLoading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the proxy each statement would reach another server than the one before."""
+    cluster = loading.cluster
+    names = [cluster.name(number) for number in range(SHARDS)]
+    loading.put({f"{n}.csv": csv(n) for n in range(3)})
+    loading.create("object UInt32, row UInt32")
+    with proxy_of(cluster.http) as port:
+        for name, connection in airflow.connections(loading.stack).items():
+            if name.startswith("CLICKHOUSE"):
+                connection |= {"host": HOST, "port": port, "password": PASSWORD}
+                connection["extra"] = {
+                    **connection["extra"],
+                    "servers": names if name == "CLICKHOUSE_DEFAULT" else "",
+                }
+            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+        told: dict[str, Any] = {}
+        instance = SimpleNamespace(
+            dag_id="d", task_id="load", map_index=-1, xcom_push=told.__setitem__, xcom_pull=lambda key: told[key]
+        )
+        run = SimpleNamespace(dag_id="d", run_id=unique("run"))
+        context: Any = {"dag_run": run, "ti": instance, "outlet_events": OutletEventAccessors()}
+        task = S3ToClickHouseOperator(task_id="load", bucket=loading.bucket, table=loading.table, format="csv")
+        assert task.execute(context)["loaded"] == 3
+    assert counts(loading) == [(3 * ROWS, 3 * ROWS)]
+    command = [sys.executable, "-m", "storeside.transfer", f"s3://{loading.bucket}/", loading.table, "--json"]
+    variables = {"CLICKHOUSE_SERVERS": ",".join(names), "CLICKHOUSE_PASSWORD": PASSWORD, "CLICKHOUSE_PORT": "1"}
+    found = subprocess.run(command, env=environment(loading.stack) | variables, capture_output=True, check=True)
+    assert json.loads(found.stdout)["skipped"] == 3
+
+
+def test_a_new_table_is_created_on_all_shards(loading: ShardedLoading) -> None:
+    """The user needs the right to create Distributed tables, which the loading user does not have."""
+    loading.put({f"{n}.csv": csv(n) for n in range(3)})
+    options = {"cluster": "shards", "sharding_key": "row", "order_by": "row"}
+    with pytest.raises(TransferInputError, match="TABLE ENGINE ON Distributed"):
+        loading.load(format="csv", **options)
+    request = request_of(Source(loading.bucket, collection="storeside_s3"), loading.table, "csv", **options)
+    transfer = Transfer(request, loading.client(), loading.s3, unique("run"), servers=loading.servers())
+    assert transfer.run(transfer.prepare()).rows == 3 * ROWS
+    assert sorted(loading.on_shards("groupUniqArray(row % 2)")) == [[0], [1]]
+    assert loading.cluster.client(1).query(f"SELECT count() FROM {loading.table}").first_row[0] == 3 * ROWS
+    wrong = request_of(Source(loading.bucket), f"{loading.table}_2", "csv", **{**options, "cluster": "none"})
+    transfer = Transfer(wrong, loading.client(), loading.s3, unique("run"), servers=loading.servers())
+    with pytest.raises(TransferInputError, match="no cluster 'none'"):
+        transfer.prepare()

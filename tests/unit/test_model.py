@@ -30,7 +30,7 @@ LEFT_OUT = {
     "Quarantine.create": "an empty table",
     "Quarantine.add": "rows of a quarantine become visible before those of the table, and under the same guards",
     "Quarantine.remove": "rows of a quarantine are removed together with those of the table",
-    "creation.create": "columns are not modelled",
+    "creation._execute": "columns are not modelled",
 }
 
 

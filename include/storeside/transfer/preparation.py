@@ -214,7 +214,8 @@ class Preparation:
         options = self.request.table_options
         columns = [*(c for c in columns if c.name not in self.request.read.partition_columns), *self._in_keys()]
         columns = [Column(c.name, resolved(c.type)) for c in with_overrides(columns, options.columns)]
-        return create(self.client, self.request.table, columns, options, self.request.limits.columns)
+        most = self.request.limits.columns
+        return create(self.client, self.request.table, columns, options, most, self.servers)
 
     def _in_keys(self) -> list[Column]:
         """Return the columns whose values are in keys, with the given types or those that the planned keys show."""

@@ -104,8 +104,8 @@ class Request:
         given["source"] = Source(**given["source"])
         given["read"] = ReadOptions(**{**given["read"], "csv": Csv(**given["read"]["csv"])})
         options = dict(given["table_options"])
-        for name in ("order_by", "partition_by", "ttl"):
-            if isinstance(options[name], Mapping):
+        for name in ("order_by", "partition_by", "ttl", "sharding_key"):
+            if isinstance(options.get(name), Mapping):
                 options[name] = Expression(**options[name])
         given["table_options"] = TableOptions(**options)
         given["batches"] = Batches(**given["batches"])

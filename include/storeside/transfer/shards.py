@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.servers import Servers
+from storeside.transfer.source import literal
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -31,6 +32,12 @@ class Distribution:
     def local(self) -> str:
         """The table behind the Distributed table on each shard, ``database.table``."""
         return f"{self.database}.{self.table}"
+
+    @property
+    def sql(self) -> str:
+        """The engine as SQL."""
+        given = (literal(self.cluster), literal(self.database), literal(self.table), self.key)
+        return f"Distributed({', '.join(filter(None, given))})"
 
 
 def distribution(engine: str) -> Distribution:
@@ -71,6 +78,10 @@ def shards_of(found: Distribution, name: str, client: Client, servers: Servers) 
         ).result_rows
     ]  # fmt: skip
     wanted = sorted({number for number, _ in numbers})
+    if not wanted:
+        raise TransferInputError(
+            f"{name}: ClickHouse has no cluster {found.cluster!r}: correct the name, or add it to `remote_servers`"
+        )
     if len(wanted) < len(numbers):
         raise TransferInputError(
             f"{name}: the cluster {found.cluster!r} has several replicas of a shard, to which loads cannot publish:"

@@ -207,13 +207,10 @@ class Destination:
         for shard in self.shards:
             shard.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(part)} SYNC")
             shard.stage(part)
-        engine = (literal(self.distribution.cluster), literal(STAGING), literal(part), self.distribution.key)
+        engine = replace(self.distribution, database=STAGING, table=part)
         try:
             ledger.command(f"DROP TABLE IF EXISTS {whole} SYNC")
-            ledger.command(
-                f"CREATE TABLE {whole} AS {STAGING}.{identifier(staging)}"
-                f" ENGINE = Distributed({', '.join(filter(None, engine))})"
-            )
+            ledger.command(f"CREATE TABLE {whole} AS {STAGING}.{identifier(staging)} ENGINE = {engine.sql}")
             self._insert(whole, staging, staging)
             ledger.command(f"DROP TABLE IF EXISTS {whole} SYNC")
         except DatabaseError as e:
