@@ -36,7 +36,7 @@ def of_role(role: str, clickhouse: Connection) -> Connection:
     conn_id = roles.conn_id_of(role, clickhouse.conn_id, clickhouse.extra_dejson)
     if conn_id == clickhouse.conn_id:
         return clickhouse
-    return _on_servers_of(clickhouse, BaseHook.get_connection(conn_id))
+    return on_servers_of(clickhouse, BaseHook.get_connection(conn_id))
 
 
 async def ledger_connection_async(clickhouse: Connection) -> Connection:
@@ -46,10 +46,10 @@ async def ledger_connection_async(clickhouse: Connection) -> Connection:
     conn_id = roles.conn_id_of(roles.LEDGER, clickhouse.conn_id, clickhouse.extra_dejson)
     if conn_id == clickhouse.conn_id:
         return clickhouse
-    return _on_servers_of(clickhouse, await BaseHook.aget_connection(conn_id))
+    return on_servers_of(clickhouse, await BaseHook.aget_connection(conn_id))
 
 
-def _on_servers_of(clickhouse: Connection, other: Connection) -> Connection:
+def on_servers_of(clickhouse: Connection, other: Connection) -> Connection:
     """Give a connection the extra `servers` of another one: the ledger is on the first of these servers."""
     if names := server_names(clickhouse):
         other.extra = json.dumps({**other.extra_dejson, "servers": names})
@@ -58,8 +58,9 @@ def _on_servers_of(clickhouse: Connection, other: Connection) -> Connection:
 
 def server_names(clickhouse: Connection) -> list[str]:
     """Return the addresses in the extra `servers`; the first server has the ledger. Empty without a cluster."""
-    given = clickhouse.extra_dejson.get("servers") or []
-    return [name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip()]
+    from storeside.transfer.servers import names_of
+
+    return names_of(clickhouse.extra_dejson)
 
 
 def other_servers(clickhouse: Connection) -> Servers:

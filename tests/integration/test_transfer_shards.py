@@ -14,7 +14,11 @@ import pytest
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.doctor import clickhouse as doctor
+from storeside.doctor import connections
+from storeside.doctor.examination import examine
 from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.sql import roles
 from storeside.stack import airflow
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import HOST, Stack
@@ -298,3 +302,19 @@ def test_a_new_table_is_created_on_all_shards(loading: ShardedLoading) -> None:
     transfer = Transfer(wrong, loading.client(), loading.s3, unique("run"), servers=loading.servers())
     with pytest.raises(TransferInputError, match="no cluster 'none'"):
         transfer.prepare()
+
+
+def test_the_doctor_finds_several_servers_behind_an_address(cluster: Cluster) -> None:
+    assert doctor.one_server(cluster.client).state == "ok"
+    with proxy_of(cluster.http) as port:
+        finding = doctor.one_server(lambda: cluster.client(port=port))
+    assert (finding.state, "lead to 2 servers" in finding.found) == ("failed", True)
+    extra = {"servers": [cluster.name(0), cluster.name(1)], roles.LEDGER: "clickhouse_ledger"}
+    given = {"conn_type": "clickhouse", "host": HOST, "port": 1, "password": PASSWORD}
+    variables = {
+        "AIRFLOW_CONN_CLICKHOUSE_DEFAULT": json.dumps({**given, "login": LOADER, "extra": extra}),
+        "AIRFLOW_CONN_CLICKHOUSE_LEDGER": json.dumps({**given, "login": LEDGER}),
+    }
+    systems = connections.systems(connections.found(variables, {"clickhouse": "clickhouse_default"}), "none")
+    findings = {finding.check: finding.state for finding in examine(systems)}
+    assert findings["one server"] == findings["login"] == findings["login of ledger"] == "ok"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -27,6 +27,12 @@ def address(text: str) -> tuple[str, int]:
     if not (found := _ADDRESS.fullmatch(text.strip())):
         raise TransferInputError(f"server {text!r}: write host:port, with ClickHouse's HTTP port")
     return found["host"].strip("[]"), int(found["port"])
+
+
+def names_of(extra: Mapping[str, Any]) -> list[str]:
+    """Return the addresses in the extra `servers` of a connection, a list or a text with commas; usually none."""
+    given = extra.get("servers") or []
+    return [name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip()]
 
 
 class Servers:
