@@ -152,17 +152,28 @@ class ShardedLoading(Loading):
         super().__init__(stack, cluster.client(), s3)
         self.cluster = cluster
 
-    def create(self, columns: str, order_by: str = "tuple()", key: str = "row", engine: str = "MergeTree") -> None:
+    def create(self, columns: str, order_by: str = "tuple()", key: str | None = None) -> None:
+        """Create the table; without a `key`, the column ``row``, or else the first one, divides the rows."""
         local = f"{self.table}_local"
+        key = ("row" if " row " in columns else columns.split(maxsplit=1)[0]) if key is None else key
         for number in range(SHARDS):
             client = self.cluster.client(number)
-            client.command(f"CREATE TABLE {local} ({columns}) ENGINE = {engine} ORDER BY {order_by}")
+            client.command(f"CREATE TABLE {local} ({columns}) ENGINE = MergeTree ORDER BY {order_by}")
             engine_of_all = f"Distributed(shards, {', '.join(local.split('.'))}{f', {key}' if key else ''})"
             client.command(f"CREATE TABLE {self.table} AS {local} ENGINE = {engine_of_all}")
 
     def truncate(self) -> None:
         for number in range(SHARDS):
             self.cluster.client(number).command(f"TRUNCATE TABLE {self.table}_local")
+
+    def variables(self) -> dict[str, str]:
+        names = ",".join(self.cluster.name(number) for number in range(SHARDS))
+        return {**super().variables(), "CLICKHOUSE_PASSWORD": PASSWORD, "CLICKHOUSE_SERVERS": names}
+
+    def kill_engine(self, number: int = 0) -> None:
+        self.cluster.kill(number % SHARDS)
+        self.cluster.start(number % SHARDS)
+        self.cluster.ready()
 
     def client(self) -> Any:
         return self.cluster.client()

@@ -56,6 +56,14 @@ class Loading:
     def truncate(self) -> None:
         self.clickhouse.command(f"TRUNCATE TABLE {self.table}")
 
+    def variables(self) -> dict[str, str]:
+        """Return the environment of commands."""
+        return environment(self.stack)
+
+    def kill_engine(self, number: int = 0) -> None:
+        """Kill a server, and wait until it answers again; `number` chooses one of several."""
+        kill_clickhouse(self.stack)
+
     def client(self) -> Any:
         return demo.clickhouse_client(self.stack)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,8 +11,12 @@ from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.sql.migrate import migrate
 from storeside.stack.settings import Stack
-from tests.cluster import Cluster, cluster_of
+from tests.cluster import Cluster, ShardedLoading, cluster_of
 from tests.support import shared_etls, until
+from tests.transfers import Loading
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +25,14 @@ def cluster(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with cluster_of(tmp_path_factory.mktemp("cluster"), stack) as cluster:
         migrate(cluster.client())
         yield cluster
+
+
+@pytest.fixture
+def anywhere(request: pytest.FixtureRequest, stack: Stack, s3_client: S3Client) -> Loading:
+    """Loads into a table, or into a Distributed table of two shards."""
+    if request.param == "shards":
+        return ShardedLoading(request.getfixturevalue("cluster"), stack, s3_client)
+    return Loading(stack, request.getfixturevalue("clickhouse"), s3_client)
 
 
 @pytest.fixture

@@ -34,27 +34,22 @@ from storeside.transfer.errors import FailureKind, LeftError, TransferError, Tra
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 from storeside.transfer.staging import BROKEN, STAGING
-from tests.cluster import ShardedLoading
 from tests.support import unique, until
-from tests.transfers import Loading, environment, kill_clickhouse, request_of
+from tests.transfers import Loading, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 ROWS = 50
+# Tests of both kinds of destination, of which `make test` runs the first.
+ANYWHERE = pytest.mark.parametrize(
+    "anywhere", ["table", pytest.param("shards", marks=pytest.mark.chaos)], indirect=True
+)
 
 
 @pytest.fixture
 def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
     return Loading(stack, clickhouse, s3_client)
-
-
-@pytest.fixture
-def anywhere(request: pytest.FixtureRequest, stack: Stack, s3_client: S3Client) -> Loading:
-    """Loads into a table, and into a Distributed table of two shards."""
-    if request.param == "shards":
-        return ShardedLoading(request.getfixturevalue("cluster"), stack, s3_client)
-    return Loading(stack, request.getfixturevalue("clickhouse"), s3_client)
 
 
 def csv(number: int) -> bytes:
@@ -182,7 +177,9 @@ def _request(loading: Loading) -> Request:
     return request_of(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1)
 
 
-def test_two_runs_at_once_load_each_object_once(loading: Loading) -> None:
+@ANYWHERE
+def test_two_runs_at_once_load_each_object_once(anywhere: Loading) -> None:
+    loading = anywhere
     loading.put({f"{n:03}.csv": csv(n) for n in range(60)})
     loading.create("object UInt32, row UInt32, text String")
     transfers = [
@@ -196,8 +193,12 @@ def test_two_runs_at_once_load_each_object_once(loading: Loading) -> None:
     assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(60 * ROWS, 60 * ROWS)]
 
 
-def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+@ANYWHERE
+def test_a_slow_holder_of_the_lock_cannot_publish_any_more(
+    anywhere: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that stops while it publishes is overtaken; when it continues, its rows are not there twice."""
+    loading = anywhere
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32, text String")
@@ -325,9 +326,11 @@ def test_a_listing_that_arrives_twice_is_refused(loading: Loading) -> None:
         transfer.prepare()
 
 
+@ANYWHERE
 def test_a_run_goes_on_with_a_query_that_outlived_its_process(
-    loading: Loading, caplog: pytest.LogCaptureFixture
+    anywhere: Loading, caplog: pytest.LogCaptureFixture
 ) -> None:
+    loading = anywhere
     caplog.set_level(logging.INFO)
     rows = 2_000_000
     loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(rows)) + b"\n"})
@@ -359,7 +362,9 @@ def _reading(loading: Loading, transfer: Transfer) -> bool:
     )
 
 
-def test_a_cancelled_transfer_kills_its_queries_and_leaves_nothing(loading: Loading) -> None:
+@ANYWHERE
+def test_a_cancelled_transfer_kills_its_queries_and_leaves_nothing(anywhere: Loading) -> None:
+    loading = anywhere
     loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(2_000_000)) + b"\n"})
     loading.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.000001)")
     transfer = loading.transfer("", format="csv", loader="pull")
@@ -416,10 +421,16 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("objects", "kills"),
-    [(200, 6), pytest.param(2000, 50, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])],
+    ("anywhere", "objects", "kills"),
+    [
+        ("table", 200, 6),
+        pytest.param("table", 2000, 50, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+        pytest.param("shards", 400, 20, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+    ],
+    indirect=["anywhere"],
 )
-def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, kills: int) -> None:
+def test_kill_9_of_worker_and_engine_at_random(anywhere: Loading, objects: int, kills: int) -> None:
+    loading = anywhere
     loading.put({f"{n:05}.csv": csv(n) for n in range(objects)})
     loading.create("object UInt32, row UInt32, text String", "row")
     chance = random.Random(7)  # noqa: S311
@@ -433,12 +444,12 @@ def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, k
     while True:
         assert time.monotonic() < deadline
         loader = ("pull", "push")[killed % 2]
-        worker = subprocess.Popen([*command, "--loader", loader], cwd=CHECKOUT, env=environment(loading.stack))
+        worker = subprocess.Popen([*command, "--loader", loader], cwd=CHECKOUT, env=loading.variables())
         if killed < kills:
             time.sleep(chance.uniform(1.5, 4))  # Python's start takes a second of it
             killed += 1
             if chance.random() < 0.3:
-                kill_clickhouse(loading.stack)
+                loading.kill_engine(killed)
             else:
                 worker.kill()
         if worker.wait(timeout=300) == 0 and killed >= kills:
