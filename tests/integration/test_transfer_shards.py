@@ -128,6 +128,29 @@ def test_a_run_that_is_overtaken_between_two_shards_publishes_nothing_more(
     loading.check(report)
 
 
+def test_a_late_statement_of_a_lost_connection_adds_no_row(loading: ShardedLoading) -> None:
+    """The statement that divides the rows arrives twice: late, when its repetition has divided and counted them."""
+    loading.put({"0.csv": csv(0)})
+    loading.create("object UInt32, row UInt32")
+    transfer = loading.transfer(format="csv", loader="pull")
+    command, lost = transfer.client.command, []
+
+    def losing(statement: str, *args: Any, **kwargs: Any) -> Any:
+        if not lost and "_all` (" in statement:
+            lost.append(lambda: command(statement, *args, **kwargs))
+            raise OperationalError("the connection was lost")
+        if "ATTACH PARTITION" in statement:
+            lost[0]()
+        return command(statement, *args, **kwargs)
+
+    transfer.client.command = losing
+    report = transfer.run(transfer.prepare())
+    assert lost
+    assert counts(loading) == [(ROWS, ROWS)]
+    loading.check(report)
+    assert loading.left(transfer) == []
+
+
 def test_only_the_holder_of_the_lock_removes_rows_of_a_shard(loading: ShardedLoading) -> None:
     """The condition of a DELETE is read on the server of the shard, where the holder has put a mark."""
     loading.put({"0.csv": csv(0)})

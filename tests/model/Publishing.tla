@@ -294,7 +294,7 @@ Record(r) ==
 
 (* ATTACH PARTITION or INSERT ... SELECT starts, unless another run has dropped the staging table. The record stays
    doubtful then: the next publication settles it. Without a staging table, the statement reads the objects.
-   [Destination._take, Destination._insert, publishing.publish] *)
+   [Destination.take, Destination._insert, publishing.publish] *)
 Take(r) ==
     /\ pc[r] = "take"
     /\ IF Has("staging") /\ table[r] # me[r].tables

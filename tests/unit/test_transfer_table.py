@@ -80,7 +80,7 @@ def destination(client: Client) -> Destination:
 def test_parts_are_attached_where_none_is_left_out(engine: str, has_views: bool, attaches: bool) -> None:
     """A replicated table drops a part with the content of an earlier one: rows of a load that were removed."""
     client = Client(engine, has_views=has_views)
-    destination(client).take(STAGING)
+    destination(client).take(STAGING, STAGING)
     ((statement, settings),) = client.done
     assert statement.startswith("ALTER TABLE" if attaches else "INSERT INTO")
     assert settings.get("insert_deduplicate") == (None if attaches else 0)

@@ -31,7 +31,7 @@ from storeside.transfer.errors import (
     code_of,
 )
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.staging import BROKEN, STAGING, bad_table, is_generated, shard_table
+from storeside.transfer.staging import BROKEN, STAGING, bad_table, drop_parts, is_generated
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -173,10 +173,10 @@ def _staged_by(comment: str) -> str:
 
 def _break(client: Client, name: str, uuid: str, staging: str, others: Sequence[Client] = ()) -> None:
     """Drop what the holder of a stale lock may publish, then remove the lock; only one of many callers succeeds."""
-    for table in (staging, bad_table(staging), shard_table(staging)) if staging else ():
+    for table in (staging, bad_table(staging)) if staging else ():
         client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(table)} SYNC")
-    for other in others if staging else ():
-        other.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(shard_table(staging))} SYNC")
+    for server in (client, *others) if staging else ():
+        drop_parts(server, staging)
     try:
         client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
         # `staging.sweep` drops broken locks an hour after their last change: this change starts that hour.

@@ -29,7 +29,7 @@ def publish(
     StaleError when the destination changed meanwhile, or another run broke this run's lock, so that the objects must
     be read again.
     """
-    destination.spread(staging, loads.client, sum(o.rows for o in staged))
+    part = destination.spread(staging, loads.client, sum(o.rows for o in staged))
     with locked(destination.client, destination.name, owner, staging, destination.others) as hold:
         # A statement whose connection was lost may still run; its owner kept the lock for this case.
         while any(queries.running(client, staging) for client in (destination.client, *destination.others)):
@@ -48,14 +48,14 @@ def publish(
         try:
             if left_out:
                 log.info("another run has loaded %d objects in this version or a later one", len(left_out))
-                destination.leave_out(staging, [o for o in objects if o.load_id in left_out])
+                destination.leave_out(part, [o for o in objects if o.load_id in left_out])
                 loads.record_replaced(outdated)
             if not new:
                 return
             loads.record(new, "publishing")
             if has_bad:
                 destination.quarantine.add(staging, [o.planned for o in new if o.rejected], hold)
-            destination.take(staging)
+            destination.take(part, staging)
         except DatabaseError as e:
             if code_of(e) in (DIFFERENT_STRUCTURE, UNKNOWN_TABLE):
                 # The record stays: another run may have loaded these objects, so the next publication counts rows.

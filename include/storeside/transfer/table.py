@@ -30,7 +30,7 @@ from storeside.transfer.schema import Column, nullable, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.shards import Distribution, distribution, shards_of
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.staging import STAGING, shard_table, spread_table
+from storeside.transfer.staging import STAGING, drop_parts, part_of, whole_of
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -195,24 +195,23 @@ class Destination:
                     raise
                 self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=settings)
 
-    def spread(self, staging: str, ledger: Client, rows: int) -> None:
-        """Divide the rows of `staging` between staging tables on the shards; do nothing without shards.
+    def spread(self, staging: str, ledger: Client, rows: int) -> str:
+        """Divide the rows of `staging` between staging tables on the shards; return the name of these tables.
 
-        `rows` is their number, and `ledger` the client of a user that may create Distributed tables. Raises
-        StaleError if `staging` was dropped, and TransferTransientError if the shards do not receive all rows.
+        Without shards, that is `staging` itself. `rows` is their number, and `ledger` the client of a user that may
+        create Distributed tables. Raises StaleError if `staging` was dropped, and TransferTransientError if the
+        shards do not receive all rows.
         """
         if self.distribution is None:
-            return
-        part, whole = shard_table(staging), f"{STAGING}.{identifier(spread_table(staging))}"
+            return staging
+        part = part_of(staging)
         for shard in self.shards:
-            shard.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(part)} SYNC")
             shard.stage(part)
+        whole = f"{STAGING}.{identifier(whole_of(part))}"
         engine = replace(self.distribution, database=STAGING, table=part)
         try:
-            ledger.command(f"DROP TABLE IF EXISTS {whole} SYNC")
             ledger.command(f"CREATE TABLE {whole} AS {STAGING}.{identifier(staging)} ENGINE = {engine.sql}")
             self._insert(whole, staging, staging)
-            ledger.command(f"DROP TABLE IF EXISTS {whole} SYNC")
         except DatabaseError as e:
             if code_of(e) == UNKNOWN_TABLE:
                 raise StaleError(f"{staging} cannot be divided between the shards: {plain(e)}") from e
@@ -221,30 +220,27 @@ class Destination:
         arrived = sum(int(first_row(shard.client.query(query))[0]) for shard in self.shards)
         if arrived != rows:
             raise TransferTransientError(f"the shards of {self.name} received {arrived} of {rows} rows: load again")
+        return part
 
-    def leave_out(self, staging: str, objects: Sequence[Planned]) -> None:
-        """Remove the rows of these loads from `staging`, so that they are not published."""
-        table = shard_table(staging) if self.shards else staging
-        for client in (shard.client for shard in self.tables):
+    def leave_out(self, part: str, objects: Sequence[Planned]) -> None:
+        """Remove the rows of these loads from the result of `spread`, so that they are not published."""
+        for client in (table.client for table in self.tables):
             for some in slices(objects):
                 client.command(
-                    f"ALTER TABLE {STAGING}.{identifier(table)} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
+                    f"ALTER TABLE {STAGING}.{identifier(part)} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
                     settings=_SYNCHRONOUS,
                 )
 
-    def take(self, staging: str) -> None:
-        """Make the rows of `staging` visible: on each server in one step, if its table `takes_parts`."""
+    def take(self, part: str, staging: str) -> None:
+        """Make the rows in the result of `spread` visible: on each server in one step, if its table `takes_parts`."""
         for table in self.tables:
-            table._take(shard_table(staging) if self.shards else staging, staging)
-
-    def _take(self, source: str, staging: str) -> None:
-        if self.takes_parts:
-            self.client.command(
-                f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {STAGING}.{identifier(source)}",
-                settings={"query_id": queries.query_id(staging, time.time_ns())},
-            )
-        else:
-            self._insert(self.quoted, source, staging)
+            if table.takes_parts:
+                table.client.command(
+                    f"ALTER TABLE {table.quoted} ATTACH PARTITION ALL FROM {STAGING}.{identifier(part)}",
+                    settings={"query_id": queries.query_id(staging, time.time_ns())},
+                )
+            else:
+                table._insert(table.quoted, part, staging)
 
     def _insert(self, into: str, source: str, staging: str) -> None:
         names = ", ".join(identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
@@ -254,9 +250,9 @@ class Destination:
         )
 
     def drop_parts(self, staging: str) -> None:
-        """Drop the staging tables of the shards."""
-        for shard in self.shards:
-            shard.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(shard_table(staging))} SYNC")
+        """Drop the tables of all attempts to `spread` a staging table."""
+        for client in (self.client, *self.others) if self.shards else ():
+            drop_parts(client, staging)
 
 
 def look_up(client: Client, name: str, servers: Servers = NO_SERVERS) -> Destination | None:
