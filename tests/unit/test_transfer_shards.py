@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from storeside.operators.hooks.transfer import other_servers, server_names
 from storeside.transfer.errors import TransferInputError, TransferTransientError
 from storeside.transfer.servers import Servers, address
-from storeside.transfer.shards import Distribution, distribution
+from storeside.transfer.shards import Distribution, distribution, shards_of
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,23 @@ def test_the_arguments_of_an_engine_are_found(engine: str, expected: tuple[str, 
 def test_an_address_without_host_or_port_is_refused(text: str) -> None:
     with pytest.raises(TransferInputError, match="write host:port"):
         address(text)
+
+
+@pytest.mark.parametrize(
+    ("rows", "key", "error"),
+    [
+        ([(1, 1), (1, 0), (2, 0), (2, 0)], "a", "several replicas of a shard"),
+        ([(1, 1), (2, 0)], "a", "no server of shard 2 is known"),
+        ([(1, 1), (2, 0)], "", "no sharding key"),
+        ([], "a", "no cluster 'c'"),
+    ],
+)
+def test_a_cluster_to_whose_shards_no_load_can_publish_is_refused(
+    rows: list[tuple[int, int]], key: str, error: str
+) -> None:
+    client: Any = SimpleNamespace(query=lambda *_, **__: SimpleNamespace(result_rows=rows))
+    with pytest.raises(TransferInputError, match=error):
+        shards_of(Distribution("c", "d", "t_local", key), "d.t", client, Servers())
 
 
 def test_addresses() -> None:

@@ -33,7 +33,7 @@ _REFUSED = re.compile(
     r"HTTP response code: 40[13]|AccessDenied|Access Denied|InvalidAccessKeyId|SignatureDoesNotMatch"
 )
 _here = System(NAME)
-# A proxy that balances connections sends one of so many to another server.
+# Connections that the doctor makes to detect a proxy, which would send some of them to another server.
 _CONNECTIONS = 4
 
 
