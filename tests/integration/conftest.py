@@ -1,4 +1,4 @@
-"""Cleanup after tests of the engine against the real stack."""
+"""Fixtures of the tests of the engine against the real stack."""
 
 from __future__ import annotations
 
