@@ -108,7 +108,10 @@ def run_mortal(loading: Loading, request: Request, reader: Any, run: str, surviv
     [
         ("table", 4),
         ("shards", 16),
-        *(pytest.param(name, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]) for name in ("table", "shards")),
+        *(
+            pytest.param(name, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])
+            for name in ("table", "shards")
+        ),
     ],
     indirect=["anywhere"],
 )

@@ -124,7 +124,10 @@ def test_a_new_version_replaces_the_quarantined_rows_of_the_old_one(
     ("anywhere", "step"),
     [
         ("table", 5),
-        *(pytest.param(name, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]) for name in ("table", "shards")),
+        *(
+            pytest.param(name, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])
+            for name in ("table", "shards")
+        ),
     ],
     indirect=["anywhere"],
 )
