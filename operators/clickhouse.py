@@ -18,6 +18,7 @@ from storeside.operators.hooks.transfer import (
     clickhouse_client,
     ledger_client,
     ledger_connection,
+    other_servers,
     s3_client,
     source,
 )
@@ -261,7 +262,7 @@ class S3ToClickHouseOperator(LoadOperator):
             reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
             self._transfer = Transfer(
                 request, clickhouse_client(clickhouse), reader, run_key(context),
-                ledger=ledger_client(ledger_connection(clickhouse), clickhouse),
+                ledger=ledger_client(ledger_connection(clickhouse), clickhouse), servers=other_servers(clickhouse),
             )  # fmt: skip
             prepared = self._transfer.prepare()
             if prepared.planned:

@@ -21,6 +21,7 @@ from storeside.operators.hooks.transfer import (
     clients,
     ledger_client,
     ledger_connection,
+    other_servers,
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
@@ -114,7 +115,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
             queue = Queue.find(sqs_client(aws), self.sqs_queue)
             load = EventLoad(
                 queue, request, *clients(aws, clickhouse), run_key(context), limits,
-                ledger_client(ledger_connection(clickhouse), clickhouse),
+                ledger_client(ledger_connection(clickhouse), clickhouse), other_servers(clickhouse),
             )  # fmt: skip
             batches = batches_of(context, queue)
             self._record_running(context, "events", time.time(), self.table)

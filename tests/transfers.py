@@ -14,6 +14,7 @@ from storeside.stack.settings import HOST, Stack
 from storeside.transfer.engine import Prepared, Report, Transfer
 from storeside.transfer.options import Batches, ReadOptions, TableOptions
 from storeside.transfer.request import Request
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Source
 from storeside.transfer.staging import STAGING
 from tests.support import kill, unique
@@ -55,8 +56,23 @@ class Loading:
     def create(self, columns: str, order_by: str = "tuple()") -> None:
         self.clickhouse.command(f"CREATE TABLE {self.table} ({columns}) ENGINE = MergeTree ORDER BY {order_by}")
 
+    def truncate(self) -> None:
+        self.clickhouse.command(f"TRUNCATE TABLE {self.table}")
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment of commands."""
+        return environment(self.stack)
+
+    def kill_engine(self, number: int = 0) -> None:
+        """Kill a server, and wait until it answers again; `number` chooses one of several."""
+        kill_clickhouse(self.stack)
+
     def client(self) -> Any:
         return demo.clickhouse_client(self.stack)
+
+    def servers(self, wrap: Callable[[Any], Any] = lambda client: client) -> Servers:
+        """Return the other servers of the cluster; `wrap` receives the client of each."""
+        return NO_SERVERS
 
     def transfer(
         self, keys: str = "", *, s3: Any = None, run_id: str = "", collection: str = "storeside_s3", **request: Any
@@ -92,9 +108,8 @@ class Loading:
         states = [state for state, *_ in ledger.values()]
         assert set(states) <= {"loaded", "failed", "replaced"}
         assert len(report.failures) == min(report.failed, 20)
-        strange = (
-            f"SELECT count() FROM {self.table} WHERE _storeside_load NOT IN (SELECT load_id FROM storeside.loads)"
-        )
+        known = "SELECT load_id FROM storeside.loads"
+        strange = f"SELECT count() FROM {self.table} WHERE _storeside_load GLOBAL NOT IN ({known})"
         assert self.query(strange) == [(0,)]
 
     def query(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:

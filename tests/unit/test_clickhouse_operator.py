@@ -60,7 +60,7 @@ def test_arguments_reach_the_engine() -> None:
     given = {
         "keys": "2026/**", "format": "csv", "loader": "push",
         "read": ReadOptions(Csv(";", names=("a", "b")), "json", "empty", False, 7, 3, 12, ("year",), Columns(("a",))),
-        "table_options": TableOptions({"a": "UInt8"}, ["_object"], "ReplacingMergeTree", "a", "b", "c"),  # type: ignore[arg-type]
+        "table_options": TableOptions({"a": "UInt8"}, ["_object"], "ReplacingMergeTree", "a", "b", "c", "d", "e"),  # type: ignore[arg-type]
         "on_drift": "rest", "on_bad_rows": "keep", "on_overwrite": "replace", "batch_bytes": 11,
         "limits": LoadLimits(1, 2, 3, 4, 5),
     }  # fmt: skip

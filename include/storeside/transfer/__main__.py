@@ -3,7 +3,9 @@
 Environment variables configure the connection to ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER,
 CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE), to S3 (boto3's variables, such as AWS_ENDPOINT_URL_S3) and to AIStore, for a
 source such as ``ais://results`` (AIS_ENDPOINT, AIS_AUTHN_TOKEN and other variables of AIStore's SDK). If
-CLICKHOUSE_LEDGER_USER and CLICKHOUSE_LEDGER_PASSWORD are set, that user writes Storeside's own tables.
+CLICKHOUSE_LEDGER_USER and CLICKHOUSE_LEDGER_PASSWORD are set, that user writes Storeside's own tables. For loads into
+Distributed tables, CLICKHOUSE_SERVERS lists the servers of the cluster as ``host:port,host:port``; the first one has
+the ledger, and replaces CLICKHOUSE_HOST and CLICKHOUSE_PORT.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from storeside.transfer.formats import Csv
 from storeside.transfer.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
 from storeside.transfer.printing import report_text
 from storeside.transfer.request import CHOICES, Request
+from storeside.transfer.servers import Servers, address
 from storeside.transfer.source import Source, in_aistore, place_of
 
 S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz"
@@ -53,7 +56,9 @@ def _transfer(given: argparse.Namespace) -> int:
         request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed,
         expectations=Expectations(given.suite, given.on_failed_expectations),
     )  # fmt: skip
-    transfer = Transfer(wanted, clickhouse(), reader_of(wanted.source), run_of(given), ledger=ledger())
+    transfer = Transfer(
+        wanted, clickhouse(), reader_of(wanted.source), run_of(given), ledger=ledger(), servers=servers()
+    )
     report = transfer.run(transfer.prepare())
     print(report_text(report, as_json=given.json))
     if report.verdict and not given.json:
@@ -190,12 +195,21 @@ def ledger() -> Any:
     return clickhouse("CLICKHOUSE_LEDGER_USER", "CLICKHOUSE_LEDGER_PASSWORD")
 
 
+def servers() -> Servers:
+    """Return the other servers of the environment's cluster. Raises TransferInputError for an invalid address."""
+    names = _server_names()[1:]
+    return Servers(names, lambda name: _client(*address(name), "CLICKHOUSE_USER", "CLICKHOUSE_PASSWORD"))
+
+
+def _server_names() -> list[str]:
+    return [name.strip() for name in os.environ.get("CLICKHOUSE_SERVERS", "").split(",") if name.strip()]
+
+
 def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWORD") -> Any:  # noqa: S107 - names of variables
     """Return a client of the environment's ClickHouse server; `user` and `password` are names of variables.
 
     Raises TransferInputError when the port is not a number or ClickHouse does not answer.
     """
-    import clickhouse_connect
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     host, port = os.environ.get("CLICKHOUSE_HOST", "localhost"), os.environ.get("CLICKHOUSE_PORT", "0")
@@ -203,21 +217,28 @@ def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWO
         raise TransferInputError(
             f"CLICKHOUSE_PORT {port!r}: write a number, such as 8123, or 8443 with CLICKHOUSE_SECURE=1"
         )
+    place = address(names[0]) if (names := _server_names()) else (host, int(port))
     try:
-        return whole_answers(
-            clickhouse_connect.get_client(
-                host=host,
-                port=int(port),
-                username=os.environ.get(user, "default"),
-                password=os.environ.get(password, ""),
-                secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
-                autogenerate_session_id=False,  # threads share the client
-            )
-        )
+        return _client(*place, user, password)
     except ClickHouseError as e:
         settings = f"CLICKHOUSE_HOST, CLICKHOUSE_PORT, {user} and {password}"
         why = getattr(root_of(e), "strerror", None) or plain(e)
-        raise TransferInputError(f"ClickHouse at {host}, port {port}: {why}: correct {settings}") from e
+        raise TransferInputError(f"ClickHouse at {place[0]}, port {place[1]}: {why}: correct {settings}") from e
+
+
+def _client(host: str, port: int, user: str, password: str) -> Any:
+    import clickhouse_connect
+
+    return whole_answers(
+        clickhouse_connect.get_client(
+            host=host,
+            port=port,
+            username=os.environ.get(user, "default"),
+            password=os.environ.get(password, ""),
+            secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+            autogenerate_session_id=False,  # threads share the client
+        )
+    )
 
 
 def root_of(error: BaseException) -> BaseException:

@@ -35,6 +35,7 @@ from storeside.transfer.plan import Batch, Plan
 from storeside.transfer.preparation import Preparation, Prepared
 from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed
 from storeside.transfer.staged import Staged
 from storeside.transfer.staged_check import Validation
@@ -83,14 +84,17 @@ class Transfer:
     client of AIStore's SDK for a bucket of AIStore. `run_id` names the run in the ledger: the same run, started
     again, continues where it stopped. An `owner` runs one transfer of a request at a time, under changing run ids,
     and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
-    Storeside's tables; `client` is used if there is none.
+    Storeside's tables; `client` is used if there is none. A load into a Distributed table also needs the other
+    `servers` of the cluster.
     """
 
     def __init__(
-        self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None
-    ) -> None:
+        self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None,
+        servers: Servers = NO_SERVERS,
+    ) -> None:  # fmt: skip
         client = quiet_client(client) if request.read.columns.mask else client
         self.client = client
+        self.servers = servers
         self.s3 = s3
         self.run_id = run_id
         self.stop = threading.Event()
@@ -103,9 +107,14 @@ class Transfer:
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.loads = Loads(ledger or client, self.id, request.table, source, run_id)
         self.plan = Plan(self.loads)
-        self._preparation = Preparation(request, client, s3, self.plan)
+        self._preparation = Preparation(request, client, s3, self.plan, servers)
         self.started = time.time()
         self._neighbours = 0
+
+    @property
+    def _clients(self) -> tuple[Client, ...]:
+        """Clients of the servers that this run uses."""
+        return (self.client, *self.servers.connected)
 
     @property
     def pulls(self) -> bool:
@@ -134,7 +143,7 @@ class Transfer:
         if form is not None:
             work = Work(
                 self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop,
-                neighbours=self._neighbours, validation=validation,
+                neighbours=self._neighbours, validation=validation, servers=self.servers,
             )  # fmt: skip
             try:
                 self._load(work, prepared)
@@ -148,7 +157,7 @@ class Transfer:
         queries.at_once(
             lambda: self.plan.forget("load_plan"),
             lambda: self.plan.forget("load_listings"),
-            lambda: sweep(self.client, self.id),  # staging tables that an unavailable server kept
+            lambda: sweep(self._clients, self.id),  # staging tables that an unavailable server kept
         )
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
@@ -229,7 +238,8 @@ class Transfer:
         """Stop from any thread and kill the queries; no row of an unfinished batch becomes visible."""
         self.stop.set()
         try:
-            queries.kill(self.client, queries.tables_of(self.id), wait=False)
+            for client in self._clients:
+                queries.kill(client, queries.tables_of(self.id), wait=False)
         except (DatabaseError, OperationalError) as e:
             log.warning("queries of this transfer may still run: %s", plain(e))
 

@@ -113,7 +113,8 @@ class TableOptions:
     """How a new table is created, and which columns a load adds to the columns of the data.
 
     Users enter `order_by` and `partition_by` in forms, so a text may contain only columns and some functions of a
-    column. Any other expression must be an `Expression`.
+    column. Any other expression must be an `Expression`. With `cluster`, the new table is Distributed, and the other
+    options describe the table ``<table>_local`` on each shard.
 
     :param columns: ClickHouse types by column; these columns are not inferred
     :param system_columns: any of ``_object``, ``_row_number`` (from 0), ``_version``, ``_loaded_at``
@@ -121,6 +122,9 @@ class TableOptions:
     :param order_by: ORDER BY, such as ``(city, taken_at)``
     :param partition_by: PARTITION BY, such as ``toYYYYMM(taken_at)``
     :param ttl: TTL, such as ``taken_at + INTERVAL 30 DAY``
+    :param cluster: ClickHouse's name of a cluster of shards
+    :param sharding_key: the column, or function of a column, that decides the shard of a row, such as
+        ``cityHash64(city)``
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -129,19 +133,26 @@ class TableOptions:
     order_by: str | Expression = "tuple()"
     partition_by: str | Expression = ""
     ttl: str | Expression = ""
+    cluster: str = ""
+    sharding_key: str | Expression = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "system_columns", tuple(self.system_columns))  # JSON has only lists
 
     @property
     def sorting_key(self) -> str:
-        """The SQL between the parentheses of ORDER BY. All three clauses raise TransferInputError."""
+        """The SQL between the parentheses of ORDER BY. All clauses raise TransferInputError."""
         return key("order_by", self.order_by)
 
     @property
     def partition_key(self) -> str:
         """The SQL between the parentheses of PARTITION BY; empty without partitions."""
         return key("partition_by", self.partition_by)
+
+    @property
+    def division(self) -> str:
+        """The SQL of the sharding key; empty without one."""
+        return key("sharding_key", self.sharding_key)
 
     @property
     def lifetime(self) -> str:
@@ -156,6 +167,8 @@ class TableOptions:
             raise TransferInputError(f"engine {self.engine!r}: write its arguments as columns and quoted text")
         require_types(self.columns)
         _ = self.sorting_key, self.partition_key, self.lifetime  # each raises for invalid text
+        if bool(self.division) != bool(self.cluster):
+            raise TransferInputError("a Distributed table needs both `cluster` and `sharding_key`: set both, or none")
         unknown = set(self.system_columns) - set(SYSTEM_COLUMNS)
         if unknown:
             raise TransferInputError(

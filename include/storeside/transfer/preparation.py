@@ -35,6 +35,7 @@ from storeside.transfer.projection import Readings
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed, Source, list_objects
 from storeside.transfer.table import REST, Destination, look_up
 
@@ -72,8 +73,9 @@ class Prepared:
 class Preparation:
     """Prepares a request; `client` belongs to the loading ClickHouse user, `s3` reads the source: see `Transfer`."""
 
-    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan) -> None:
+    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan, servers: Servers = NO_SERVERS) -> None:
         self.request = request
+        self.servers = servers
         self.s3 = s3
         self.plan = plan
         self.loads = plan.loads
@@ -93,10 +95,12 @@ class Preparation:
     def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
         _ = self.readings.used  # raises for expressions that are not allowed
         destination, *_ = queries.at_once(
-            lambda: look_up(self.client, self.request.table),
+            lambda: look_up(self.client, self.request.table, self.servers),
             self.loads.create,
-            lambda: sweep(self.client, self.loads.transfer),
+            lambda: sweep([self.client], self.loads.transfer),
         )
+        if destination is not None:
+            sweep(destination.others, self.loads.transfer)
         is_whole, pulls, _ = queries.at_once(
             lambda: self._list(objects),
             lambda: self.pulls,
@@ -216,7 +220,8 @@ class Preparation:
         columns = [c for c in columns if c.name not in self.request.read.partition_columns]
         columns = of_new_table(self.readings, columns, self._in_keys(), options.columns, text=form.is_text)
         columns = [Column(c.name, resolved(c.type)) for c in columns]
-        return create(self.client, self.request.table, columns, options, self.request.limits.columns)
+        most = self.request.limits.columns
+        return create(self.client, self.request.table, columns, options, most, self.servers)
 
     def _in_keys(self) -> list[Column]:
         """Return the columns whose values are in keys, with the given types or those that the planned keys show."""

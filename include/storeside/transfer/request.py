@@ -107,8 +107,8 @@ class Request:
         columns = Columns.from_dict(read.get("columns", {}))
         given["read"] = ReadOptions(**{**read, "csv": Csv(**read["csv"]), "columns": columns})
         options = dict(given["table_options"])
-        for name in ("order_by", "partition_by", "ttl"):
-            if isinstance(options[name], Mapping):
+        for name in ("order_by", "partition_by", "ttl", "sharding_key"):
+            if isinstance(options.get(name), Mapping):
                 options[name] = Expression(**options[name])
         given["table_options"] = TableOptions(**options)
         given["batches"] = Batches(**given["batches"])

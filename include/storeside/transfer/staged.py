@@ -66,7 +66,7 @@ class Staging:
 
     def look_up(self) -> Destination:
         """Look up the destination, which staging tables copy. Raises TransferInputError if it cannot be used."""
-        found = existing(self.client, self.work.request.table)
+        found = existing(self.client, self.work.request.table, self.work.servers)
         self.destination = replace(found, partitions=self.work.request.read.partition_columns)
         return self.destination
 
@@ -249,6 +249,7 @@ class Staging:
         """Drop a staging table, and its `bad_table` if it has one."""
         for name in (table, bad_table(table)) if has_bad else (table,):
             self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(name)} SYNC")
+        self.destination.drop_parts(table)
 
     def _drop_quietly(self, table: str) -> None:
         try:

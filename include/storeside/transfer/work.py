@@ -18,6 +18,7 @@ from storeside.transfer.projection import Readings
 from storeside.transfer.reading import Reading
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import wild
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Work:
     relists: bool = True
     neighbours: int = 0
     validation: Validation | None = None
+    servers: Servers = NO_SERVERS
 
     @property
     def loads(self) -> Loads:
