@@ -313,9 +313,12 @@ def test_an_insert_whose_connection_was_lost_is_waited_for(loading: Loading) -> 
     def losing(statement: str, *args: Any, **kwargs: Any) -> Any:
         if not statement.startswith("INSERT INTO") or "storeside_staging" not in statement or lost:
             return command(statement, *args, **kwargs)
-        threading.Thread(target=command, args=(statement, *args), kwargs=kwargs).start()
+        sender = threading.Thread(target=command, args=(statement, *args), kwargs=kwargs)
+        sender.start()
         running = f"SELECT count() FROM system.processes WHERE query_id = '{kwargs['settings']['query_id']}'"
-        lost.append(until(lambda: loading.query(running) == [(1,)], 20, "INSERT", interval=0.02))
+        # On a busy machine the statement may end between two looks.
+        seen = lambda: loading.query(running) == [(1,)] or not sender.is_alive()  # noqa: E731 - shorter
+        lost.append(until(seen, 20, "INSERT", interval=0.02))
         raise OperationalError("the connection was lost")
 
     transfer.client.command = losing
