@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -80,6 +81,7 @@ def installation(cluster: Session) -> Iterator[Installation]:
     """Install Airflow on a node of ours whose stores `session` has made, yield it, and end its pods."""
     import clickhouse_connect
 
+    began = time.monotonic()
     kubectl = replace(cluster.kubectl, namespace=airflow.NAMESPACE)
     chart = airflow.values()
     for namespace, name in (("airflow", "s3"), ("airflow", "postgres"), ("clickhouse", stores.CLICKHOUSE_NAME)):
@@ -118,10 +120,12 @@ def installation(cluster: Session) -> Iterator[Installation]:
                     autogenerate_session_id=False,
                 ),
             )
+            made.clickhouse.command(f"CREATE DATABASE IF NOT EXISTS {stores.DATABASE}")
             made.s3.create_bucket(Bucket=LOGS)
             until(lambda: _parsed(made.api), START_SECONDS, "DAGs", interval=1)
             for dag in _DAGS:
                 made.api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
+            cluster.times["k8s.airflow_seconds"] = time.monotonic() - began
             yield made
     finally:
         kubectl("delete", "deployments", "--selector=tier=airflow", "--grace-period=1", check=False)

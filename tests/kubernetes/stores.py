@@ -19,6 +19,7 @@ from tests.kubernetes.resources import RESTRICTED, from_secret, resource, runnin
 # The names that Altinity's operator and docs/kubernetes/secrets.yaml use.
 CLICKHOUSE_NAME = "clickhouse-storeside"
 CLICKHOUSE_PORT = 8123
+DATABASE = "data"  # of the tables that the tests load
 POSTGRES_HOST = "postgres.airflow"
 _DOCUMENTED_S3 = "https://s3.eu-west-3.amazonaws.com/"
 _SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "4Gi"}}
@@ -33,6 +34,8 @@ def filled_secrets() -> list[dict[str, Any]]:
     clickhouse.update({key: secrets.token_hex(16) for key in clickhouse})
     for name, key in (("clickhouse", "loader"), ("clickhouse-ledger", "ledger"), ("clickhouse-pages", "pages")):
         connections[name] = connections[name].replace("CHANGE-ME", clickhouse[f"{key}_password"])
+    # The stand-in's database `default` maps files to tables: there, even the function `format` needs rights on files.
+    connections["clickhouse"] = json.dumps(json.loads(connections["clickhouse"]) | {"schema": DATABASE})
     aws = json.loads(connections["aws"])
     aws |= {"login": clickhouse["s3_access_key"], "password": clickhouse["s3_secret_key"]}
     aws["extra"] |= {"endpoint_url": S3_URL, "region_name": REGION}

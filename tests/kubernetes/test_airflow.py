@@ -12,6 +12,7 @@ from storeside.stack import demo, s3
 from tests.kubernetes.images import DOCUMENTED
 from tests.kubernetes.installation import LOGS, Installation, installation, report
 from tests.kubernetes.session import Session
+from tests.kubernetes.stores import DATABASE
 from tests.support import allow_in_forms, configure, unique, until
 
 pytestmark = pytest.mark.timeout(900)
@@ -22,7 +23,7 @@ IMAGE = f"registry.example.com/{DOCUMENTED}"
 RECORDINGS = 4
 # Fewer than 8 MiB: the pod of the task waits for the load, see `S3ToClickHouseOperator`.
 OBJECTS, ROWS = 8, 300_000
-LOADING = "SELECT 1 FROM system.processes WHERE startsWith(query, 'INSERT INTO `storeside_staging`')"
+LOADING = "SELECT 1 FROM system.processes WHERE startsWith(query, 'INSERT INTO storeside_staging')"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_logs_of_pods_that_are_gone_come_from_s3(airflow: Installation, run: str
 
 def test_a_deleted_pod_of_a_load_loses_and_duplicates_nothing(airflow: Installation) -> None:
     name = unique("load")
-    table = f"data.{name.replace('-', '_')}"
+    table = f"{DATABASE}.{name.replace('-', '_')}"
     for n in range(OBJECTS):
         lines = "".join(f"{i}\n" for i in range(n * ROWS, (n + 1) * ROWS))
         packed = gzip.compress(f"n\n{lines}".encode(), 6)
