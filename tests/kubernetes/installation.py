@@ -55,6 +55,10 @@ class Installation:
         self.pods.update({pod["metadata"]["name"]: pod for pod in mine})
         return mine
 
+    def active(self, dag: str, run: str) -> list[dict[str, Any]]:
+        """Return the pods of a run's tasks that have not ended. The executor keeps pods that have failed."""
+        return [pod for pod in self.workers(dag, run) if pod["status"]["phase"] in ("Pending", "Running")]
+
     def wait(self, dag: str, run: str, seconds: float) -> str:
         """Wait until a run has ended, and return its state."""
 

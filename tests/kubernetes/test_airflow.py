@@ -15,7 +15,7 @@ from tests.kubernetes.session import Session
 from tests.kubernetes.stores import DATABASE
 from tests.support import allow_in_forms, configure, unique, until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
 RUN_SECONDS = 500
 SPEECH, LOAD, TRANSFORM = "speech_pipeline", "s3_to_clickhouse", "transform_bucket"
@@ -63,7 +63,7 @@ def test_the_speech_pipeline_runs_in_pods_of_our_image(airflow: Installation, ru
 
 
 def test_logs_of_pods_that_are_gone_come_from_s3(airflow: Installation, run: str) -> None:
-    until(lambda: not airflow.workers(SPEECH, run), 60, "end of all pods", interval=1)
+    until(lambda: not airflow.active(SPEECH, run), 60, "end of all pods", interval=1)
     log = airflow.api.log(SPEECH, run, "transcode")
     assert f"s3://{LOGS}/" in log
     assert "ais://speech" in log
@@ -87,10 +87,11 @@ def test_a_deleted_pod_of_a_load_loses_and_duplicates_nothing(airflow: Installat
         return found
 
     until(lambda: airflow.rows(LOADING), RUN_SECONDS, "load")
-    (pod,) = airflow.workers(LOAD, name)
+    attempt = task()["try_number"]
+    (pod,) = airflow.active(LOAD, name)
     airflow.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0")
     assert airflow.wait(LOAD, name, RUN_SECONDS) == "success", airflow.logs(LOAD, name)
-    assert task()["try_number"] == 2
+    assert task()["try_number"] > attempt
     assert airflow.rows(f"SELECT count(), uniqExact(n) FROM {table}") == [(OBJECTS * ROWS, OBJECTS * ROWS)]
     assert report(airflow.api.xcom(LOAD, name, "load"))["failed"] == 0
     states = airflow.rows(
