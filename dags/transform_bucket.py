@@ -33,6 +33,7 @@ SETTINGS = dag_settings(
     image=TRANSFORMER_IMAGE,
     environment={},  # the transformer's parameters
     extensions={"txt": "json"},
+    members="",  # members of tar shards, such as *.txt; empty for whole objects
     communication="ws",
 )
 
@@ -119,6 +120,7 @@ schedule and a queue in it, runs start from the form only. The Variable
         environment=SETTINGS["environment"],
         communication="{{ params.communication }}",
         extensions="{{ params.extensions | tojson }}",
+        members="{{ params.members or '' }}",
         # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
         latest="{{ not params.source.startswith('ais://') }}",
         quarantine="{{ params.quarantine or '' }}",

@@ -29,6 +29,7 @@ SETTINGS = dag_settings(
     image=TRANSFORMER_IMAGE,
     environment={},  # the transformer's parameters
     extensions={"txt": "json"},
+    members="",  # members of tar shards, such as *.txt; empty for whole objects
     communication="ws",
     table="",
     suite="",  # Great Expectations: a path, or package.module:function
@@ -105,6 +106,7 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         environment=SETTINGS["environment"],
         communication="{{ params.communication }}",
         extensions="{{ params.extensions | tojson }}",
+        members="{{ params.members or '' }}",
         # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
         latest="{{ not params.source.startswith('ais://') }}",
         on_failed_objects="{{ params.on_failure }}",

@@ -15,9 +15,9 @@ import storeside.operators as public
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference.md"
-KINDS = ("Operator", "Trigger", "Hook")
+KINDS = ("Operator", "Sensor", "Trigger", "Hook")
 # Classes that group arguments.
-OPTIONS = ("ReadOptions", "Csv", "TableOptions", "Expression", "LoadLimits", "EtlSpec")
+OPTIONS = ("ReadOptions", "Csv", "Columns", "TableOptions", "Expression", "LoadLimits", "EtlSpec")
 HEAD = """\
 # Reference
 

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
+    from storeside.operators.s3_events_sensor import SqsS3EventsSensor as SqsS3EventsSensor
     from storeside.operators.settings import dag_settings as dag_settings
+    from storeside.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
     from storeside.operators.speech import ClickHousePublishManifestOperator as ClickHousePublishManifestOperator
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
         SqsSettleTransformEventsOperator as SqsSettleTransformEventsOperator,
     )
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
+    from storeside.transfer.columns import Columns as Columns
     from storeside.transfer.formats import Csv as Csv
     from storeside.transfer.keys import Expression as Expression
     from storeside.transfer.options import LoadLimits as LoadLimits
@@ -80,7 +83,9 @@ _NAMES = {
     "operators.s3_events": (
         "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
     ),
+    "operators.s3_events_sensor": ("SqsS3EventsSensor",),
     "operators.settings": ("dag_settings",),
+    "operators.shards": ("AISSplitShardsOperator",),
     "operators.shared": ("only_when",),
     "operators.speech": (
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
@@ -90,6 +95,7 @@ _NAMES = {
     "operators.throughput": ("AISMeasureThroughputOperator",),
     "operators.transform_events": ("SqsSettleTransformEventsOperator",),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
+    "transfer.columns": ("Columns",),
     "transfer.formats": ("Csv",),
     "transfer.keys": ("Expression",),
     "transfer.options": ("LoadLimits", "ReadOptions", "TableOptions"),

@@ -46,6 +46,7 @@ class AISCopyBucketOperator(BucketJobOperator):
     :param source: bucket URI; AIStore reads it through its own backend
     :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param prefix: copy only objects whose names start with this
+    :param prepend: prefix for the name of every copy or result
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
     :param continue_on_error: False aborts the job at the first object that fails
     :param retry_failed: also try objects that failed for good in an earlier run
@@ -98,7 +99,10 @@ class AISTransformBucketOperator(BucketJobOperator):
     :param pod_resources: Kubernetes' ``requests`` and ``limits`` for the transformer's pods
     :param extensions: maps the extension of a source object (without dot) to the extension of its result; a template
         may render a JSON object
-    :param prepend: prefix for the name of every result
+    :param members: transform members of tar shards instead of whole objects: patterns of their names, such as
+        ``*.flac``, separated by commas; see `EtlSpec.of_members`. `extensions` then applies to members, and
+        ``{"tar": "jsonl"}`` makes one object of JSON Lines of each shard. `object_timeout` applies to one member,
+        `stall_seconds` to a shard. Needs Storeside's transform server, and excludes `in_place`
     :param sync: also remove results whose objects no longer exist in a remote source
     :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it
     :param in_place: replace each object with its result, which has the same name. `destination` must then be the same
@@ -118,7 +122,7 @@ class AISTransformBucketOperator(BucketJobOperator):
         "file_access",
         "init_timeout",
         "extensions",
-        "prepend",
+        "members",
         "sync",
         "in_place",
     )
@@ -139,7 +143,7 @@ class AISTransformBucketOperator(BucketJobOperator):
         processes: int | None = None,
         pod_resources: Mapping[str, Mapping[str, str]] | None = None,
         extensions: Mapping[str, str] | str | None = None,
-        prepend: str = "",
+        members: str = "",
         sync: bool | str = False,
         keep_etl: bool = False,
         in_place: bool | str = False,
@@ -159,7 +163,7 @@ class AISTransformBucketOperator(BucketJobOperator):
         self.tuning = {"NUM_WORKERS": str(processes)} if processes else {}
         self.pod_resources = pod_resources
         self.extensions = extensions
-        self.prepend = prepend
+        self.members = members
         self.sync = sync
         self.keep_etl = keep_etl
         self.in_place = in_place
@@ -167,6 +171,7 @@ class AISTransformBucketOperator(BucketJobOperator):
             self, existing_etl=EtlSpec.existing, communication=check_communication, direct_put=flag("direct_put"),
             file_access=flag("file_access"), init_timeout=lambda value: as_seconds(value, "init_timeout"),
             extensions=lambda value: as_mapping(value, "extensions"), sync=flag("sync"), in_place=flag("in_place"),
+            members=EtlSpec("members", image).of_members,
         )  # fmt: skip
         if is_literal(communication) and is_literal(direct_put):
             with literal_errors(self):
@@ -183,6 +188,10 @@ class AISTransformBucketOperator(BucketJobOperator):
                 " same URI, or turn in_place off"
             )
         check_policy(self.on_failed_objects)
+        if self.members:
+            raise OperatorInputError(
+                "members: shards cannot be replaced in place: write their results to another bucket"
+            )
         hook = AIStoreHook(self.aistore_conn_id)
         return InPlaceJob(
             hook.get_conn(),
@@ -197,6 +206,10 @@ class AISTransformBucketOperator(BucketJobOperator):
 
     def spec(self, context: Context) -> EtlSpec:
         """Return the ETL's specification. Raises OperatorInputError or AIStoreInputError for wrong arguments."""
+        spec = self._spec()
+        return spec.of_members(self.members, self.renaming()) if self.members else spec
+
+    def _spec(self) -> EtlSpec:
         if self.existing_etl:
             return EtlSpec.existing(self.existing_etl)
         return self.etl or EtlSpec(
@@ -218,8 +231,15 @@ class AISTransformBucketOperator(BucketJobOperator):
         return replace(super().options(), sync=as_bool(self.sync, "sync"), keep_etl=self.keep_etl)
 
     def naming(self, context: Context) -> Naming:
-        """Return the mapping of extensions and the prefix for results."""
-        return Naming(as_mapping(self.extensions or {}, "extensions"), self.prepend)
+        """Return the mapping of extensions and the prefix for results; ``tar`` is the extension of shards."""
+        extensions = self.renaming()
+        if self.members:
+            extensions = {name: to for name, to in extensions.items() if name == "tar"}
+        return Naming(extensions, self.prepend)
+
+    def renaming(self) -> dict[str, str]:
+        """Return the extensions of results by those of objects, or of members."""
+        return dict(as_mapping(self.extensions or {}, "extensions"))
 
 
 class AISTransformObjectsOperator(AISTransformBucketOperator):
@@ -316,7 +336,6 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
             tuning["SIDECAR_URL"] = facts_url(endpoint, Bucket.parse(self.facts), run_key(context), self.prepend)
         return replace(spec, environment={**spec.environment, **self.audio().environment()}, tuning=tuning)
 
-    def naming(self, context: Context) -> Naming:
+    def renaming(self) -> dict[str, str]:
         """Give results the extension of their container."""
-        naming = super().naming(context)
-        return replace(naming, extensions={**self.audio().extensions, **naming.extensions})
+        return {**self.audio().extensions, **super().renaming()}

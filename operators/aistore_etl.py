@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -14,6 +15,7 @@ from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.spec import EtlSpec
+from storeside.operators.charts import object_at
 from storeside.operators.deferring import DeferringOperator
 from storeside.operators.errors import airflow_errors
 from storeside.operators.forms import FormOperator
@@ -297,11 +299,15 @@ class AISTransformObjectOperator(_ObjectOperator):
 
 
 class AISGetObjectOperator(_ObjectOperator):
-    """Downloads one object through an ETL (inline) to a file on the worker: for samples, not for data sets.
+    """Downloads one object through an ETL (inline) to object storage or to a file on the worker: for samples.
+
+    With several workers, another task may run on another worker, where a file of this task does not exist: use a URL.
 
     :param source: bucket URI
     :param name: the object's name
-    :param path: file to write on the worker; it appears when it is complete
+    :param path: URL in object storage, such as ``s3://aws_default@samples/first.wav``, or a file to write on the
+        worker. A URL also needs the object's size in the worker's folder for temporary files. The result appears when
+        it is complete
     :param etl: the ETL or chain of ETLs, always called over ``hpush``; None downloads the object unchanged. An
         existing ETL keeps its own channel, which must not be ``ws``
     :param arguments: ETL arguments for this request
@@ -315,10 +321,20 @@ class AISGetObjectOperator(_ObjectOperator):
         self.path = path
 
     def execute(self, context: Context) -> int:
-        """Write the file and return its size in bytes."""
+        """Write the result and return its size in bytes."""
         with airflow_errors():
-            hook = AIStoreHook(self.aistore_conn_id)
-            return get_object(
-                hook.get_conn(), Bucket.parse(self.source), self.name, Path(self.path), self.etl,
-                arguments=self.arguments, keep_etl=self.keep_etl, pods=hook.pods,
-            )  # fmt: skip
+            if "://" not in self.path:
+                return self._get(Path(self.path))
+            to = object_at(self.path)
+            with TemporaryDirectory(prefix="storeside-object-") as folder:
+                file = Path(folder, "object")
+                size = self._get(file)
+                to.fs.put_file(str(file), to.path)
+            return size
+
+    def _get(self, file: Path) -> int:
+        hook = AIStoreHook(self.aistore_conn_id)
+        return get_object(
+            hook.get_conn(), Bucket.parse(self.source), self.name, file, self.etl,
+            arguments=self.arguments, keep_etl=self.keep_etl, pods=hook.pods,
+        )  # fmt: skip

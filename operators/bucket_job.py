@@ -46,6 +46,7 @@ class BucketJobOperator(MovementOperator):
         "source",
         "destination",
         "prefix",
+        "prepend",
         "on_failed_objects",
         "retry_failed",
         "latest",
@@ -61,6 +62,7 @@ class BucketJobOperator(MovementOperator):
         source: str,
         destination: str,
         prefix: str = "",
+        prepend: str = "",
         on_failed_objects: str = "fail",
         continue_on_error: bool = True,
         retry_failed: bool | str = False,
@@ -78,6 +80,7 @@ class BucketJobOperator(MovementOperator):
         self.source = source
         self.destination = destination
         self.prefix = prefix
+        self.prepend = prepend
         self.on_failed_objects = on_failed_objects
         self.continue_on_error = continue_on_error
         self.retry_failed = retry_failed
@@ -102,7 +105,7 @@ class BucketJobOperator(MovementOperator):
 
     def naming(self, context: Context) -> Naming:
         """Return how objects are named at the destination."""
-        return Naming()
+        return Naming(prepend=self.prepend)
 
     def job(self, context: Context) -> BucketJob | InPlaceJob:
         """Build the engine's job from the rendered arguments.

@@ -1,4 +1,4 @@
-"""Checks the URLs of charts, which go only to object storage and never overwrite a file of the worker.
+"""Checks the URLs of charts and other results, which go only to object storage: they overwrite no file of the worker.
 
 The URL may come from a form that any user with the right to start the DAG fills in.
 """
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 
+# Airflow's schemes for disks are file and local.
+_URL = r"(?!(file|local):)[a-z0-9]+://.+"
+
+
 def chart_url_pattern(ending: str) -> str:
-    """Return the regular expression of a chart's URL, for a form. Airflow's schemes for disks (file, local) fail."""
-    return rf"^(?!(file|local):)[a-z0-9]+://.+\.{ending}$"
+    """Return the regular expression of a chart's URL, for a form. URLs of disks do not match."""
+    return rf"^{_URL}\.{ending}$"
 
 
 def chart_at(url: str, ending: str) -> ObjectStoragePath:
@@ -30,5 +34,16 @@ def chart_at(url: str, ending: str) -> ObjectStoragePath:
         raise OperatorInputError(
             f"chart {url!r} is not a URL of object storage that ends in .{ending}: use a URL such as"
             f" s3://aws_default@reports/chart.{ending}"
+        )
+    return ObjectStoragePath(url)
+
+
+def object_at(url: str) -> ObjectStoragePath:
+    """Return the path of an object. Raises OperatorInputError unless `url` is a URL of object storage."""
+    from airflow.sdk import ObjectStoragePath
+
+    if not re.fullmatch(_URL, url):
+        raise OperatorInputError(
+            f"{url!r} is not a URL of object storage: use a URL such as s3://aws_default@samples/first.wav"
         )
     return ObjectStoragePath(url)

@@ -18,6 +18,7 @@ from storeside.operators.hooks.transfer import (
     clickhouse_client,
     ledger_client,
     ledger_connection,
+    other_servers,
     s3_client,
     source,
 )
@@ -53,7 +54,7 @@ class LoadOperator(FlatLoadArguments):
         earlier version
     :param on_failed_objects: if objects cannot be loaded: ``fail`` the task, or ``report`` them and succeed; the
         other objects are loaded in both cases
-    :param read: `ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples
+    :param read: `ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples, columns
     :param table_options: `TableOptions`: how a new table is created, types of columns, system columns
     :param batch_bytes: bytes of objects in one batch, which is loaded and published together
     :param limits: `LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are
@@ -261,7 +262,7 @@ class S3ToClickHouseOperator(LoadOperator):
             reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
             self._transfer = Transfer(
                 request, clickhouse_client(clickhouse), reader, run_key(context),
-                ledger=ledger_client(ledger_connection(clickhouse), clickhouse),
+                ledger=ledger_client(ledger_connection(clickhouse), clickhouse), servers=other_servers(clickhouse),
             )  # fmt: skip
             prepared = self._transfer.prepare()
             if prepared.planned:
@@ -317,7 +318,7 @@ class S3ToClickHouseOperator(LoadOperator):
                 "seconds": report["seconds"],
                 "detail": json.dumps(
                     {
-                        **{name: report[name] for name in ("rows", "rejected")},
+                        **{name: report[name] for name in ("rows", "rejected", "filtered")},
                         "loader": self._loader,
                         **({"verdict": verdict} if verdict else {}),
                     }
@@ -328,10 +329,10 @@ class S3ToClickHouseOperator(LoadOperator):
         )
         rate = report["rows"] / report["seconds"] if report["seconds"] else 0
         self.log.info(
-            "%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected), %.1f MB,"
+            "%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected, %d filtered), %.1f MB,"
             " %.1f s, %d rows/s",
             uri_of(*self.place()), self.table, report["loaded"], report["failed"], report["skipped"], report["rows"],
-            report["rejected"], report["bytes"] / 1e6, report["seconds"], rate,
+            report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
         )  # fmt: skip
         for key, reason in failures:
             self.log.warning("failed: %r: %s", key, reason, object=key)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from airflow.sdk import Param
 
 from storeside.operators.forms import form_choices
+from storeside.transfer.columns import Columns
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import ReadOptions, TableOptions
 from storeside.transfer.request import RESERVED
@@ -54,6 +55,14 @@ def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
             title="Extensions",
             section="ETL",
             description="Extensions of source objects and of their results, without dots; others are kept",
+        ),
+        "members": Param(
+            settings["members"] or None,
+            type=["null", "string"],
+            title="Members of shards",
+            section="ETL",
+            description="Members of tar shards to transform, such as *.txt,*.md, to which extensions then apply;"
+            " others are kept unchanged. Empty transforms whole objects",
         ),
     }
 
@@ -155,6 +164,27 @@ TABLE: Final = {
         section="Objects",
         description="Columns whose values are in the keys, with commas: year,month for year=2024/month=01/x.parquet",
     ),
+    "select_columns": Param(
+        None,
+        type=["null", "string"],
+        title="Columns",
+        section="Columns",
+        description="Columns to load, with commas; empty loads all. The load ignores any other column of the objects",
+    ),
+    "rename_columns": Param(
+        None,
+        type=["null", "string"],
+        title="New names",
+        section="Columns",
+        description="Names of columns in the table: ts=taken_at, lat=latitude",
+    ),
+    "mask_columns": Param(
+        None,
+        type=["null", "string"],
+        title="Masks",
+        section="Columns",
+        description="Masks (sha256, redact, last4) that are loaded instead of values: email=sha256, phone=last4",
+    ),
     "order_by": Param(
         "tuple()",
         type="string",
@@ -242,7 +272,13 @@ LOAD: Final[dict[str, Any]] = {
     "on_bad_rows": "{{ params.on_bad_rows }}",
     "on_overwrite": "{{ params.on_overwrite }}",
     "read": ReadOptions(
-        csv=Csv(delimiter="{{ params.delimiter }}"), partition_columns=("{{ params.partition_columns or '' }}",)
+        csv=Csv(delimiter="{{ params.delimiter }}"),
+        partition_columns=("{{ params.partition_columns or '' }}",),
+        columns=Columns(
+            select="{{ params.select_columns or '' }}",  # type: ignore[arg-type]
+            rename="{{ params.rename_columns or '' }}",  # type: ignore[arg-type]
+            mask="{{ params.mask_columns or '' }}",  # type: ignore[arg-type]
+        ),
     ),
     "table_options": TableOptions(order_by="{{ params.order_by }}", partition_by="{{ params.partition_by or '' }}"),
 }

@@ -21,6 +21,7 @@ from storeside.operators.hooks.transfer import (
     clients,
     ledger_client,
     ledger_connection,
+    other_servers,
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
@@ -114,7 +115,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
             queue = Queue.find(sqs_client(aws), self.sqs_queue)
             load = EventLoad(
                 queue, request, *clients(aws, clickhouse), run_key(context), limits,
-                ledger_client(ledger_connection(clickhouse), clickhouse),
+                ledger_client(ledger_connection(clickhouse), clickhouse), other_servers(clickhouse),
             )  # fmt: skip
             batches = batches_of(context, queue)
             self._record_running(context, "events", time.time(), self.table)
@@ -243,7 +244,7 @@ class SqsLeaseS3EventsOperator(QueueOperator):
     If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
     from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
     Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
-    Returns the number of messages.
+    `SqsS3EventsSensor` also waits for messages. Returns the number of messages.
 
     :param max_messages: maximum number of messages to receive
     :param lease_seconds: seconds that messages stay invisible unless their lease is extended

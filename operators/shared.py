@@ -12,8 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from storeside.ledger.objects import Ledger
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.hooks.transfer import ledger_connection
-from storeside.sql.answers import whole_answers
+from storeside.operators.hooks.transfer import clickhouse_client, ledger_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,9 +55,7 @@ def record_running(tables: Ledger, context: Context, kind: str, source: str, des
 
 def clickhouse(conn_id: str) -> Any:
     """Return a clickhouse-connect client for Storeside's tables on the server of an Airflow connection."""
-    from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
-
-    return whole_answers(ClickHouseHook(ledger_connection(BaseHook.get_connection(conn_id)).conn_id).get_client())
+    return clickhouse_client(ledger_connection(BaseHook.get_connection(conn_id)))
 
 
 def ledger(clickhouse_conn_id: str) -> Ledger:

@@ -43,7 +43,9 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(command=transformer_command("audio_probe"), extensions=None, prepend="", **kwargs)
+        super().__init__(
+            command=transformer_command("audio_probe"), extensions=None, prepend="", members="", **kwargs
+        )
 
     def naming(self, context: Context) -> Naming:
         """Return the names of facts, which are the same for the transcode of the same run."""

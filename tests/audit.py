@@ -23,6 +23,7 @@ _STACK = CHECKOUT / "include" / "storeside" / "stack"
 LOCKS = (
     CHECKOUT / "requirements.lock",
     _STACK / "images" / "airflow.lock",
+    _STACK / "images" / "celery.lock",
     _STACK / "hsds_requirements.txt",
     CHECKOUT / "tests" / "fuzz" / "atheris.lock",
 )

@@ -20,9 +20,9 @@ from storeside.stack import authn, cli, demo, proxies, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
-from storeside.stack.settings import SOURCES, Stack, default_folder
+from storeside.stack.settings import EXECUTORS, SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
-from tests.support import allow, allow_in_forms
+from tests.support import allow, allow_in_forms, uploaded_log
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -52,6 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cluster", choices=["embedded", "kubernetes"], default="embedded",
         help="where AIStore and its ETLs run: `make k8s-test` chooses kubernetes",
+    )  # fmt: skip
+    parser.addoption(
+        "--executor", choices=list(EXECUTORS), default="local",
+        help="the executor of the stack's Airflow: `make celery-test` chooses celery",
     )  # fmt: skip
 
 
@@ -89,13 +93,14 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     (default_folder() / "cache").mkdir(exist_ok=True)
     allow(FOLDER)
     embedded = pytestconfig.getoption("cluster") == "embedded"
-    found = cli.up(FOLDER, only=("s3", "clickhouse", "podrunner", "aistore") if embedded else ("clickhouse",))
+    parts = ("s3", "clickhouse", "podrunner", "aistore") if embedded else ("clickhouse",)
+    found = cli.up(FOLDER, only=parts, executor=pytestconfig.getoption("executor"))
     yield found
     Supervisor(found).stop()
 
 
 @pytest.fixture(scope="session")
-def airflow(stack: Stack) -> Stack:
+def airflow(stack: Stack) -> Iterator[Stack]:
     """The same stack with Airflow's processes. Its forms may name what tests make: names with a hyphen."""
     found = cli.up(FOLDER)
     api = AirflowApi(found.url("airflow"), "admin", found.secrets["airflow_admin"])
@@ -106,7 +111,10 @@ def airflow(stack: Stack) -> Stack:
         queues=["recordings-events", "tables-events"],
         domains=["/home/storeside/*"],
     )
-    return found
+    with pytest.MonkeyPatch.context() as patched:
+        if found.executor == "celery":
+            patched.setattr(AirflowApi, "log", uploaded_log(found))
+        yield found
 
 
 @pytest.fixture(scope="session")

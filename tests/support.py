@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import time
@@ -18,7 +20,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.operators.forms import VARIABLE
 from storeside.stack import authn, s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import HOST, Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
@@ -26,7 +28,7 @@ from storeside.transformers.formats import AudioFormat
 # Commands that the tests' ETLs need besides Storeside's transforms, in the owner's list of their stacks.
 _SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
 ALLOWED = f"""\
-storeside/transformer-* SUFFIX= SECONDS= MARKS= {_SERVE.format("tests.transformers:*")}
+storeside/transformer-* SUFFIX= SECONDS= MARKS= SHARD_*= {_SERVE.format("tests.transformers:*")}
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")}
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")} --server *
 storeside/transformer-* ECHO_BYTES= {_SERVE.format("tests.benchmarks.peers:Echo")}
@@ -174,6 +176,30 @@ def configure(api: AirflowApi, dag: str, **settings: object) -> None:
         return wanted in [(params.get(name) or {}).get("value") for name in ("table", "source")]
 
     until(has_settings, 120, f"{dag} with its settings", interval=1)
+
+
+def uploaded_log(stack: Stack) -> Callable[..., str]:
+    """Return `AirflowApi.log` that waits until the log of a finished task is in object storage.
+
+    Airflow uploads it after it has reported the end of the task, and then empties the file on the worker.
+    """
+    read = AirflowApi.log
+
+    def log(api: AirflowApi, dag: str, run: str, task: str, attempt: int = 1, map_index: int = -1) -> str:
+        mapped = f"/map_index={map_index}" if map_index >= 0 else ""
+        path = f"dag_id={dag}/run_id={run}/task_id={task}{mapped}/attempt={attempt}.log"
+
+        def uploaded() -> bool:
+            found = api.task_instances(dag, run)
+            states = {one["state"] for one in found if (one["task_id"], one["map_index"]) == (task, map_index)}
+            files = (stack.state / "airflow").glob(f"*/logs/{glob.escape(path)}*")
+            return not states & set(FINAL) or not any(file.stat().st_size for file in files)
+
+        with contextlib.suppress(TimeoutError):  # a worker that was lost never uploads its part
+            until(uploaded, 20, "upload of the log")
+        return read(api, dag, run, task, attempt, map_index)
+
+    return log
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str, interval: float = 0.1) -> Any:

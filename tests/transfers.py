@@ -14,20 +14,24 @@ from storeside.stack.settings import HOST, Stack
 from storeside.transfer.engine import Prepared, Report, Transfer
 from storeside.transfer.options import Batches, ReadOptions, TableOptions
 from storeside.transfer.request import Request
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Source
 from storeside.transfer.staging import STAGING
 from tests.support import kill, unique
 
 
 def request_of(source: Source, table: str, format: str = "auto", **options: Any) -> Request:
-    """Make a request; options of its objects have their own names, those of `Batches` are like ``batch_bytes``."""
+    """Make a request; options of its objects have their own names, those of `Batches` are like ``batch_bytes``.
+
+    ``chosen`` are the options of `Columns`.
+    """
 
     def taken(options_of: type, **names: str) -> Any:
         named = {field.name: names.get(field.name, field.name) for field in dataclasses.fields(options_of)}
         return options_of(**{field: options.pop(name) for field, name in named.items() if name in options})
 
     given = {
-        "read": taken(ReadOptions),
+        "read": taken(ReadOptions, columns="chosen"),
         "table_options": taken(TableOptions),
         "batches": taken(Batches, bytes="batch_bytes", objects="batch_objects"),
     }
@@ -52,8 +56,23 @@ class Loading:
     def create(self, columns: str, order_by: str = "tuple()") -> None:
         self.clickhouse.command(f"CREATE TABLE {self.table} ({columns}) ENGINE = MergeTree ORDER BY {order_by}")
 
+    def truncate(self) -> None:
+        self.clickhouse.command(f"TRUNCATE TABLE {self.table}")
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment of commands."""
+        return environment(self.stack)
+
+    def kill_engine(self, number: int = 0) -> None:
+        """Kill a server, and wait until it answers again; `number` chooses one of several."""
+        kill_clickhouse(self.stack)
+
     def client(self) -> Any:
         return demo.clickhouse_client(self.stack)
+
+    def servers(self, wrap: Callable[[Any], Any] = lambda client: client) -> Servers:
+        """Return the other servers of the cluster; `wrap` receives the client of each."""
+        return NO_SERVERS
 
     def transfer(
         self, keys: str = "", *, s3: Any = None, run_id: str = "", collection: str = "storeside_s3", **request: Any
@@ -89,9 +108,8 @@ class Loading:
         states = [state for state, *_ in ledger.values()]
         assert set(states) <= {"loaded", "failed", "replaced"}
         assert len(report.failures) == min(report.failed, 20)
-        strange = (
-            f"SELECT count() FROM {self.table} WHERE _storeside_load NOT IN (SELECT load_id FROM storeside.loads)"
-        )
+        known = "SELECT load_id FROM storeside.loads"
+        strange = f"SELECT count() FROM {self.table} WHERE _storeside_load GLOBAL NOT IN ({known})"
         assert self.query(strange) == [(0,)]
 
     def query(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:

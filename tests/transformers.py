@@ -41,3 +41,21 @@ def deadly(source: Source, name: str, _arguments: str) -> bytes:
 
 
 deadly.needs = ("files",)  # type: ignore[attr-defined]
+
+
+def obedient(source: Source, _name: str, _arguments: str) -> bytes:
+    """Do what the content says: sleep, or crash the process unless a file exists, which the first crash makes."""
+    verb, _, argument = content(source).decode().partition(" ")
+    if verb == "sleep":
+        time.sleep(float(argument))
+    if verb == "die" and not Path(argument).exists():
+        Path(argument).parent.joinpath("once").touch()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return verb.encode()
+
+
+obedient.needs = ("files",)  # type: ignore[attr-defined]
+
+
+def echo(source: Source, _name: str, _arguments: str) -> bytes:
+    return content(source)

@@ -22,7 +22,7 @@ def look(connections: Mapping[str, Connection], bucket: str, queue: str, *, writ
     from storeside.doctor.connections import Connection as Plain
     from storeside.doctor.connections import systems
     from storeside.doctor.examination import examine
-    from storeside.operators.hooks.transfer import clickhouse_client, s3_client, sqs_client
+    from storeside.operators.hooks.transfer import clickhouse_client, on_servers_of, s3_client, sqs_client
 
     plain = {
         system: Plain(
@@ -35,7 +35,8 @@ def look(connections: Mapping[str, Connection], bucket: str, queue: str, *, writ
         made |= {"s3": lambda: s3_client(aws), "sqs": lambda: sqs_client(aws)}
     for role in ("clickhouse", "ledger", "pages"):
         if role in connections:
-            made[role] = partial(clickhouse_client, connections[role])
+            house = connections.get("clickhouse", connections[role])
+            made[role] = partial(clickhouse_client, on_servers_of(house, connections[role]))
     if store := connections.get("aistore"):
         made["aistore"] = lambda: cluster_of(store)
     return examine(systems(plain, bucket, queue=queue, write=write, **made))

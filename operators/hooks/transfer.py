@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from typing import TYPE_CHECKING, Any
 
 from storeside.sql import roles
@@ -10,6 +12,7 @@ from storeside.sql.answers import whole_answers
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from storeside.transfer.servers import Servers
     from storeside.transfer.source import Source
 
 
@@ -31,7 +34,9 @@ def of_role(role: str, clickhouse: Connection) -> Connection:
     from airflow.sdk import BaseHook
 
     conn_id = roles.conn_id_of(role, clickhouse.conn_id, clickhouse.extra_dejson)
-    return clickhouse if conn_id == clickhouse.conn_id else BaseHook.get_connection(conn_id)
+    if conn_id == clickhouse.conn_id:
+        return clickhouse
+    return on_servers_of(clickhouse, BaseHook.get_connection(conn_id))
 
 
 async def ledger_connection_async(clickhouse: Connection) -> Connection:
@@ -39,7 +44,30 @@ async def ledger_connection_async(clickhouse: Connection) -> Connection:
     from airflow.sdk import BaseHook
 
     conn_id = roles.conn_id_of(roles.LEDGER, clickhouse.conn_id, clickhouse.extra_dejson)
-    return clickhouse if conn_id == clickhouse.conn_id else await BaseHook.aget_connection(conn_id)
+    if conn_id == clickhouse.conn_id:
+        return clickhouse
+    return on_servers_of(clickhouse, await BaseHook.aget_connection(conn_id))
+
+
+def on_servers_of(clickhouse: Connection, other: Connection) -> Connection:
+    """Give a connection the extra `servers` of another one: the ledger is on the first of these servers."""
+    if names := server_names(clickhouse):
+        other.extra = json.dumps({**other.extra_dejson, "servers": names})
+    return other
+
+
+def server_names(clickhouse: Connection) -> list[str]:
+    """Return the addresses in the extra `servers`; the first server has the ledger. Empty without a cluster."""
+    from storeside.transfer.servers import names_of
+
+    return names_of(clickhouse.extra_dejson)
+
+
+def other_servers(clickhouse: Connection) -> Servers:
+    """Return the servers of a connection's cluster, except the first."""
+    from storeside.transfer.servers import Servers
+
+    return Servers(server_names(clickhouse)[1:], lambda name: _client_of(clickhouse, name))
 
 
 def ledger_client(ledger: Connection, clickhouse: Connection) -> Any:
@@ -55,9 +83,21 @@ def s3_client(connection: Connection) -> Any:
 
 
 def clickhouse_client(connection: Connection) -> Any:
-    """Return a ClickHouse client, which several threads may use."""
+    """Return a ClickHouse client, which several threads may use: of the first server, if the extras name servers.
+
+    Raises BadInput for an invalid address.
+    """
+    return _client_of(connection, next(iter(server_names(connection)), ""))
+
+
+def _client_of(given: Connection, server: str) -> Any:
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
+    from storeside.transfer.servers import address
+
+    connection = copy.copy(given)
+    if server:
+        connection.host, connection.port = address(server)
     # ClickHouse locks a session while a statement runs in it, even after the statement's connection was lost.
     hook = bound_to(ClickHouseHook, connection)(connection.conn_id, client_kwargs={"autogenerate_session_id": False})
     return whole_answers(hook.get_client())

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection_async
+from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection_async, other_servers
 from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 
@@ -46,7 +46,11 @@ class S3ToClickHouseTrigger(EngineTrigger):
         ledger = await ledger_connection_async(clickhouse)
         transfer = await in_thread(
             lambda: Transfer(
-                request, *clients(aws, clickhouse), self.arguments["run_id"], ledger=ledger_client(ledger, clickhouse)
+                request,
+                *clients(aws, clickhouse),
+                self.arguments["run_id"],
+                ledger=ledger_client(ledger, clickhouse),
+                servers=other_servers(clickhouse),
             )
         )
         transfer.started = self.arguments["started"]

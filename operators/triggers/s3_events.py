@@ -15,6 +15,7 @@ from storeside.operators.hooks.transfer import (
     clients,
     ledger_client,
     ledger_connection_async,
+    other_servers,
     sqs_client,
 )
 from storeside.operators.triggers.engine import EngineTrigger, in_thread
@@ -71,6 +72,7 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
             self.arguments["run_id"],
             Limits(**self.arguments["limits"]),
             ledger_client(ledger, clickhouse),
+            other_servers(clickhouse),
         )
 
     def work(self, engine: Any) -> Any:

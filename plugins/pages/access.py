@@ -43,6 +43,12 @@ def _may_read_any(user: Any, readable: set[str]) -> bool:
     )
 
 
+def require_names(request: Request) -> None:
+    """Refuse names of DAGs, runs and tasks with a NUL character: none has one, and PostgreSQL's driver refuses it."""
+    if any("\0" in value for name in ("dag", "run", "task") for value in request.query_params.getlist(name)):
+        raise HTTPException(400, "the name of a DAG, run or task has no NUL character: correct the address")
+
+
 TablesDep = Annotated[Tables, Depends(tables)]
 
 

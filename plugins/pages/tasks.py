@@ -83,7 +83,9 @@ def run_of(dag: str, run: str) -> Run | None:
         if state is None:
             return None
         count = session.execute(select(func.count()).select_from(TaskInstance).where(*of_run)).scalar_one()
-        statement = select(*columns).where(*of_run).order_by(failed_first, TaskInstance.start_date).limit(MOST_TASKS)
+        # A task has a higher weight than those after it, unless the DAG has another rule of weights.
+        order = failed_first, TaskInstance.start_date.nulls_last(), TaskInstance.priority_weight.desc()
+        statement = select(*columns).where(*of_run).order_by(*order).limit(MOST_TASKS)
         rows = session.execute(statement).all()
     tasks = [
         Task(task, index, str(state or "none"), attempt, seconds(began), seconds(ended))

@@ -26,6 +26,11 @@ OF_RUNS = (
 )
 # Columns on which the table's TTL depends and that have no default: ClickHouse would delete rows of 1970.
 TIMES = {"storeside.failures": "recorded_at", "storeside.throughput": "began"}
+# Columns of keys: a merge would keep only one of two rows with equal keys.
+KEYS = {
+    "storeside.objects": "object", "storeside.loads": "key", "storeside.events": "message_id",
+    "storeside.event_batches": "batch", "speech.manifest": "object",
+}  # fmt: skip
 OF_MEASUREMENTS = ("storeside.throughput", "storeside.throughput_runs")
 
 
@@ -43,7 +48,11 @@ def written(clickhouse: Any) -> Callable[..., None]:
     """Insert rows whose text columns are given."""
 
     def insert(table: str, **texts: str) -> None:
-        row = {**texts, **({TIMES[table]: datetime.now(UTC)} if table in TIMES else {})}
+        row: dict[str, Any] = dict(texts)
+        if table in TIMES:
+            row[TIMES[table]] = datetime.now(UTC)
+        if table in KEYS:
+            row[KEYS[table]] = unique("key")
         clickhouse.insert(table, [list(row.values())], column_names=list(row))
 
     return insert

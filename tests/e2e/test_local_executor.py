@@ -34,6 +34,8 @@ def complete(stack: Stack) -> bool:
 @pytest.mark.timeout(900)
 def test_tasks_run_again_after_all_idle_workers_were_killed(airflow: Stack) -> None:
     """Without the watch the task below stays queued forever, and Airflow reports a healthy scheduler."""
+    if airflow.executor != "local":
+        pytest.skip("the stack has another executor")
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     until(lambda: complete(airflow), 120, "all workers")

@@ -291,8 +291,8 @@ def test_a_cleared_task_ends_its_job_and_does_the_rest_again(
     with frozen_servers(pipeline):
         (job,) = running_transforms(aistore)
         # the task's trigger ends the job; it starts some seconds after the task is deferred
-        logs = pipeline.stack.state / "airflow" / "logs"
-        trigger = f"*/run_id={run}/task_id=transcode/attempt=1.log.trigger*"
+        logs = pipeline.stack.state / "airflow"
+        trigger = f"**/run_id={run}/task_id=transcode/attempt=1.log.trigger*"
         until(lambda: list(logs.glob(trigger)), 30, "trigger of the transcode")
         clear = {"dry_run": False, "dag_run_id": run, "task_ids": ["transcode"], "only_failed": False}
         pipeline.api.request("POST", f"dags/{DAG}/clearTaskInstances", json=clear)
@@ -340,7 +340,7 @@ def test_no_secret_is_shown_anywhere(pipeline: Pipeline) -> None:
     assert any("storeside.objects" in query for query, _ in queries)
     for query, exception in queries:
         look("ClickHouse's query_log", query + exception)
-    home = pipeline.stack.state / "airflow" / "logs"
+    home = pipeline.stack.state / "airflow"
     for path in Path(home).rglob("*.log"):
         look(f"file {path.relative_to(home)}", path.read_text(errors="replace"))
     assert not shown

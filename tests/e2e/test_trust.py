@@ -47,16 +47,18 @@ DAGS = ("ingest", "s3_to_clickhouse")
 # Files that hold secrets because a process must read them there, and that only their owner may read.
 KEPT = re.compile(
     r"stack\.json|run/(supervisord\.conf|clickhouse\.json|programs/[^/]+\.json)|airflow/passwords\.json"
-    r"|podrunner/serviceaccount/token|aistore/(join|[^/]+/(ais\.json|\.ais\.conf))"
+    r"|podrunner/serviceaccount/token|redis/redis\.conf|aistore/(join|[^/]+/(ais\.json|\.ais\.conf))"
 )
-EVERYWHERE = frozenset({"api-server", "execution-api", "scheduler", "dag-processor", "triggerer"})
+EVERYWHERE = frozenset({"api-server", "execution-api", "scheduler", "dag-processor", "triggerer", "worker"})
 S3_KEYS = {"s3_access_key", "s3_secret_key"}
 
 
 def knows(component: str) -> set[str]:
     """Return the secrets that the environment of a component's processes must hold."""
-    if component in EVERYWHERE:  # Airflow's connections
+    if component.removesuffix("-2") in EVERYWHERE:  # Airflow's connections, and the servers of CeleryExecutor
         return {
+            "postgres",
+            "redis",
             "clickhouse_loader",
             "clickhouse_ledger",
             "clickhouse_pages",
@@ -213,7 +215,8 @@ def test_no_file_of_the_stack_holds_a_secret(airflow: Stack, used: Watch, marks:
             found = {secret for secret, ways in forms.items() if any(way in content for way in ways)}
             if found and not (KEPT.fullmatch(name) and not mode & 0o077):
                 holding[name] = found
-    assert {"airflow/airflow.db", "logs/scheduler.log", "logs/clickhouse.log", "stack.json"} <= looked
+    database = "airflow/airflow.db" if airflow.executor == "local" else "postgres/PG_VERSION"
+    assert {database, "logs/scheduler.log", "logs/clickhouse.log", "stack.json"} <= looked
     assert any("task_id=copy_through_worker" in name for name in looked)
     assert not holding
 
@@ -320,7 +323,7 @@ def test_every_port_is_on_loopback(airflow: Stack) -> None:
                 if socket_.status == psutil.CONN_LISTEN or (socket_.type == socket.SOCK_DGRAM and not socket_.raddr):
                     heard[socket_.laddr.port] = f"{socket_.laddr.ip} of {' '.join(process.cmdline())[:80]}"
     assert set(airflow.ports.values()) <= set(heard)
-    assert not {port: who for port, who in heard.items() if not who.startswith(("127.0.0.1 ", "::1 "))}
+    assert not {port: who for port, who in heard.items() if not who.startswith(("127.0.0.", "::1 "))}
 
 
 def test_secrets_are_random_and_long(airflow: Stack, tmp_path: Path) -> None:

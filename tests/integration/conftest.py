@@ -1,15 +1,38 @@
-"""Cleanup after tests of the engine against the real stack."""
+"""Fixtures of the tests of the engine against the real stack."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
+from storeside.sql.migrate import migrate
+from storeside.stack.settings import Stack
+from tests.cluster import Cluster, ShardedLoading, cluster_of
 from tests.support import shared_etls, until
+from tests.transfers import Loading
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+
+@pytest.fixture(scope="session")
+def cluster(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two ClickHouse servers as two shards, beside the stack's own server."""
+    with cluster_of(tmp_path_factory.mktemp("cluster"), stack) as cluster:
+        migrate(cluster.client())
+        yield cluster
+
+
+@pytest.fixture
+def anywhere(request: pytest.FixtureRequest, stack: Stack, s3_client: S3Client) -> Loading:
+    """Loads into a table, or into a Distributed table of two shards."""
+    if request.param == "shards":
+        return ShardedLoading(request.getfixturevalue("cluster"), stack, s3_client)
+    return Loading(stack, request.getfixturevalue("clickhouse"), s3_client)
 
 
 @pytest.fixture

@@ -128,6 +128,13 @@ def s3_pair(aistore: Any, clickhouse: Any, s3_client: Any) -> Pair:
 # ---- copies
 
 
+def test_a_copy_gives_names_a_prefix(pair: Pair, corpus: dict[str, bytes], drive: Drive) -> None:
+    put(pair.client, pair.source, first(corpus, 2))
+    assert drive(pair.job("copy", naming=Naming(prepend="in/"))).done == 2
+    assert sizes(pair.client, pair.destination).keys() == {f"in/{name}" for name in first(corpus, 2)}
+    assert drive(pair.job("again", naming=Naming(prepend="in/"))).skipped == 2
+
+
 def test_a_copy_takes_what_is_new_or_changed_and_nothing_else(
     s3_pair: Pair, s3_client: Any, corpus: dict[str, bytes], drive: Drive
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
-from storeside.operators import AISTransformBucketOperator
+from storeside.operators import AISGetObjectOperator, AISTransformBucketOperator
 from storeside.operators import bucket_job as operators
 from storeside.stack import airflow
 from storeside.stack.settings import Stack
@@ -44,6 +46,25 @@ def task(stack: Stack, aistore: Any, clickhouse: Any, monkeypatch: pytest.Monkey
 def context() -> Any:
     run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
     return {"dag_run": run, "ti": SimpleNamespace(dag_id="dag", task_id="transform", map_index=-1, try_number=1)}
+
+
+def test_one_object_goes_to_object_storage_without_a_file_on_the_worker(
+    stack: Stack, aistore: Any, s3_client: Any, context: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for name in ("AISTORE_DEFAULT", "AWS_DEFAULT"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(airflow.connections(stack)[name]))
+    source, samples = Bucket("ais", unique("in")), unique("samples")
+    put(aistore, source, {"a/first.txt": b"some text"})
+    s3_client.create_bucket(Bucket=samples)
+    task = AISGetObjectOperator(
+        task_id="get", source=str(source), name="a/first.txt", path=f"s3://aws_default@{samples}/of/first.txt",
+        etl=small_spec("upper"),
+    )  # fmt: skip
+    assert task.execute(context) == 9
+    assert s3_client.get_object(Bucket=samples, Key="of/first.txt")["Body"].read() == b"SOME TEXT"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_brief_job_ends_in_the_worker(

@@ -15,8 +15,8 @@ from storeside.stack.settings import Stack
 from storeside.transfer import batch, loads, preparation
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import StaleError, TransferInputError
+from storeside.transfer.publishing import publish
 from storeside.transfer.source import Source
-from storeside.transfer.table import publish
 from tests.support import unique
 from tests.transfers import Loading, parquet, request_of
 

@@ -29,6 +29,7 @@ from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
 from tests.integration.test_transfer_crashes import dies
+from tests.shards import tar
 from tests.support import IMAGE, INIT_SECONDS, put, set_properties, unique, versions
 from tests.transfers import Loading, environment, jsonl, parquet, request_of
 
@@ -211,6 +212,30 @@ def test_results_of_an_etl_become_rows(
     assert (again.loaded, again.skipped) == (1, len(TEXTS) - 1)
     assert dict(loading.rows("_object, words"))["sense-and-sensibility-01.json"] == 2
     assert loading.load("*.json", format="jsonl").loaded == 0
+
+
+def test_facts_of_members_are_loaded_once(
+    loading: FromAIStore, drive: Callable[[BucketJob], Summary], no_etl_is_left: None
+) -> None:
+    """An ETL makes one object of JSON Lines of each shard, one line per member."""
+    source = Bucket("ais", unique("shards"))
+    first, *others = TEXTS.items()
+    shards = {"1.tar": tar([first, ("about.json", b"{}")]), "2.tar": tar([*others, ("x.txt", b"")])}
+    put(loading.aistore, source, shards)
+    spec = EtlSpec("test-text-facts", IMAGE, transformer_command("text_facts"), init_timeout=INIT_SECONDS)
+    summary = drive(
+        BucketJob(
+            loading.aistore, Ledger(loading.clickhouse), source, loading.place, run_id=unique("run"),
+            spec=spec.of_members("*.txt", {"tar": "jsonl"}), naming=Naming({"tar": "jsonl"}), options=Options(),
+        )
+    )  # fmt: skip
+    assert (summary.done, summary.failed) == (2, 1)
+    report = loading.load("*.jsonl", system_columns=("_object",))
+    assert (report.loaded, report.rows) == (2, len(TEXTS))
+    facts = {name: (words, made_of) for name, words, made_of in loading.rows("object, words, _object")}
+    assert facts[f"1.tar/{first[0]}"] == (1554, "1.jsonl")
+    assert facts.keys() == {f"1.tar/{first[0]}", *(f"2.tar/{name}" for name, _ in others)}
+    assert loading.load("*.jsonl").skipped == 2
 
 
 def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.MonkeyPatch) -> None:

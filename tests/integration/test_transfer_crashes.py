@@ -29,18 +29,24 @@ from storeside.sql.migrate import migrate
 from storeside.stack import airflow
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer import lock
+from storeside.transfer.columns import Columns
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import FailureKind, LeftError, TransferError, TransferTransientError
+from storeside.transfer.keys import Expression
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 from storeside.transfer.staging import BROKEN, STAGING
 from tests.support import unique, until
-from tests.transfers import Loading, environment, kill_clickhouse, request_of
+from tests.transfers import Loading, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 ROWS = 50
+# Tests of both kinds of destination, of which `make test` runs the first.
+ANYWHERE = pytest.mark.parametrize(
+    "anywhere", ["table", pytest.param("shards", marks=pytest.mark.chaos)], indirect=True
+)
 
 
 @pytest.fixture
@@ -57,9 +63,8 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def mortal(client: Any, statements: int) -> Any:
-    """Return the client of a process that is killed after `statements` statements: later ones have no effect."""
-    left = [statements]
+def mortal(client: Any, left: list[int]) -> Any:
+    """Return a client of a process that is killed after `left` statements of all its clients: others do nothing."""
 
     def limited(call: Callable[..., Any]) -> Callable[..., Any]:
         def send(*args: Any, **kwargs: Any) -> Any:
@@ -83,61 +88,102 @@ def dies(loading: Loading, request: Request, reader: Any, survived: int) -> bool
     """
     run = unique("run")
     try:
-        transfer = Transfer(request, mortal(loading.client(), survived), reader, run)
-        transfer.run(transfer.prepare())
+        run_mortal(loading, request, reader, run, survived)
     except Killed:
         for again in (unique("run"), run):
-            transfer = Transfer(request, loading.client(), reader, again)
+            transfer = Transfer(request, loading.client(), reader, again, servers=loading.servers())
             transfer.run(transfer.prepare())
         return True
     return False
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
-def test_a_crash_after_any_statement(loading: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+# Rows of the object 1 are filtered, and the rows 0, 10, … of the others.
+CHOSEN = Columns(
+    rename={"object": "number"}, cast={"row": "UInt32"}, mask={"text": "sha256"},
+    compute={"tenth": Expression("intDiv(row, 10)")}, where=Expression("object != 1 AND row % 10 != 0"),
+)  # fmt: skip
+CHAOS = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+
+
+def run_mortal(loading: Loading, request: Request, reader: Any, run: str, survived: int) -> None:
+    """Load in a process that is killed after `survived` statements. Raises Killed."""
+    left = [survived]
+    client, servers = mortal(loading.client(), left), loading.servers(lambda client: mortal(client, left))
+    transfer = Transfer(request, client, reader, run, servers=servers)
+    transfer.run(transfer.prepare())
+
+
+@pytest.mark.parametrize(
+    ("anywhere", "step", "chosen"),
+    [
+        ("table", 4, None),
+        ("table", 20, CHOSEN),
+        ("shards", 16, None),
+        pytest.param("table", 1, None, marks=CHAOS),
+        pytest.param("table", 1, CHOSEN, marks=CHAOS),
+        pytest.param("shards", 1, None, marks=CHAOS),
+        pytest.param("shards", 4, CHOSEN, marks=CHAOS),
+    ],
+    indirect=["anywhere"],
+)
+def test_a_crash_after_any_statement(
+    anywhere: Loading, monkeypatch: pytest.MonkeyPatch, step: int, chosen: Columns | None
+) -> None:
     """The same run is killed after some statements, then after more, and each time repeated."""
+    loading = anywhere
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.put({"broken.csv": b"object,row,text\n1,2,three,four\n"})
-    loading.create("object UInt32, row UInt32, text String")
+    number = "number" if chosen else "object"
+    loading.create(f"{number} UInt32, row UInt32, text String{', tenth UInt32' if chosen else ''}")
+    request = _request(loading, chosen=chosen or Columns())
+    kept = [n for n in range(3) if not (chosen and n == 1)]
+    rows = ROWS - ROWS // 10 if chosen else ROWS
     crashes = 0
     for survived in range(5, 500, step):
-        loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
+        loading.truncate()
         if crashes:
             loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")
-        if not dies(loading, _request(loading), loading.s3, survived):
+        if not dies(loading, request, loading.s3, survived):
             break
         crashes += 1
-        counts = loading.query(f"SELECT object, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
-        assert counts == [(n, ROWS, ROWS) for n in range(3)], f"killed after {survived} statements"
+        counts = loading.query(f"SELECT {number}, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
+        assert counts == [(n, rows, rows) for n in kept], f"killed after {survived} statements"
     assert crashes > 30 / step
     states = loading.query(
-        "SELECT key, toString(state), rows FROM storeside.loads FINAL WHERE bucket = {bucket:String} ORDER BY key",
+        "SELECT key, toString(state), rows, filtered FROM storeside.loads FINAL WHERE bucket = {bucket:String}"
+        " ORDER BY key",
         bucket=loading.bucket,
     )
-    assert states == [*((f"{n}.csv", "loaded", ROWS) for n in range(3)), ("broken.csv", "failed", 0)]
+    assert states == [
+        *((f"{n}.csv", "loaded", *((rows, ROWS - rows) if n in kept else (0, ROWS))) for n in range(3)),
+        ("broken.csv", "failed", 0, 0),
+    ]
 
 
-def test_a_crash_while_versions_are_replaced(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("anywhere", "step"), [("table", 5), ("shards", 20)], indirect=["anywhere"])
+def test_a_crash_while_versions_are_replaced(anywhere: Loading, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Wherever the run is killed, the next one leaves the rows of each object's last version, once."""
+    loading = anywhere
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.create("object UInt32, row UInt32, text String")
     version = crashes = 0
-    for survived in range(5, 500, 5):
+    for survived in range(5, 500, step):
         version += 1
         loading.put({f"{n}.csv": csv(100 * version + n) for n in range(3)})
-        transfer = Transfer(_replacing(loading), mortal(loading.client(), survived), loading.s3, unique("run"))
         try:
-            transfer.run(transfer.prepare())
+            run_mortal(loading, _replacing(loading), loading.s3, unique("run"), survived)
         except Killed:
             crashes += 1
         else:
             break
-        transfer = Transfer(_replacing(loading), loading.client(), loading.s3, unique("run"))
+        transfer = Transfer(
+            _replacing(loading), loading.client(), loading.s3, unique("run"), servers=loading.servers()
+        )
         transfer.run(transfer.prepare())
         counts = loading.query(f"SELECT object, count(), uniqExact(row) FROM {loading.table} GROUP BY 1 ORDER BY 1")
         assert counts == [(100 * version + n, ROWS, ROWS) for n in range(3)], f"killed after {survived} statements"
-    assert crashes > 5
+    assert crashes > 25 / step
     states = loading.query(
         "SELECT toString(state), count() FROM storeside.loads FINAL WHERE bucket = {bucket:String}"
         " GROUP BY 1 ORDER BY 1",
@@ -150,12 +196,14 @@ def _replacing(loading: Loading) -> Request:
     return replace(_request(loading), on_overwrite="replace")
 
 
-def _request(loading: Loading) -> Request:
+def _request(loading: Loading, **options: Any) -> Request:
     source = Source(loading.bucket, "", collection="storeside_s3")
-    return request_of(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1)
+    return request_of(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1, **options)
 
 
-def test_two_runs_at_once_load_each_object_once(loading: Loading) -> None:
+@ANYWHERE
+def test_two_runs_at_once_load_each_object_once(anywhere: Loading) -> None:
+    loading = anywhere
     loading.put({f"{n:03}.csv": csv(n) for n in range(60)})
     loading.create("object UInt32, row UInt32, text String")
     transfers = [
@@ -169,8 +217,12 @@ def test_two_runs_at_once_load_each_object_once(loading: Loading) -> None:
     assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(60 * ROWS, 60 * ROWS)]
 
 
-def test_a_slow_holder_of_the_lock_cannot_publish_any_more(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+@ANYWHERE
+def test_a_slow_holder_of_the_lock_cannot_publish_any_more(
+    anywhere: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that stops while it publishes is overtaken; when it continues, its rows are not there twice."""
+    loading = anywhere
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32, text String")
@@ -298,9 +350,11 @@ def test_a_listing_that_arrives_twice_is_refused(loading: Loading) -> None:
         transfer.prepare()
 
 
+@ANYWHERE
 def test_a_run_goes_on_with_a_query_that_outlived_its_process(
-    loading: Loading, caplog: pytest.LogCaptureFixture
+    anywhere: Loading, caplog: pytest.LogCaptureFixture
 ) -> None:
+    loading = anywhere
     caplog.set_level(logging.INFO)
     rows = 2_000_000
     loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(rows)) + b"\n"})
@@ -332,7 +386,9 @@ def _reading(loading: Loading, transfer: Transfer) -> bool:
     )
 
 
-def test_a_cancelled_transfer_kills_its_queries_and_leaves_nothing(loading: Loading) -> None:
+@ANYWHERE
+def test_a_cancelled_transfer_kills_its_queries_and_leaves_nothing(anywhere: Loading) -> None:
+    loading = anywhere
     loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(2_000_000)) + b"\n"})
     loading.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.000001)")
     transfer = loading.transfer("", format="csv", loader="pull")
@@ -389,10 +445,16 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("objects", "kills"),
-    [(200, 6), pytest.param(2000, 50, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])],
+    ("anywhere", "objects", "kills"),
+    [
+        ("table", 200, 6),
+        pytest.param("table", 2000, 50, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+        pytest.param("shards", 400, 20, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+    ],
+    indirect=["anywhere"],
 )
-def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, kills: int) -> None:
+def test_kill_9_of_worker_and_engine_at_random(anywhere: Loading, objects: int, kills: int) -> None:
+    loading = anywhere
     loading.put({f"{n:05}.csv": csv(n) for n in range(objects)})
     loading.create("object UInt32, row UInt32, text String", "row")
     chance = random.Random(7)  # noqa: S311
@@ -406,12 +468,12 @@ def test_kill_9_of_worker_and_engine_at_random(loading: Loading, objects: int, k
     while True:
         assert time.monotonic() < deadline
         loader = ("pull", "push")[killed % 2]
-        worker = subprocess.Popen([*command, "--loader", loader], cwd=CHECKOUT, env=environment(loading.stack))
+        worker = subprocess.Popen([*command, "--loader", loader], cwd=CHECKOUT, env=loading.variables())
         if killed < kills:
             time.sleep(chance.uniform(1.5, 4))  # Python's start takes a second of it
             killed += 1
             if chance.random() < 0.3:
-                kill_clickhouse(loading.stack)
+                loading.kill_engine(killed)
             else:
                 worker.kill()
         if worker.wait(timeout=300) == 0 and killed >= kills:

@@ -120,11 +120,22 @@ def test_a_new_version_replaces_the_quarantined_rows_of_the_old_one(
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    ("anywhere", "step"),
+    [
+        ("table", 5),
+        *(
+            pytest.param(name, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])
+            for name in ("table", "shards")
+        ),
+    ],
+    indirect=["anywhere"],
+)
 def test_a_crash_after_any_statement_leaves_each_row_once(
-    loading: Loading, suite: Callable[..., str], monkeypatch: pytest.MonkeyPatch, step: int, replaced: bool
+    anywhere: Loading, suite: Callable[..., str], monkeypatch: pytest.MonkeyPatch, step: int, replaced: bool
 ) -> None:
     """The rows of both tables are those of one undisturbed load, wherever the run was killed."""
+    loading = anywhere
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.create("n UInt32, text String")
     source = Source(loading.bucket, "", collection="storeside_s3")
@@ -141,7 +152,7 @@ def test_a_crash_after_any_statement_leaves_each_row_once(
             loading.put({key: body + f"{50},run {survived}\n".encode() for key, body in objects.items()})
         else:
             loading.put(objects)
-            loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
+            loading.truncate()
             loading.clickhouse.command(f"TRUNCATE TABLE IF EXISTS {loading.table}_quarantine")
             loading.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside")
             if crashes:

@@ -14,7 +14,8 @@ from storeside.stack.settings import Stack
 from storeside.transfer import lock
 from storeside.transfer.errors import FailureKind, StaleError
 from storeside.transfer.loads import Loaded, Planned
-from storeside.transfer.table import existing, settle
+from storeside.transfer.publishing import settle
+from storeside.transfer.table import existing
 from tests.support import unique
 from tests.transfers import Loading
 

@@ -222,7 +222,7 @@ Read(r) ==
        /\ Go(r, IF doubt # {} THEN "count" ELSE IF me[r].goal = "settle" THEN "unlock" ELSE "leave")
     /\ UNCHANGED <<Server, Locks, Staging, Bounds>>
 
-(* [table.settle, Destination.count] *)
+(* [publishing.settle, Destination.count] *)
 CountRows(r) ==
     /\ pc[r] = "count"
     /\ me' = [me EXCEPT ![r].whole = {o \in me[r].doubt : Count(o) = Blocks},
@@ -230,14 +230,14 @@ CountRows(r) ==
     /\ Go(r, "check")
     /\ UNCHANGED <<Server, Locks, Staging, Bounds>>
 
-(* What the run has read may belong to another run if it has lost its lock meanwhile. [table.settle, Hold.check] *)
+(* What the run has read may belong to another run if it has lost its lock meanwhile. [publishing.settle, Hold.check] *)
 Check(r) ==
     /\ pc[r] = "check"
     /\ Go(r, IF Has("still") /\ Has("lock") /\ lock.uuid # me[r].hold THEN "stale" ELSE "remove")
     /\ UNCHANGED <<Server, Locks, Staging, Bounds, me>>
 
 (* The rows of an incomplete publication are removed, if the run still holds its lock: the statement itself checks it.
-   [table.settle, Destination.remove] *)
+   [publishing.settle, Destination._delete] *)
 RemovePartial(r) ==
     /\ pc[r] = "remove"
     /\ IF me[r].part = {} \/ ~Has("partial")
@@ -248,7 +248,7 @@ RemovePartial(r) ==
             /\ Go(r, "confirm")
     /\ UNCHANGED <<ledger, before, jobs, Locks, Staging, Bounds, me>>
 
-(* [table.settle, Loads.record] *)
+(* [publishing.settle, Loads.record] *)
 Confirm(r) ==
     /\ pc[r] = "confirm"
     /\ Write(r, me[r].whole, "loaded")
@@ -269,7 +269,7 @@ Forget(r) ==
 (* ------------------------------------------------------------------ publish *)
 
 (* Rows of objects that another run has loaded are removed from the staging table. The ledger is not read again,
-   because a run that has lost its lock may write "publishing" late. [table._leave_out] *)
+   because a run that has lost its lock may write "publishing" late. [Destination.leave_out] *)
 LeaveOut(r) ==
     /\ pc[r] = "leave"
     /\ LET done == IF Has("decided") THEN me[r].all \cap (me[r].done \cup me[r].whole)
@@ -282,7 +282,7 @@ LeaveOut(r) ==
                /\ Go(r, IF new = {} THEN "unlock" ELSE "record")
     /\ UNCHANGED <<Server, Locks, table, Bounds>>
 
-(* [table.publish, Loads.record] *)
+(* [publishing.publish, Loads.record] *)
 Record(r) ==
     /\ pc[r] = "record"
     /\ me' = [me EXCEPT ![r].writes = @ + 1]
@@ -294,7 +294,7 @@ Record(r) ==
 
 (* ATTACH PARTITION or INSERT ... SELECT starts, unless another run has dropped the staging table. The record stays
    doubtful then: the next publication settles it. Without a staging table, the statement reads the objects.
-   [Destination.take, table.publish] *)
+   [Destination.take, Destination._insert, publishing.publish] *)
 Take(r) ==
     /\ pc[r] = "take"
     /\ IF Has("staging") /\ table[r] # me[r].tables
@@ -332,7 +332,7 @@ Move(j) ==
        /\ pc' = IF left = {} /\ Waits(j) THEN [pc EXCEPT ![j.run] = "finish"] ELSE pc
     /\ UNCHANGED <<ledger, before, Locks, Staging, Bounds, me>>
 
-(* [table._finish, Loads.record] *)
+(* [publishing._finish, Loads.record] *)
 Finish(r) ==
     /\ pc[r] = "finish"
     /\ Write(r, me[r].new, "loaded")

@@ -7,8 +7,8 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
-from storeside.operators import storage, throughput
-from storeside.operators.charts import chart_at
+from storeside.operators import AISGetObjectOperator, storage, throughput
+from storeside.operators.charts import chart_at, object_at
 from storeside.operators.storage import StorageBenchmarkOperator
 from storeside.operators.throughput import AISMeasureThroughputOperator
 from storeside.stack.settings import CHECKOUT
@@ -50,6 +50,14 @@ def test_a_chart_is_no_file_of_the_worker(
 @pytest.mark.parametrize("url", TAKEN[:2])
 def test_a_chart_goes_to_object_storage(url: str) -> None:
     assert str(chart_at(url.format("svg"), "svg")) == url.format("svg")
+
+
+@pytest.mark.parametrize("url", ["file:///tmp/a", "local:///tmp/a", "simplecache::file:///tmp/a"])
+def test_a_downloaded_object_is_no_file_at_a_url(url: str) -> None:
+    operator = AISGetObjectOperator(task_id="get", source="ais://a", name="n", path=url)
+    with pytest.raises(AirflowFailException, match=r"is not a URL of object storage: use a URL such as s3://"):
+        operator.execute({})
+    assert str(object_at("s3://samples/a")) == "s3://samples/a"
 
 
 @pytest.mark.parametrize(("dag", "ending"), FORMS)

@@ -15,6 +15,7 @@ from jinja2 import Template
 from storeside.operators import clickhouse, params
 from storeside.operators.clickhouse import LoadOperator, S3ToClickHouseOperator
 from storeside.operators.hooks.transfer import source
+from storeside.transfer.columns import Columns
 from storeside.transfer.engine import Report
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
@@ -58,8 +59,8 @@ def test_clickhouse_finds_s3_by_the_connection(extra: dict[str, Any], endpoint: 
 def test_arguments_reach_the_engine() -> None:
     given = {
         "keys": "2026/**", "format": "csv", "loader": "push",
-        "read": ReadOptions(Csv(";", names=("a", "b")), "json", "empty", False, 7, 3, 12, ("year",)),
-        "table_options": TableOptions({"a": "UInt8"}, ["_object"], "ReplacingMergeTree", "a", "b", "c"),  # type: ignore[arg-type]
+        "read": ReadOptions(Csv(";", names=("a", "b")), "json", "empty", False, 7, 3, 12, ("year",), Columns(("a",))),
+        "table_options": TableOptions({"a": "UInt8"}, ["_object"], "ReplacingMergeTree", "a", "b", "c", "d", "e"),  # type: ignore[arg-type]
         "on_drift": "rest", "on_bad_rows": "keep", "on_overwrite": "replace", "batch_bytes": 11,
         "limits": LoadLimits(1, 2, 3, 4, 5),
     }  # fmt: skip

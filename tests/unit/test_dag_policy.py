@@ -236,6 +236,7 @@ def test_a_variable_sets_schedule_and_defaults(bag: DagBag, monkeypatch: pytest.
         "schedule": "0 4 * * *", "source": "s3://papers", "destination": "ais://words", "prefix": "2026/",
         "existing_etl": "hello-world-etl", "image": "registry.example.com/papers:2",
         "environment": {"LANGUAGE": "en"}, "extensions": {"tex": "json"}, "communication": "hpush",
+        "members": "*.tex",
     }  # fmt: skip
     dag = transform_bucket(monkeypatch, given).dags["transform_bucket"]
     assert dag.timetable.expression == "0 4 * * *"

@@ -51,6 +51,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISTransformBucketOperator, {**PAIR, "init_timeout": "soon"}, "init_timeout 'soon' is not a whole number"),
     (AISTransformBucketOperator, {**PAIR, "init_timeout": 0}, "init_timeout 0 is not a positive number"),
     (AISTransformBucketOperator, {**PAIR, "extensions": "txt"}, "extensions 'txt' is not a mapping"),
+    (AISTransformBucketOperator, {**PAIR, "members": " , "}, "members ' , ': name members of shards, such as *.flac"),
     (AISTransformBucketOperator, {**PAIR, "etl": "etl"}, "existing_etl: ETL name 'etl' is too short"),
     (
         SqsSettleTransformEventsOperator,

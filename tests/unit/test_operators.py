@@ -38,6 +38,7 @@ from storeside.operators.aistore_etl import (
 )
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.shards import AISSplitShardsOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
 from storeside.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from storeside.operators.triggers.aistore import AISJobTrigger
@@ -45,8 +46,10 @@ from storeside.speech.manifest import run_prefix
 from storeside.stack.settings import CHECKOUT
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
+from storeside.transform.naming import Naming
 from storeside.transform.state import Options, State
 from storeside.transformers.formats import CODECS, AudioFormat
+from storeside.transformers.members import Members
 
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="speech", run_id="manual__1"),
@@ -445,6 +448,44 @@ def test_names_and_prefix_together_are_refused() -> None:
     )
     with pytest.raises(AirflowFailException, match="exclude a prefix and sync"), airflow_errors():
         operator.options()
+
+
+def test_members_change_the_names_in_shards_and_not_those_of_shards() -> None:
+    pair = {"task_id": "t", "source": "ais://a", "destination": "ais://b", "members": "*.flac", "prepend": "p/"}
+    transcode = AISTranscodeAudioOperator(**pair)
+    assert transcode.naming(CONTEXT) == Naming(prepend="p/")
+    inside = Members.from_environment(transcode.spec(CONTEXT).environment)
+    assert inside == Members(("*.flac",), AudioFormat().extensions)
+    facts = AISTransformBucketOperator(**pair, extensions='{"tar": "jsonl"}')
+    assert facts.naming(CONTEXT) == Naming({"tar": "jsonl"}, "p/")
+    assert Members.from_environment(facts.spec(CONTEXT).environment) == Members(("*.flac",), results="jsonl")
+    assert AISTransformBucketOperator(**{**pair, "members": ""}).spec(CONTEXT).environment == {}
+    copy = AISCopyBucketOperator(task_id="t", source="ais://a", destination="ais://b", prepend="p/")
+    assert copy.naming(CONTEXT) == Naming(prepend="p/")
+
+
+def test_a_split_stores_members_in_the_destination(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {
+        "conn_type": "aistore",
+        "host": "http://proxy:51080",
+        "extra": {"transformer_endpoint": "http://in:1"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(connection))
+    split = AISSplitShardsOperator(task_id="t", source="ais://a", destination="ais://#team/b", prepend="p/")
+    spec = split.spec(CONTEXT)
+    assert split.naming(CONTEXT) == Naming({"tar": "jsonl"}, "p/")
+    assert Members.from_environment(spec.environment) == Members(("*",), results="objects")
+    assert spec.tuning == {"SIDECAR_URL": "http://in:1/v1/objects/b/p/?provider=ais&namespace=%23team"}
+    other = AISSplitShardsOperator(task_id="t", source="ais://a", destination="ais://c", members="*.flac")
+    assert Members.from_environment(other.spec(CONTEXT).environment) == Members(("*.flac",), results="objects")
+
+
+def test_shards_are_not_replaced_in_place() -> None:
+    shards = AISTransformBucketOperator(
+        task_id="t", source="ais://a", destination="ais://a", members="*.flac", in_place=True
+    )
+    with pytest.raises(OperatorInputError, match="shards cannot be replaced in place"):
+        shards.job(CONTEXT)
 
 
 def test_another_try_waits_in_the_triggerer() -> None:

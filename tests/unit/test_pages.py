@@ -87,7 +87,7 @@ class Airflow:
         self.engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
         self._do(
             "CREATE TABLE task_instance (dag_id TEXT, run_id TEXT, task_id TEXT, map_index INT, state TEXT,"
-            " try_number INT, start_date TEXT, end_date TEXT, operator TEXT)"
+            " try_number INT, start_date TEXT, end_date TEXT, operator TEXT, priority_weight INT)"
         )
         self._do(
             "CREATE TABLE dag_run (dag_id TEXT, run_id TEXT, state TEXT, run_after TEXT, end_date TEXT,"
@@ -108,13 +108,15 @@ class Airflow:
     def has(
         self, task: str, state: str | None = "running", map_index: int = -1, dag: str = "d", run: str = "r",
         operator: str = "AISCopyBucketOperator", began: str | None = None, ended: str | None = None,
+        weight: int = 1,
     ) -> None:  # fmt: skip
         values = {
             "dag": dag, "run": run, "task": task, "map_index": map_index, "state": state, "operator": operator,
-            "began": began, "ended": ended,
+            "began": began, "ended": ended, "weight": weight,
         }  # fmt: skip
         self._do(
-            "INSERT INTO task_instance VALUES (:dag, :run, :task, :map_index, :state, 2, :began, :ended, :operator)",
+            "INSERT INTO task_instance"
+            " VALUES (:dag, :run, :task, :map_index, :state, 2, :began, :ended, :operator, :weight)",
             values,
         )
 
@@ -219,6 +221,25 @@ def run_page(pages: TestClient) -> str:
     answer = pages.get("/run", params={"dag": "d", "run": "r"})
     assert answer.status_code == 200
     return str(answer.text)
+
+
+def test_tasks_that_have_not_started_follow_in_the_order_of_the_dag(pages: TestClient, airflow: Airflow) -> None:
+    """Databases sort missing dates differently, and return equal rows in any order."""
+    airflow.runs("running")
+    for task, weight in (("last", 1), ("first", 3), ("middle", 2)):
+        airflow.has(task, None, weight=weight)
+    airflow.has("begun", "running", began="2026-01-01 00:00:00", weight=1)
+    found = tasks.run_of("d", "r")
+    assert found is not None
+    assert [task.name for task in found.tasks] == ["begun", "first", "middle", "last"]
+
+
+@pytest.mark.parametrize(("path", "name"), [("/run", "dag"), ("/run", "run"), ("/run", "task"), ("/movement", "dag")])
+def test_a_name_with_nul_does_not_reach_airflows_database(pages: TestClient, path: str, name: str) -> None:
+    """PostgreSQL's driver raises ValueError for it; SQLite accepts it."""
+    answer = pages.get(path, params={"dag": "d", "run": "r", name: "a\0b"})
+    assert answer.status_code == 400
+    assert "has no NUL character" in answer.text
 
 
 def tasks_of(page: str) -> list[tuple[str, str]]:

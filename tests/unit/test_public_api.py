@@ -21,6 +21,7 @@ BASES = {
     "QueueOperator",
     # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
+    "SqsMessagesTrigger",
 }  # fmt: skip
 PYTHON = re.compile(r"```python.*?\n(.*?)```", re.DOTALL)
 
@@ -36,6 +37,7 @@ def test_the_exports() -> None:
         "AISMeasureThroughputOperator",
         "AISPrefetchBucketOperator",
         "AISProbeAudioOperator",
+        "AISSplitShardsOperator",
         "AISStartEtlOperator",
         "AISStopEtlOperator",
         "AISTranscodeAudioOperator",
@@ -46,6 +48,7 @@ def test_the_exports() -> None:
         "CheckConnectionsOperator",
         "ClickHousePublishManifestOperator",
         "ClickHouseStageManifestOperator",
+        "Columns",
         "Csv",
         "EtlSpec",
         "Expression",
@@ -60,6 +63,7 @@ def test_the_exports() -> None:
         "S3ToClickHouseOperator",
         "SqsLeaseS3EventsOperator",
         "SqsRedriveDeadLettersOperator",
+        "SqsS3EventsSensor",
         "SqsSettleSpeechEventsOperator",
         "SqsSettleTransformEventsOperator",
         "StorageBenchmarkOperator",

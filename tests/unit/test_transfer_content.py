@@ -23,10 +23,10 @@ from storeside.transfer.content import CHUNK, Content, opened
 from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError
 from storeside.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
 from storeside.transfer.loads import Planned
+from storeside.transfer.reading import Reading
 from storeside.transfer.records import records as _records
 from storeside.transfer.salvage import _blocks, salvage
 from storeside.transfer.schema import Column
-from storeside.transfer.statement import Reading
 
 
 def by_arrow(kind: str) -> Callable[[bytes], bytes]:

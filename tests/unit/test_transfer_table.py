@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer import table
+from storeside.transfer import publishing
 from storeside.transfer.loads import Loaded, Planned
-from storeside.transfer.table import LOAD_ID, Destination, look_up, publish
+from storeside.transfer.publishing import publish
+from storeside.transfer.table import LOAD_ID, Destination, look_up
 
 STAGING = "load_0_1_token_1"
 
@@ -27,6 +28,7 @@ class Client:
             "default",
             has_views,
             [("n", "Int64", "", ""), (LOAD_ID, "UInt64", "", "")],
+            engine,
         )
         self.at_work = list(at_work)
         self.done: list[tuple[str, dict[str, Any]]] = []
@@ -78,7 +80,7 @@ def destination(client: Client) -> Destination:
 def test_parts_are_attached_where_none_is_left_out(engine: str, has_views: bool, attaches: bool) -> None:
     """A replicated table drops a part with the content of an earlier one: rows of a load that were removed."""
     client = Client(engine, has_views=has_views)
-    destination(client).take(STAGING)
+    destination(client).take(STAGING, STAGING)
     ((statement, settings),) = client.done
     assert statement.startswith("ALTER TABLE" if attaches else "INSERT INTO")
     assert settings.get("insert_deduplicate") == (None if attaches else 0)
@@ -86,7 +88,7 @@ def test_parts_are_attached_where_none_is_left_out(engine: str, has_views: bool,
 
 def test_what_an_earlier_try_still_publishes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer may have been lost: without the wait an attempt finds no rows and publishes them a second time."""
-    monkeypatch.setattr(table, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "_POLL_SECONDS", 0.0)
     client = Client(at_work=[f"storeside-{STAGING}-1"] * 3)
     ledger: Any = Ledger(client)
     o = Planned("key", "etag", 10, 0.0, 7)

@@ -346,6 +346,54 @@ def test_cluster_that_never_answers_ends_the_wait(clock: Clock) -> None:
     assert "no answer" in progress.error
 
 
+# --- counters of multi-object jobs
+
+
+def message(
+    done: int = 1, begun: int = 1, pending: int = 0, sent: int = 0, received: int = 0, more: str = "", errors: int = 0
+) -> str:
+    """A target's control message, as AIStore 5.0 writes it (xact/xs/tcobjs.go, CtlMsg)."""
+    return (
+        f"cp s3://a=>ais://b; t[one]: job:[ xid:tco-x txns:{done}/{begun} pending:{pending} sent:{sent}"
+        f" received:{received} err:{errors} chan-full:0 pruned:0]{more}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("messages", "is_done"),
+    [
+        ([message(sent=3, received=2), message(sent=2, received=3)], True),
+        ([message(done=2, begun=2, sent=9, received=9, errors=4)], True),
+        ([message()], True),
+        ([message(sent=3, received=2), message(sent=2, received=2)], False),  # one object is on its way
+        ([message(done=0), message()], False),
+        ([message(done=0, begun=0), message()], False),  # a target that knows of no request
+        ([message(pending=1), message()], False),
+        ([message(more=" [list(3 names):[o, ...], pending:1, flags:]"), message()], False),
+        ([message(done=0, more=f" [list(2 names):[{message()}], flags:]")], False),  # a name like a message
+        ([message(), ""], False),
+        ([message(), "another version of AIStore writes this"], False),
+    ],
+)
+def test_multi_object_copy_is_done_when_its_counters_prove_it(
+    cluster: Cluster, messages: list[str], is_done: bool
+) -> None:
+    snaps = [snap("copy-listrange", 5, 50, ctlmsg=text) for text in messages]
+    cluster.targets = {f"t{number}": [one] for number, one in enumerate(snaps)}
+    cluster.running = ["copy-listrange[etl-1]"]
+    client = impatient(cluster.url)
+    assert Follower(client, "etl-1", stall_seconds=60).poll().finished == is_done
+    assert (running_between(client, *PAIR) is None) == is_done
+
+
+def test_counters_of_a_transform_prove_something_on_one_target_only(cluster: Cluster) -> None:
+    """Results of a transform reach other targets in ways that the counters leave out."""
+    one = snap("etl-listrange", 5, 50, ctlmsg=message())
+    for targets, finished in ((1, True), (2, False)):
+        cluster.targets = {f"t{number}": [one] for number in range(targets)}
+        assert Follower(impatient(cluster.url), "etl-1", stall_seconds=60).poll().finished == finished
+
+
 # --- jobs between two buckets
 
 PAIR = (Bucket.parse("ais://recordings"), Bucket.parse("ais://speech"))

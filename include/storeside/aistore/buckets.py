@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.names import is_folder_marker
@@ -90,6 +91,14 @@ class StoredObject:
     name: str
     size: int
     version: str
+
+
+def objects_url(endpoint: str, bucket: Bucket, prefix: str) -> str:
+    """Return the URL in AIStore's API for objects of a bucket below a prefix; `endpoint` is the URL of AIStore."""
+    query = {"provider": bucket.provider}
+    if bucket.namespace:
+        query["namespace"] = bucket.namespace
+    return f"{endpoint.rstrip('/')}/v1/objects/{quote(f'{bucket.name}/{prefix}')}?{urlencode(query)}"
 
 
 # Up to this many names are looked up one by one; for more, `find_aistore` lists all objects with their common prefix.

@@ -98,10 +98,13 @@ def _away(name: str, why: str) -> AIStoreTransientError:
 
 
 def require_reports(spec: EtlSpec, what: str) -> None:
-    """Raise AIStoreInputError for an existing ETL that is called over ``ws``, where AIStore learns of no failures.
+    """Raise AIStoreInputError for an ETL whose failures AIStore does not learn.
 
-    `what` names the work that needs them.
+    These are those of an existing ETL over ``ws``, and those of members of shards. `what` names the work that needs
+    them.
     """
+    if spec.in_shards:
+        raise AIStoreInputError(f"AIStore does not learn which members of a shard fail, and {what} needs that")
     for stage in spec.stages:
         if stage.is_existing and stage.communication == "ws":
             raise AIStoreInputError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from storeside.aistore import control_plane
+from storeside.aistore import control_plane, multi_object
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError, StuckTargetError, said
 from storeside.aistore.lock import locked
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A multi-object job does not end: it is done when this many consecutive polls find it idle (xact/api_wait.go).
+# A multi-object job does not end: it is done when its counters prove it, or when this many consecutive polls find it
+# idle (xact/api_wait.go).
 IDLE_POLLS = 2
 # A job that no target has known for this many seconds is lost, as after a restart of all: the rest is reconciled.
 FORGOTTEN_SECONDS = 30.0
@@ -67,10 +68,10 @@ class Follower:
     """Polls one AIStore job until it is over.
 
     AIStore's own wait never returns for a job that lost a target, nor for a WebSocket transform whose transformer
-    died. For a follower, a job is over when it ended, was aborted, became idle (multi-object jobs), was unknown to
-    all targets for `FORGOTTEN_SECONDS`, or made no progress for `stall_seconds`. In the last two cases the follower
-    aborts the job. An error for which `is_final` is true, such as a revoked token, ends the wait at once; the job
-    continues.
+    died. For a follower, a job is over when it ended, was aborted, has done all that was requested or became idle
+    (multi-object jobs), was unknown to all targets for `FORGOTTEN_SECONDS`, or made no progress for `stall_seconds`.
+    In the last two cases the follower aborts the job. An error for which `is_final` is true, such as a revoked token,
+    ends the wait at once; the job continues.
     """
 
     def __init__(
@@ -96,10 +97,11 @@ class Follower:
         before = Progress(max(self._seen[0], 0), max(self._seen[1], 0))
         try:
             snaps = newest_snapshots(self.client, self.job_id)
+            is_done = _is_done(self.client, snaps)
         except (AISError, requests.RequestException, Transient) as e:
             if getattr(e, "status_code", 0) != requests.codes.not_found:
                 return self._unanswered(before, e)
-            snaps = []
+            snaps, is_done = [], False
         self._answered = time.monotonic()
         if not snaps:
             limit = min(FORGOTTEN_SECONDS, self.stall_seconds)
@@ -114,7 +116,7 @@ class Follower:
             return Progress(objects, size, _seconds(snaps), finished=True)
         idle = all(s.kind in MULTI_OBJECT_KINDS and s.is_idle for s in snaps)
         self._idle = self._idle + 1 if idle else 0
-        if self._idle >= IDLE_POLLS:
+        if is_done or self._idle >= IDLE_POLLS:
             return Progress(objects, size, self._moved - self._started, finished=True)
         if (objects, size) != self._seen:
             self._seen, self._moved = (objects, size), time.monotonic()
@@ -140,6 +142,12 @@ class Follower:
         abort(self.client, self.job_id)
         error = f"{what} for {still:.0f} s: aborted"
         return Progress(progress.objects, progress.bytes, still, finished=True, error=error)
+
+
+def _is_done(client: Client, snaps: Sequence[Any]) -> bool:
+    """Return whether a multi-object job has provably done all that was requested."""
+    busy = [s for s in snaps if s.kind in MULTI_OBJECT_KINDS and not s.is_idle and not s.aborted]
+    return bool(busy) and multi_object.is_done(client, busy[0].id, busy[0].kind)
 
 
 def _seconds(snaps: Sequence[Any]) -> float:
@@ -176,7 +184,7 @@ def running_transforms(client: Client) -> list[str]:
 
 
 def end_idle(client: Client, source: Bucket, destination: Bucket, seconds: float = 30) -> None:
-    """Abort the idle multi-object jobs between two buckets, and wait until AIStore no longer lists them.
+    """Abort the multi-object jobs between two buckets that have nothing to do, and wait until AIStore forgets them.
 
     AIStore adds the next request on the same pair to an idle job, and so runs it with that job's ETL instead of the
     request's. Raises AIStoreTransientError when a job does not end within `seconds`.
@@ -191,14 +199,14 @@ def end_idle(client: Client, source: Bucket, destination: Bucket, seconds: float
 
 
 def _jobs_between(client: Client, source: Bucket, destination: Bucket) -> Iterator[tuple[str, bool]]:
-    """Yield each unfinished copy or transform between two buckets: its id, and whether it is idle."""
+    """Yield each unfinished copy or transform between two buckets: its id, and whether it has nothing to do."""
     for entry in client.cluster().list_running_jobs():
         kind, _, job_id = entry.rstrip("]").partition("[")
         if kind not in MULTI_OBJECT_KINDS | BUCKET_KINDS:
             continue
         snaps = [s for s in newest_snapshots(client, job_id) if _between(s, source, destination) and not s.aborted]
         if snaps:
-            yield job_id, all(s.is_idle for s in snaps)
+            yield job_id, all(s.is_idle for s in snaps) or _is_done(client, snaps)
 
 
 def _between(snap: Any, source: Bucket, destination: Bucket) -> bool:

@@ -26,6 +26,10 @@ _UNMARKED = ("then", "payload", "etl_name", "is_existing")
 # AIStore's time-out for an object includes the time in the queue for a worker. The transformer's time-out must end
 # first, because its error states the reason.
 _QUEUE_SECONDS = 60
+# The same for a shard, of which each member has its own time-out in the transformer.
+_SHARD_SECONDS = 24 * 3600
+# Variables with which Storeside's server transforms members; `storeside.transformers.members` reads them.
+_MEMBERS, _EXTENSIONS, _RESULTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS"
 
 
 def check_communication(kind: str) -> None:
@@ -196,6 +200,8 @@ class EtlSpec:
         """AIStore's time-out for one object, in AIStore's notation for durations."""
         if self.is_existing:
             return f"{self.object_timeout}s"
+        if self.in_shards:
+            return f"{_SHARD_SECONDS}s"
         return f"{self.object_timeout + _QUEUE_SECONDS}s"
 
     @property
@@ -216,6 +222,47 @@ class EtlSpec:
         effects = [[s.image, s.command, sorted(s.environment.items())] for s in self.stages]
         text = json.dumps(effects if self.then else effects[0])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def of_members(self, members: str, extensions: Mapping[str, str] | None = None) -> EtlSpec:
+        """Return the same ETL for tar shards: it transforms members instead of whole objects.
+
+        The result of a shard is a tar archive with the members in the same order. The transformer must be served by
+        `storeside.transformers.serve`.
+        :param members: patterns of members' names, such as ``*.flac``, separated by commas; others are kept unchanged
+        :param extensions: maps the extension of a member to that of its result. If it maps ``tar`` itself, such as
+            ``{"tar": "jsonl"}``, a shard becomes an object of JSON Lines: one line per result, with the field
+            ``object``
+        :raises AIStoreInputError: there is no pattern, or the spec is a chain or an existing ETL
+        """
+        patterns = [text.strip() for text in members.split(",") if text.strip()]
+        if not patterns:
+            raise AIStoreInputError(f"members {members!r}: name members of shards, such as *.flac")
+        if self.then or self.is_existing:
+            raise AIStoreInputError("members apply to one ETL of ours: call of_members for each stage of a chain")
+        inside = {name: to for name, to in (extensions or {}).items() if name != "tar"}
+        variables = {_MEMBERS: ",".join(patterns)}
+        if inside:
+            variables[_EXTENSIONS] = json.dumps(inside, sort_keys=True)
+        if "tar" in (extensions or {}):
+            variables[_RESULTS] = "jsonl"
+        return replace(self, environment={**self.environment, **variables})
+
+    def splitting(self, members: str, url: str) -> EtlSpec:
+        """Return the same ETL for tar shards, whose members it stores unchanged as objects below a URL.
+
+        The result of a shard is a list of these objects in JSON Lines.
+        :param members: patterns of members' names, as in `of_members`; no others are stored
+        :param url: URL for PUT requests, such as ``http://proxy:51080/v1/objects/<bucket>/``
+        :raises AIStoreInputError: as `of_members`
+        """
+        spec = self.of_members(members)
+        environment = {**spec.environment, _RESULTS: "objects"}
+        return replace(spec, environment=environment, tuning={**spec.tuning, "SIDECAR_URL": url})
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether an ETL of the chain transforms the members of shards."""
+        return any(stage.environment.get(_MEMBERS) for stage in self.stages)
 
     def over(self, communication: str) -> EtlSpec:
         """Return the same chain with another communication type; existing ETLs keep theirs."""

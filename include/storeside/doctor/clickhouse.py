@@ -33,6 +33,8 @@ _REFUSED = re.compile(
     r"HTTP response code: 40[13]|AccessDenied|Access Denied|InvalidAccessKeyId|SignatureDoesNotMatch"
 )
 _here = System(NAME)
+# Connections that the doctor makes to detect a proxy, which would send some of them to another server.
+_CONNECTIONS = 4
 
 
 def connect(make: Callable[[], Any], check: str = "login") -> tuple[Any, Finding]:
@@ -87,6 +89,29 @@ def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
             yield _here.failed(check, plain(e), _rights_remedy(user, database, e))
         else:
             yield _here.ok(check, f"the user can create, fill, attach and drop tables in {names}")
+
+
+def one_server(make: Callable[[], Any]) -> Finding:
+    """Check that all connections lead to one server, which has the ledger and the locks; `make` connects."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    check = "one server"
+    try:
+        clients = [make() for _ in range(_CONNECTIONS)]
+        # Some proxies divide connections between servers, and others divide requests.
+        answers = (client.query("SELECT serverUUID(), hostName(), tcpPort()") for client in clients for _ in range(2))
+        found = {tuple(first_row(answer)) for answer in answers}
+    except ClickHouseError as e:
+        return _here.failed(check, plain(e), "start all servers behind the address of the ClickHouse connection")
+    if len(found) == 1:
+        return _here.ok(check, f"{_CONNECTIONS} connections lead to the same server")
+    return _here.failed(
+        check,
+        f"{_CONNECTIONS} connections lead to {len(found)} servers: each has its own ledger and locks, so objects are"
+        " loaded twice",
+        "list the servers in the extra `servers` of the ClickHouse connection, which replaces the address of a proxy;"
+        " see docs/configuration.md",
+    )
 
 
 def _use_databases(client: Client, database: str) -> None:

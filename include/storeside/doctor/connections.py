@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -14,6 +14,7 @@ from storeside.doctor.errors import DoctorInputError
 from storeside.doctor.examination import Systems
 from storeside.doctor.hsds import Service
 from storeside.sql import roles
+from storeside.transfer.servers import address, names_of
 from storeside.transfer.source import source_of
 
 PREFIX = "AIRFLOW_CONN_"
@@ -80,7 +81,9 @@ def found(environment: Mapping[str, str], ids: Mapping[str, str]) -> dict[str, C
                 raise DoctorInputError(
                     f"the extras of {loader.conn_id} refer to the connection {conn_id}: set {PREFIX}{conn_id.upper()}"
                 )
-            parsed[role] = Connection.parse(conn_id, text)
+            other = Connection.parse(conn_id, text)
+            servers = {"servers": names_of(loader.extra_dejson)}  # all users work on the first of them
+            parsed[role] = replace(other, extra_dejson={**other.extra_dejson, **servers})
     return parsed
 
 
@@ -126,9 +129,11 @@ def _clickhouse(connection: Connection) -> Any:
     import clickhouse_connect
 
     extra = connection.extra_dejson
+    names = names_of(extra)
+    host, port = address(names[0]) if names else (connection.host or "localhost", connection.port or 0)
     return clickhouse_connect.get_client(
-        host=connection.host or "localhost",
-        port=connection.port or 0,
+        host=host,
+        port=port,
         username=connection.login or "default",
         password=connection.password,
         database=connection.schema or "__default__",

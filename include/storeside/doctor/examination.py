@@ -99,6 +99,7 @@ class _Examination:
             if other is not None and (client := self._login(role, other)) is not None:
                 clients[role] = client
         self.ledger = clients.get("ledger", self.clickhouse)
+        self.report.check(_clickhouse, "one server", lambda: clickhouse.one_server(make))
         self.report.each(_clickhouse, clickhouse.examine(self.clickhouse, clients.get("ledger")))
         self.report.each(_clickhouse, roles.examine(clients))
 

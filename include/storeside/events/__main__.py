@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from storeside.events.intake import Limits
 from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
-from storeside.transfer.__main__ import aws, clickhouse, exit_code, ledger, request, run_of, transfer_arguments
+from storeside.transfer.__main__ import (
+    aws,
+    clickhouse,
+    exit_code,
+    ledger,
+    request,
+    run_of,
+    servers,
+    transfer_arguments,
+)
 from storeside.transfer.printing import report_text
 
 
@@ -46,7 +55,9 @@ def _drain(given: argparse.Namespace) -> int:
     names = ("messages", "bytes", "seconds", "idle_seconds", "batch_messages", "lease_seconds")
     limits = Limits(**{name: getattr(given, name) for name in names})
     queue = Queue.find(aws("sqs"), given.queue)
-    drained = EventLoad(queue, request(given), clickhouse(), aws("s3"), run_of(given), limits, ledger()).run()
+    drained = EventLoad(
+        queue, request(given), clickhouse(), aws("s3"), run_of(given), limits, ledger(), servers()
+    ).run()
     print(report_text(drained, as_json=given.json))
     return 1 if drained.dead else 0
 

@@ -33,6 +33,7 @@ from storeside.transfer.errors import (
     classify,
 )
 from storeside.transfer.request import Request
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class EventLoad:
     """One run that drains a queue into the table of a request.
 
     `client` is a clickhouse-connect client without a session, `s3` a boto3 client; `run_id` names the run in the
-    ledgers. The run does not list the request's source: the events name the objects, and the bucket has their state.
+    ledgers. For `ledger` and `servers` see `Transfer`. The run does not list the request's source: the events name
+    the objects, and the bucket has their state.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class EventLoad:
         run_id: str,
         limits: Limits | None = None,
         ledger: Client | None = None,
+        servers: Servers = NO_SERVERS,
     ) -> None:
         if request.all_or_nothing:
             raise EventInputError(
@@ -120,6 +123,7 @@ class EventLoad:
         self.run_id = run_id
         self.limits = limits or Limits()
         self._tables = ledger or client
+        self._servers = servers
         self.ledger = EventLedger(self._tables, queue.url, run_id)
         self.stop = threading.Event()
         self.drained = Drained()
@@ -281,7 +285,9 @@ class EventLoad:
 
     def _new_transfer(self) -> Transfer:
         run_id = f"{self.run_id}/{uuid.uuid4().hex[:8]}"
-        return Transfer(self.request, self.client, self.s3, run_id, owner=self.run_id, ledger=self._tables)
+        return Transfer(
+            self.request, self.client, self.s3, run_id, owner=self.run_id, ledger=self._tables, servers=self._servers
+        )
 
     def _after_loading(self, o: Listed, state: str, kind: FailureKind, reason: str) -> Outcome:
         """Return the outcome of an object. A failure is final only if the object still has the planned version."""

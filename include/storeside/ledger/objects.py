@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
 # `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
-_PLANNED = ("planned", "pending", "known_bad", "refused", "accepted", "reason", "final")
+_PLANNED = ("planned", "pending", "known_bad", "refused", "accepted", "reason", "final", "member", "reported")
 _BATCH = 20_000
 _SYNCHRONOUS = {"async_insert": 0}
 

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
 
 from storeside import sql
-from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.buckets import Bucket, list_aistore, objects_url
 from storeside.errors import BadInput, StoresideError, Transient
 from storeside.ledger.objects import Ledger, Scope
 from storeside.sql.answers import first_row
@@ -81,11 +80,7 @@ def facts_url(endpoint: str, facts: Bucket, run_id: str, prepend: str = "") -> s
 
     `endpoint` is the URL of AIStore for the transformers; `prepend` precedes the names of results.
     """
-    query = {"provider": facts.provider}
-    if facts.namespace:
-        query["namespace"] = facts.namespace
-    path = quote(f"{facts.name}/{run_prefix(run_id)}{prepend}")
-    return f"{endpoint.rstrip('/')}/v1/objects/{path}?{urlencode(query)}"
+    return objects_url(endpoint, facts, run_prefix(run_id) + prepend)
 
 
 @dataclass(frozen=True)

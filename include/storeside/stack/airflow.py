@@ -67,7 +67,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "CORE__DAGS_FOLDER": CHECKOUT / "dags",
         "CORE__PLUGINS_FOLDER": CHECKOUT / "plugins",
         "CORE__LOAD_EXAMPLES": False,
-        "CORE__FERNET_KEY": _fernet_key(stack),
+        "CORE__FERNET_KEY": secret_key(stack, "fernet"),
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": PARALLELISM,
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
@@ -98,9 +98,9 @@ def environment(stack: Stack) -> dict[str, str]:
     }
 
 
-def _fernet_key(stack: Stack) -> str:
-    """Return Airflow's encryption key: without a fixed one, processes that start together each generate their own."""
-    digest = hashlib.sha256(f"fernet {stack.secrets['airflow_jwt']}".encode()).digest()
+def secret_key(stack: Stack, use: str) -> str:
+    """Return a key of Airflow: without a fixed one, processes that start together each generate their own."""
+    digest = hashlib.sha256(f"{use} {stack.secrets['airflow_jwt']}".encode()).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
 
@@ -163,7 +163,7 @@ def components(stack: Stack) -> list[Component]:
         Component(
             name=name,
             command=_command(name, *(("--port", str(stack.ports[SERVED[name]])) if name in SERVED else ())),
-            healthy=_probe(stack, name),
+            healthy=probe(stack, name),
             trouble=partial(of_scheduler, stack, PARALLELISM) if name == "scheduler" else str,
             environment=variables,
             directory=SOURCES,
@@ -194,20 +194,24 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
     Raises:
         StackError: the database cannot be migrated.
     """
-    home = stack.state / "airflow"
-    home.mkdir(parents=True, exist_ok=True)
-    passwords = passwords_file(stack)
-    new = passwords.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_text(json.dumps({user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}))
-    new.replace(passwords)
-    compile_packages(tell)
-    database = home / DATABASE_FILE
+    prepare_files(stack, tell)
+    database = stack.state / "airflow" / DATABASE_FILE
     if not database.exists():
         new = database.with_suffix(".new")
         shutil.copyfile(template(stack.cache), new)
         _write_variables(new)
         new.replace(database)
+
+
+def prepare_files(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
+    """Write the passwords, and compile the packages once; calls `tell` before."""
+    passwords = passwords_file(stack)
+    passwords.parent.mkdir(parents=True, exist_ok=True)
+    new = passwords.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_text(json.dumps({user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}))
+    new.replace(passwords)
+    compile_packages(tell)
 
 
 def _write_variables(database: Path) -> None:
@@ -283,7 +287,8 @@ def health(url: str) -> dict[str, str]:
     }
 
 
-def _probe(stack: Stack, name: str) -> Callable[[], bool]:
+def probe(stack: Stack, name: str) -> Callable[[], bool]:
+    """Return the health probe of one of the `PROCESSES`."""
     if name == "execution-api":
         address = f"{stack.url('airflow_execution')}/execution/health"
         return lambda: json_of(address).get("status") == "healthy"

@@ -5,30 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
-from storeside.stack import airflow, authn, clickhouse, hsds, ports, s3
+from storeside.stack import airflow, airflow_celery, authn, choices, clickhouse, hsds, ports, s3
 from storeside.stack.clickhouse_server import NOT_CONFINED
 from storeside.stack.clients import clients_environment
 from storeside.stack.component import Component
 from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.processes import marked
 from storeside.stack.proxies import direct
-from storeside.stack.settings import Stack, StackError, default_folder
+from storeside.stack.settings import EXECUTORS, Stack, StackError, default_folder
 from storeside.stack.supervisor import Supervisor
 from storeside.stack.tables import print_components, print_table
 from storeside.transformers import landlock
 
-STAGES = (("authn", "s3", "clickhouse", "podrunner"), ("aistore", *hsds.PARTS), ("airflow",))
+STAGES = (("authn", "s3", "clickhouse", "podrunner", "celery"), ("aistore", *hsds.PARTS), ("airflow",))
 # The parts that start by default.
 PARTS = tuple(part for stage in STAGES for part in stage if part not in hsds.PARTS)
 ALL_PARTS = (*PARTS, *hsds.PARTS)
-TARGETS = 2
-FREE_BYTES = 2_000_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,38 +49,34 @@ def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]
     ]
 
 
-def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, secure: bool | None = None) -> Stack:
+def up(
+    folder: Path,
+    targets: int | None = None,
+    only: Collection[str] = PARTS,
+    secure: bool | None = None,
+    executor: str | None = None,
+) -> Stack:
     """Start the stack below `folder`, or its missing parts, and return it.
 
-    `targets` and `secure` apply to a new stack; None means 2 and True, or the values of an existing stack.
+    `targets`, `secure` and `executor` apply to a new stack; None means 2, True and "local", or the values of an
+    existing stack.
 
     Raises:
-        StackError: disk space is too low, or a part cannot be built or started.
+        StackError: see `choices.settle`; or a part cannot be built or started.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a new folder where you may write") from e
-    free = shutil.disk_usage(folder).free
-    if free < FREE_BYTES:
-        raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: free at least 2 GB first")
-    stack = Stack.load(folder)
-    if stack is None:
-        stack = Stack.create(folder, TARGETS if targets is None else targets, secure is not False)
-        stack.save()
-    elif targets not in (None, stack.targets):
-        remedy = f"run 'make down' and delete {stack.state} to create another stack"
-        raise StackError(f"the stack below {folder} has {stack.targets} targets: {remedy}")
-    elif secure not in (None, stack.secure):
-        found = "secure" if stack.secure else "open"
-        raise StackError(f"the stack below {folder} is {found}: run 'make down' and delete {stack.state} to change")
+    stack = choices.settle(folder, targets, secure, executor)
     stack = ports.renew(stack, only, _tell)
     if stack.secure and "aistore" in only:
         Supervisor(stack).start([_components(stack, "authn")], _tell)  # other components read tokens from files
         authn.prepare(stack)
     if "airflow" in only:
-        airflow.prepare(stack, _tell)
+        if stack.executor == "celery":
+            only = {*only, "celery"}
+            Supervisor(stack).start([_components(stack, "celery")], _tell)  # the database is migrated before the rest
+        _airflow(stack).prepare(stack, _tell)
     Supervisor(stack).start(stages(stack, only), _tell)
+    if "celery" in only:
+        airflow_celery.finish(stack)
     for part in hsds.PARTS:
         if part in only:
             hsds.prepare(stack, part)
@@ -90,7 +84,7 @@ def up(folder: Path, targets: int | None = None, only: Collection[str] = PARTS, 
 
 
 def _up(options: argparse.Namespace) -> int:
-    stack = up(options.folder, options.targets, options.only, False if options.open else None)
+    stack = up(options.folder, options.targets, options.only, False if options.open else None, options.executor)
     code = _print_status(stack)
     access = "'python -m storeside.stack env' has a token" if stack.secure else "open to every user of this machine"
     print_table(
@@ -193,7 +187,7 @@ def _logs(options: argparse.Namespace) -> int:
 def _env(options: argparse.Namespace) -> int:
     stack = _load(options.folder)
     clients = clients_environment(stack, _tell)
-    for name, value in {**airflow.environment(stack), **clients, **direct(os.environ)}.items():
+    for name, value in {**_airflow(stack).environment(stack), **clients, **direct(os.environ)}.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 
@@ -210,9 +204,15 @@ def _components(stack: Stack, part: str) -> list[Component]:
     simple: Mapping[str, Callable[[Stack], list[Component]]] = {
         "s3": s3.components,
         "clickhouse": clickhouse.components,
-        "airflow": airflow.components,
+        "celery": airflow_celery.servers,
+        "airflow": _airflow(stack).components,
     }
     return simple[part](stack)
+
+
+def _airflow(stack: Stack) -> ModuleType:
+    """Return the module of Airflow's processes: `environment`, `prepare` and `components`."""
+    return airflow_celery if stack.executor == "celery" else airflow
 
 
 def _of_aistore(stack: Stack, part: str) -> list[Component]:
@@ -228,6 +228,8 @@ def _part(name: str) -> str:
     """Return the part that a component belongs to."""
     if name in PARTS:
         return name
+    if name in airflow_celery.SERVERS:
+        return "celery"
     if name.startswith("hsds"):
         return name.rpartition("-")[0]
     return "aistore" if name.startswith("ais-") else "airflow"
@@ -289,11 +291,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("up", help="start components that are not running and wait until they are healthy")
-    command.add_argument("--targets", type=_count, help=f"AIStore targets of a new stack (default: {TARGETS})")
+    command.add_argument(
+        "--targets", type=_count, help=f"AIStore targets of a new stack (default: {choices.TARGETS})"
+    )
     command.add_argument(
         "--only", type=_selection, default=PARTS, help=f"start only some of the parts {','.join(ALL_PARTS)}"
     )
     command.add_argument("--open", action="store_true", help="new stacks only: AIStore requires no tokens")
+    command.add_argument(
+        "--executor", choices=list(EXECUTORS), help="new stacks only: Airflow's executor (default: local)"
+    )
     command.set_defaults(run=_up)
     command = commands.add_parser("build", help="build AIStore now instead of at the first start")
     command.set_defaults(run=_build)

@@ -32,6 +32,7 @@ from storeside.transformers.landlock import confine, drop_capabilities
 
 PINNED = "26.9.0"
 CLUSTER = "storeside"  # contains only this server; lets users try statements with ON CLUSTER
+SHARDS = "shards"  # the cluster of `Config.shards`
 
 NOT_CONFINED = (
     "this kernel has no Landlock: SQL can read all files of this user through file(), including secrets; use"
@@ -66,9 +67,10 @@ CONFIG_XML = """\
   <named_collections>{collections}</named_collections>
   <remote_servers><{cluster}><shard><replica>
     <host>{host}</host><port>{tcp_port}</port><user>{user}</user>{password}
-  </replica></shard></{cluster}></remote_servers>
+  </replica></shard></{cluster}>{shards}</remote_servers>
 </clickhouse>
 """
+SHARD_XML = "<shard><replica><host>{host}</host><port>{port}</port><user>{user}</user>{password}</replica></shard>"
 LOG_XML = (
     "<{0}><database>system</database><table>{0}</table>"
     "<flush_interval_milliseconds>1000</flush_interval_milliseconds></{0}>"
@@ -95,7 +97,8 @@ class Config:
 
     `password` belongs to the user for queries by hand; `users` has the passwords of the other users by name.
     `memory_ratio` is the server's limit as a share of the machine's memory. `collections` are ClickHouse's named
-    collections, such as S3 keys.
+    collections, such as S3 keys. `shards` are the native ports of the servers of the cluster `SHARDS`, which includes
+    this server; all of them have the same password.
     """
 
     folder: str
@@ -105,6 +108,7 @@ class Config:
     memory_ratio: float = 0.6
     users: dict[str, str] = field(default_factory=dict, repr=False)
     collections: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
+    shards: tuple[int, ...] = ()
 
 
 def serve(config: Config) -> int:
@@ -221,6 +225,8 @@ def _write_configuration(config: Config, folder: Path) -> None:
         f"<{name}>{''.join(_hidden(key, value) for key, value in values.items())}</{name}>"
         for name, values in config.collections.items()
     )
+    password = _hidden("password", config.password)
+    shards = "".join(SHARD_XML.format(host=HOST, port=port, user=USER, password=password) for port in config.shards)
     text = CONFIG_XML.format(
         host=HOST,
         http_port=config.http_port,
@@ -232,11 +238,15 @@ def _write_configuration(config: Config, folder: Path) -> None:
         collections=collections,
         cluster=CLUSTER,
         user=USER,
-        password=_hidden("password", config.password),
+        password=password,
+        shards=f"<{SHARDS}>{shards}</{SHARDS}>" if shards else "",
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     users = users_xml(
-        {USER: config.password, **config.users}, tuple(config.collections), int(memory * config.memory_ratio)
+        {USER: config.password, **config.users},
+        tuple(config.collections),
+        int(memory * config.memory_ratio),
+        sharded=bool(config.shards),
     )
     for path, content in ((folder / ".clickhouse-local" / "config.xml", text), (folder / "users.xml", users)):
         path.unlink(missing_ok=True)

@@ -60,6 +60,9 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
 }
 # Rights from `*.*` that are revoked in the databases of the ledger.
 REVOKED = {LOADER: tuple(f"ALL ON {name}" for name in ("storeside.*", "speech.manifest"))}
+# Rights on a server that is a shard: the ledger's user divides staged rows between the shards.
+_DISTRIBUTED = ("TABLE ENGINE ON Distributed", "READ, WRITE ON REMOTE")
+SHARDED = {USER: _DISTRIBUTED, LEDGER: _DISTRIBUTED}
 # Users that read S3 with the keys of a named collection, and the collection with which facts are read from AIStore.
 READERS = (USER, LOADER)
 AISTORE_COLLECTION = "storeside_aistore"
@@ -109,13 +112,16 @@ _USER = """\
     </{name}>"""
 
 
-def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory: int) -> str:
+def users_xml(
+    passwords: Mapping[str, str], collections: tuple[str, ...], memory: int, *, sharded: bool = False
+) -> str:
     """Return users.xml for these users, with hashes of their passwords; `READERS` may use the `collections`.
 
     `memory` is the server's limit in bytes. All loads together may use 80 % of it, so that the ledger and the pages
     keep the rest.
     """
     named = {name: collections if name in READERS else () for name in GRANTS}
+    more = SHARDED if sharded else {}
     named[LEDGER] = tuple(name for name in collections if name == AISTORE_COLLECTION)
     users = [
         _USER.format(
@@ -123,7 +129,9 @@ def users_xml(passwords: Mapping[str, str], collections: tuple[str, ...], memory
             digest=hashlib.sha256(password.encode()).hexdigest(),
             profile=_PROFILES.get(name, "default"),
             database=DATA if name == LOADER else DATABASE,
-            grants=_queries("GRANT", (*GRANTS[name], *(f"NAMED COLLECTION ON {one}" for one in named[name])))
+            grants=_queries(
+                "GRANT", (*GRANTS[name], *more.get(name, ()), *(f"NAMED COLLECTION ON {one}" for one in named[name]))
+            )
             + _queries("REVOKE", REVOKED.get(name, ())),
             policies=_policies() if name == PAGES else "",
         )

@@ -28,6 +28,8 @@ PORTS = (
     "ais_proxy_data",
     "authn",
 )
+# Airflow's executors, with the ports that a stack needs for each besides `PORTS`.
+EXECUTORS = {"local": (), "celery": ("postgres", "redis", "airflow_logs", "airflow_trigger_logs")}
 TARGET_PORTS = ("public", "control", "data")
 SECRETS = (
     "supervisor",
@@ -46,6 +48,8 @@ SECRETS = (
     "authn_clickhouse",
     "authn_transformer",
     "ais_join",
+    "postgres",
+    "redis",
 )
 # Random bytes of a secret; its text is a third longer. Airflow signs its tokens with HS512, which needs a key of at
 # least 64 bytes (RFC 7518, section 3.2).
@@ -81,7 +85,7 @@ class Stack:
 
     Running processes write only to `state`; `cache` keeps builds and downloads. In a `secure` stack AIStore requires
     tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
-    that is not secure.
+    that is not secure. `executor` is one of `EXECUTORS`: the executor of Airflow.
     """
 
     state: Path
@@ -90,11 +94,16 @@ class Stack:
     ports: dict[str, int]
     secrets: dict[str, str] = field(repr=False)
     secure: bool = False
+    executor: str = "local"
 
     @classmethod
-    def create(cls, folder: Path, targets: int, secure: bool = True) -> Stack:
+    def create(cls, folder: Path, targets: int, secure: bool = True, executor: str = "local") -> Stack:
         """Return a new stack below `folder` with free ports and random secrets."""
-        names = [*PORTS, *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS)]
+        names = [
+            *PORTS,
+            *EXECUTORS[executor],
+            *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS),
+        ]
         return cls(
             state=folder / "state",
             cache=folder / "cache",
@@ -102,6 +111,7 @@ class Stack:
             ports=dict(zip(names, free_ports(len(names)), strict=True)),
             secrets=_new(SECRETS),
             secure=secure,
+            executor=executor,
         )
 
     @classmethod
@@ -112,7 +122,8 @@ class Stack:
         except FileNotFoundError:
             return None
         # An older version of Storeside with fewer ports and secrets may have written the record.
-        missing = [name for name in PORTS if name not in record["ports"]]
+        wanted = (*PORTS, *EXECUTORS[record.get("executor", "local")])
+        missing = [name for name in wanted if name not in record["ports"]]
         record["ports"].update(zip(missing, free_ports(len(missing)), strict=True))
         unknown = [name for name in SECRETS if name not in record["secrets"]]
         record["secrets"].update(_new(unknown))

@@ -3,7 +3,9 @@
 Environment variables configure the connection to ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER,
 CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE), to S3 (boto3's variables, such as AWS_ENDPOINT_URL_S3) and to AIStore, for a
 source such as ``ais://results`` (AIS_ENDPOINT, AIS_AUTHN_TOKEN and other variables of AIStore's SDK). If
-CLICKHOUSE_LEDGER_USER and CLICKHOUSE_LEDGER_PASSWORD are set, that user writes Storeside's own tables.
+CLICKHOUSE_LEDGER_USER and CLICKHOUSE_LEDGER_PASSWORD are set, that user writes Storeside's own tables. For loads into
+Distributed tables, CLICKHOUSE_SERVERS lists the servers of the cluster as ``host:port,host:port``; the first one has
+the ledger, and replaces CLICKHOUSE_HOST and CLICKHOUSE_PORT.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from typing import Any
 from storeside.aistore.cluster import Cluster
 from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
+from storeside.transfer.columns import MASKS, Columns
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferInputError, plain, shown
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
 from storeside.transfer.printing import report_text
 from storeside.transfer.request import CHOICES, Request
+from storeside.transfer.servers import Servers, address
 from storeside.transfer.source import Source, in_aistore, place_of
 
 S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz"
@@ -52,7 +56,9 @@ def _transfer(given: argparse.Namespace) -> int:
         request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed,
         expectations=Expectations(given.suite, given.on_failed_expectations),
     )  # fmt: skip
-    transfer = Transfer(wanted, clickhouse(), reader_of(wanted.source), run_of(given), ledger=ledger())
+    transfer = Transfer(
+        wanted, clickhouse(), reader_of(wanted.source), run_of(given), ledger=ledger(), servers=servers()
+    )
     report = transfer.run(transfer.prepare())
     print(report_text(report, as_json=given.json))
     if report.verdict and not given.json:
@@ -96,6 +102,16 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     parser.add_argument(
         "--partition-columns", default="", help="comma-separated columns with values in keys: year=2024/x"
     )
+    for option, value, what in (
+        ("select", "NAME", "load only this column of the objects"),
+        ("drop", "NAME", "do not load this column"),
+        ("rename", "NAME=NEW", "name of a column in the table"),
+        ("cast", "NAME=TYPE", "type that a column's values are converted to"),
+        ("mask", f"NAME={{{','.join(MASKS)}}}", "load a mask instead of the column's values"),
+    ):
+        parser.add_argument(
+            f"--{option}", action="append", default=[], metavar=value, help=f"{what}; may be repeated"
+        )
     parser.add_argument("--order-by", default="tuple()", help="ORDER BY of a new table; default: %(default)s")
     parser.add_argument("--partition-by", default="", help="PARTITION BY of a new table")
     parser.add_argument(
@@ -129,9 +145,9 @@ def _option(name: str) -> str:
 
 def request(given: argparse.Namespace) -> Request:
     """Return the request of parsed arguments. Raises TransferInputError for invalid arguments."""
-    columns = dict(column.partition("=")[::2] for column in given.column)
-    if not all(columns.values()):
-        raise TransferInputError(f"--column {next(name for name in columns if not columns[name])!r}: write NAME=TYPE")
+    columns, rename, cast, mask = (
+        _named(option, getattr(given, option)) for option in ("column", "rename", "cast", "mask")
+    )
     return Request(
         given_source(given.source, given.collection),
         given.table,
@@ -142,6 +158,7 @@ def request(given: argparse.Namespace) -> Request:
             sample_objects=given.sample_objects,
             sample_bytes=given.sample_bytes,
             partition_columns=tuple(given.partition_columns.split(",")),
+            columns=Columns(tuple(given.select), tuple(given.drop), rename, cast, mask),
             **{name: getattr(given, name) for name in ReadOptions.CHOICES},
         ),
         table_options=TableOptions(
@@ -149,6 +166,15 @@ def request(given: argparse.Namespace) -> Request:
         ),
         batches=Batches(objects=given.batch_objects),
     )
+
+
+def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of an option by column. Raises TransferInputError."""
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    if wrong := [name for name in pairs if not (name and pairs[name])]:
+        value = {"rename": "NEW", "mask": "MASK"}.get(option, "TYPE")
+        raise TransferInputError(f"--{option} {wrong[0]!r}: write NAME={value}")
+    return pairs
 
 
 def given_source(uri: str, collection: str = "") -> Source:
@@ -169,12 +195,21 @@ def ledger() -> Any:
     return clickhouse("CLICKHOUSE_LEDGER_USER", "CLICKHOUSE_LEDGER_PASSWORD")
 
 
+def servers() -> Servers:
+    """Return the other servers of the environment's cluster. Raises TransferInputError for an invalid address."""
+    names = _server_names()[1:]
+    return Servers(names, lambda name: _client(*address(name), "CLICKHOUSE_USER", "CLICKHOUSE_PASSWORD"))
+
+
+def _server_names() -> list[str]:
+    return [name.strip() for name in os.environ.get("CLICKHOUSE_SERVERS", "").split(",") if name.strip()]
+
+
 def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWORD") -> Any:  # noqa: S107 - names of variables
     """Return a client of the environment's ClickHouse server; `user` and `password` are names of variables.
 
     Raises TransferInputError when the port is not a number or ClickHouse does not answer.
     """
-    import clickhouse_connect
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     host, port = os.environ.get("CLICKHOUSE_HOST", "localhost"), os.environ.get("CLICKHOUSE_PORT", "0")
@@ -182,21 +217,28 @@ def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWO
         raise TransferInputError(
             f"CLICKHOUSE_PORT {port!r}: write a number, such as 8123, or 8443 with CLICKHOUSE_SECURE=1"
         )
+    place = address(names[0]) if (names := _server_names()) else (host, int(port))
     try:
-        return whole_answers(
-            clickhouse_connect.get_client(
-                host=host,
-                port=int(port),
-                username=os.environ.get(user, "default"),
-                password=os.environ.get(password, ""),
-                secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
-                autogenerate_session_id=False,  # threads share the client
-            )
-        )
+        return _client(*place, user, password)
     except ClickHouseError as e:
         settings = f"CLICKHOUSE_HOST, CLICKHOUSE_PORT, {user} and {password}"
         why = getattr(root_of(e), "strerror", None) or plain(e)
-        raise TransferInputError(f"ClickHouse at {host}, port {port}: {why}: correct {settings}") from e
+        raise TransferInputError(f"ClickHouse at {place[0]}, port {place[1]}: {why}: correct {settings}") from e
+
+
+def _client(host: str, port: int, user: str, password: str) -> Any:
+    import clickhouse_connect
+
+    return whole_answers(
+        clickhouse_connect.get_client(
+            host=host,
+            port=port,
+            username=os.environ.get(user, "default"),
+            password=os.environ.get(password, ""),
+            secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+            autogenerate_session_id=False,  # threads share the client
+        )
+    )
 
 
 def root_of(error: BaseException) -> BaseException:

@@ -18,18 +18,10 @@ from storeside.transfer.formats import Format
 from storeside.transfer.nulls import holds, refusal
 from storeside.transfer.parquet import Nested
 from storeside.transfer.partitions import both
+from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import NOTHING, Column, bare, is_nullable, nullable
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.statement import (
-    Check,
-    Reading,
-    as_map,
-    check_columns,
-    in_keys,
-    only_nulls,
-    valid_text,
-    whole_value,
-)
+from storeside.transfer.statement import as_map, check_columns, in_keys, only_nulls, valid_text, whole_value
 from storeside.transfer.table import REST, Destination
 
 _MAGIC = b"Obj\x01"

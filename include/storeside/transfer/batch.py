@@ -20,8 +20,8 @@ from storeside.transfer.errors import (
 from storeside.transfer.loads import Planned
 from storeside.transfer.mending import Mending
 from storeside.transfer.plan import Batch
+from storeside.transfer.publishing import publish
 from storeside.transfer.staged import ATTEMPTS, Staged, Staging
-from storeside.transfer.table import publish
 from storeside.transfer.work import Work
 
 log = logging.getLogger(__name__)

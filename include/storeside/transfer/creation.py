@@ -12,6 +12,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.errors import UNKNOWN_DATABASE, TransferInputError, code_of
 from storeside.transfer.options import TableOptions
 from storeside.transfer.schema import Column, bare
+from storeside.transfer.servers import NO_SERVERS, Servers
+from storeside.transfer.shards import Distribution, shards_of
 from storeside.transfer.source import identifier
 from storeside.transfer.table import LOAD_ID, Destination, existing, names_column
 
@@ -47,10 +49,12 @@ def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
 
 
 def create(
-    client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int
-) -> Destination:
+    client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int,
+    servers: Servers = NO_SERVERS,
+) -> Destination:  # fmt: skip
     """Create a destination, and its database if it does not exist, and return the destination.
 
+    A Distributed table is created on the server of each shard of its cluster, after the table with the shard's rows.
     Raises TransferInputError for too many columns, and ClickHouse's errors.
     """
     if len(columns) > most_columns:
@@ -58,7 +62,25 @@ def create(
             f"{name} would have {len(columns)} columns, but `limits` allows {most_columns}: raise the limit, or leave"
             " out objects with many columns"
         )
-    statement = ddl(name, columns, options)
+    if not options.cluster:
+        _execute(client, name, ddl(name, columns, options))
+        return existing(client, name)
+    database, _, table = name.partition(".")
+    engine = Distribution(options.cluster, database, f"{table}_local", f"({options.division})")
+    shards = shards_of(engine, name, client, servers)
+    for shard in shards:
+        _execute(shard, name, ddl(engine.local, columns, options))
+    whole = (
+        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)}"
+        f" AS {identifier(database)}.{identifier(engine.table)} ENGINE = {engine.sql}"
+    )
+    for shard in sorted(shards, key=lambda shard: shard is client):  # a load sees the table on its own server
+        _execute(shard, name, whole)
+    return existing(client, name, servers)
+
+
+def _execute(client: Client, name: str, statement: str) -> None:
+    """Create a table, and its database if it does not exist."""
     log.info("creating the table:\n%s", statement)
     try:
         client.command(statement)
@@ -67,4 +89,3 @@ def create(
             raise
         client.command(f"CREATE DATABASE IF NOT EXISTS {identifier(name.partition('.')[0])}")
         client.command(statement)
-    return existing(client, name)

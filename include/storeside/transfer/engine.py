@@ -33,7 +33,9 @@ from storeside.transfer.leftovers import sweep
 from storeside.transfer.loads import Loads, Totals
 from storeside.transfer.plan import Batch, Plan
 from storeside.transfer.preparation import Preparation, Prepared
+from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed
 from storeside.transfer.staged import Staged
 from storeside.transfer.staged_check import Validation
@@ -57,7 +59,8 @@ MOST_FAILURES = 20
 class Report:
     """Objects, rows and bytes of a run, its duration in seconds, and its first twenty failures as (key, reason).
 
-    `rejected` counts rows that could not be parsed, and rows in the quarantine. `verdict` is that of the request's
+    `rejected` counts rows that could not be parsed, and rows in the quarantine; `filtered` counts rows that the
+    condition of `Columns` excluded. `verdict` is that of the request's
     suite, as values for JSON; None if no rows were checked.
     """
 
@@ -71,6 +74,7 @@ class Report:
     seconds: float
     failures: tuple[tuple[str, str], ...] = ()
     verdict: dict[str, Any] | None = None
+    filtered: int = 0
 
 
 class Transfer:
@@ -80,13 +84,17 @@ class Transfer:
     client of AIStore's SDK for a bucket of AIStore. `run_id` names the run in the ledger: the same run, started
     again, continues where it stopped. An `owner` runs one transfer of a request at a time, under changing run ids,
     and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
-    Storeside's tables; `client` is used if there is none.
+    Storeside's tables; `client` is used if there is none. A load into a Distributed table also needs the other
+    `servers` of the cluster.
     """
 
     def __init__(
-        self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None
-    ) -> None:
+        self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None,
+        servers: Servers = NO_SERVERS,
+    ) -> None:  # fmt: skip
+        client = quiet_client(client) if request.read.columns.mask else client
         self.client = client
+        self.servers = servers
         self.s3 = s3
         self.run_id = run_id
         self.stop = threading.Event()
@@ -94,12 +102,19 @@ class Transfer:
         self.request = request
         source = request.source
         text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
+        if request.read.columns:  # no run may continue a statement that had other options
+            text += f"\0{request.read.columns}"
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.loads = Loads(ledger or client, self.id, request.table, source, run_id)
         self.plan = Plan(self.loads)
-        self._preparation = Preparation(request, client, s3, self.plan)
+        self._preparation = Preparation(request, client, s3, self.plan, servers)
         self.started = time.time()
         self._neighbours = 0
+
+    @property
+    def _clients(self) -> tuple[Client, ...]:
+        """Clients of the servers that this run uses."""
+        return (self.client, *self.servers.connected)
 
     @property
     def pulls(self) -> bool:
@@ -128,7 +143,7 @@ class Transfer:
         if form is not None:
             work = Work(
                 self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop,
-                neighbours=self._neighbours, validation=validation,
+                neighbours=self._neighbours, validation=validation, servers=self.servers,
             )  # fmt: skip
             try:
                 self._load(work, prepared)
@@ -142,12 +157,12 @@ class Transfer:
         queries.at_once(
             lambda: self.plan.forget("load_plan"),
             lambda: self.plan.forget("load_listings"),
-            lambda: sweep(self.client, self.id),  # staging tables that an unavailable server kept
+            lambda: sweep(self._clients, self.id),  # staging tables that an unavailable server kept
         )
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
-            validation.verdict() if validation is not None else None,
+            validation.verdict() if validation is not None else None, totals.filtered,
         )  # fmt: skip
 
     def _validation(self) -> Validation | None:
@@ -223,7 +238,8 @@ class Transfer:
         """Stop from any thread and kill the queries; no row of an unfinished batch becomes visible."""
         self.stop.set()
         try:
-            queries.kill(self.client, queries.tables_of(self.id), wait=False)
+            for client in self._clients:
+                queries.kill(client, queries.tables_of(self.id), wait=False)
         except (DatabaseError, OperationalError) as e:
             log.warning("queries of this transfer may still run: %s", plain(e))
 

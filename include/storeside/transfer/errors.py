@@ -117,6 +117,7 @@ UNKNOWN_DATABASE = 81
 SUPPORT_IS_DISABLED = 344
 TABLE_EXISTS = 57
 DIFFERENT_STRUCTURE = 122
+THROWN = 395  # by a check of a row's values, whose text is ours
 ACCESS_DENIED = 497
 _S3_ERROR = 499
 OBJECT_CHANGED = 1009
@@ -233,6 +234,16 @@ def named_file(error: BaseException) -> str:
     return next((value for value in found.groupdict().values() if value), "") if found else ""
 
 
+def is_of_storage(error: BaseException) -> bool:
+    """Return whether S3 refused a request of ClickHouse."""
+    return code_of(error) == _S3_ERROR
+
+
+def names_unknown_column(text: str) -> bool:
+    """Return whether the text of an error is about a column that the table lacks."""
+    return bool(_UNKNOWN_COLUMN.search(text))
+
+
 def is_unlistable(error: BaseException) -> bool:
     """Return whether ClickHouse could not parse a listing, such as one with a control character, which XML forbids.
 
@@ -270,7 +281,7 @@ def classify(error: Any) -> TransferError:
         return _of_s3(text)
     if code_of(error) == ACCESS_DENIED:
         return TransferInputError(f"ClickHouse does not allow it: {text}")
-    if _UNKNOWN_COLUMN.search(text):
+    if names_unknown_column(text):
         return DriftError(f"{text}: see `on_drift`")
     return LoadObjectError(remedy(text))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from storeside.transfer.avro import AvroObject, avro_reading
+from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.errors import DELETED, LoadObjectError, about
 from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
@@ -14,8 +14,8 @@ from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.nulls import miscounted, possible, present, wanted
 from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape
 from storeside.transfer.partitions import check_key
+from storeside.transfer.reading import Reading
 from storeside.transfer.schema import is_nullable
-from storeside.transfer.statement import Reading, text_reading, typed_reading
 from storeside.transfer.table import Destination
 from storeside.transfer.work import USUAL, Group, How, Work, cached
 
@@ -49,7 +49,7 @@ class Grouping:
             except LoadObjectError as e:
                 raise about(e, o.key) from e
         if form.is_text:
-            reading = text_reading(form, destination, how.rest, empty_nulls=self._empties)
+            reading = self.work.readings.text(form, destination, how.rest, empty_nulls=self._empties)
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         if form.name != "parquet":
             return self._by_header(objects, destination)
@@ -60,14 +60,14 @@ class Grouping:
                 nulls = self._nulls(parquet, told, destination, all_structs=is_wrong)
                 how_read = (told.shape, nulls, is_wrong)
                 if how_read not in alike:
-                    reading = typed_reading(
+                    reading = self.work.readings.typed(
                         form, destination, told.shape, nulls,
                         keep_rest=self._keeps_rest, refuse_nulls=not self._empties,
                     )  # fmt: skip
                     alike[how_read] = Group(replace(reading, by_arrow=True) if is_wrong else reading, [])
             except LoadObjectError as e:
                 raise about(e, o.key) from e
-            alike[how_read].objects.append(Loaded(o, told.rows, nulls=_declared(told, destination)))
+            alike[how_read].objects.append(Loaded(o, told.rows, nulls=self._declared(told, destination)))
         return list(alike.values())
 
     def _by_header(self, objects: Sequence[Planned], destination: Destination) -> list[Group]:
@@ -95,8 +95,8 @@ class Grouping:
     def _reading(self, shape: Any, destination: Destination) -> Reading:
         keep_rest, refuse_nulls, form = self._keeps_rest, not self._empties, self.work.form
         if form.name == "avro":
-            return avro_reading(form, destination, shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
-        return typed_reading(form, destination, *shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
+            return self.work.readings.avro(form, destination, shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
+        return self.work.readings.typed(form, destination, *shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
 
     @property
     def _keeps_rest(self) -> bool:
@@ -115,10 +115,21 @@ class Grouping:
         """
         if not told.shape.nested or not told.rows:
             return frozenset()
-        targets = {column.name: destination.type_of(column.name) for column in told.shape.columns}
+        readings = self.work.readings
+        targets = {column.name: readings.stored_as(column, destination) for column in told.shape.columns}
         among = wanted(told.shape, targets, refuse=not self._empties)
+        among = [nested for nested in among if readings.needs(nested.path[0])]
         doubted = [nested for nested in among if all_structs and nested.kind == "struct"]
         return present(parquet, [*doubted, *possible(told, (n for n in among if n not in doubted))])
+
+    def _declared(self, told: Facts, destination: Destination) -> tuple[tuple[str, int], ...]:
+        """Return the table's columns that store NULL unchanged, each with the footer's number of NULLs."""
+        found = []
+        for name, leaf in told.shape.flat:
+            target = self.work.readings.stores_nulls(name, destination)
+            if target is not None and is_nullable(destination.type_of(target) or "") and told.nulls[leaf] < UNKNOWN:
+                found.append((target, told.nulls[leaf]))
+        return tuple(found)
 
     def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[ParquetObject, Facts]]:
         """Yield Parquet objects with the facts in their footers, which ClickHouse reads if there are several."""
@@ -156,13 +167,3 @@ def _facts(parquet: ParquetObject) -> Facts:
         return parquet.facts()
     except LoadObjectError as e:
         raise about(e, parquet.content.key) from e
-
-
-def _declared(told: Facts, destination: Destination) -> tuple[tuple[str, int], ...]:
-    """Return the columns that store NULL unchanged, each with the footer's number of NULLs."""
-    found = []
-    for name, leaf in told.shape.flat:
-        target = destination.type_of(name)
-        if target is not None and is_nullable(target) and told.nulls[leaf] < UNKNOWN:
-            found.append((name, told.nulls[leaf]))
-    return tuple(found)

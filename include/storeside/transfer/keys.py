@@ -25,7 +25,7 @@ UNITS = ("SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
 _QUOTED = r"`(?:[^`\\]|\\.)+`|\"(?:[^\"\\]|\\.)+\""
 _TOKEN = re.compile(rf"\s*(?:(?P<name>{_QUOTED}|[^\W\d][\w.]*)|(?P<number>\d{{1,9}})|(?P<sign>[(),+]))", re.DOTALL)
 _EMPTY = ("", "tuple()")
-# Patterns of `_checked`, which removes strings and quoted names before it compares the rest.
+# Patterns of `checked`, which removes strings and quoted names before it compares the rest.
 _STRINGS = re.compile(rf"'(?:[^'\\]|\\.)*'|{_QUOTED}", re.DOTALL)
 _EXPRESSION = re.compile(r"(?:[\w\s(),.+*%=<>!:?|\[\]]|-(?!-)|/(?!\*))*")
 
@@ -48,7 +48,7 @@ def key(option: str, given: str | Expression) -> str:
     Raises TransferInputError, with the name `option`, for anything else.
     """
     if isinstance(given, Expression):
-        return _checked(option, given)
+        return checked(option, given)
     if given.strip() in _EMPTY:
         return ""
     parser = _Parser(option, given)
@@ -65,7 +65,7 @@ def key(option: str, given: str | Expression) -> str:
 def ttl(given: str | Expression) -> str:
     """Return a TTL such as ``day + INTERVAL 30 DAY`` as SQL; empty if there is none. Raises TransferInputError."""
     if isinstance(given, Expression):
-        return _checked("ttl", given)
+        return checked("ttl", given)
     if not given.strip():
         return ""
     parser = _Parser("ttl", given)
@@ -77,7 +77,7 @@ def ttl(given: str | Expression) -> str:
     return text
 
 
-def _checked(option: str, expression: Expression) -> str:
+def checked(option: str, expression: Expression) -> str:
     """Return the text of an expression. Raises TransferInputError if it could escape the parentheses around it."""
     bare = _STRINGS.sub("_", expression.text)
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))

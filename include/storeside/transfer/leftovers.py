@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storeside.transfer import queries, staging
 from storeside.transfer.loads import Loads
 from storeside.transfer.lock import locked
+from storeside.transfer.publishing import settle
 from storeside.transfer.request import Request
-from storeside.transfer.table import Destination, settle
+from storeside.transfer.table import Destination
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 
-def sweep(client: Client, transfer: str) -> None:
-    """Kill the statements of an earlier attempt of a transfer, and drop its staging tables and stale ones."""
+def sweep(clients: Sequence[Client], transfer: str) -> None:
+    """Kill an earlier attempt's statements, and drop its staging tables and stale ones, on each client's server."""
     mine = queries.tables_of(transfer)
-    if queries.running(client, mine):
-        queries.kill(client, mine, wait=True)
-    staging.sweep(client, mine)
+    for client in clients:
+        if queries.running(client, mine):
+            queries.kill(client, mine, wait=True)
+        staging.sweep(client, mine)
 
 
 def settle_doubtful(destination: Destination | None, loads: Loads, request: Request) -> None:
     """Compare loads whose publication was interrupted with the table, and record their outcome."""
     if destination is None or not loads.doubtful():
         return
-    with locked(destination.client, destination.name, uuid.uuid4().hex[:8], "nothing") as hold:
+    owner = uuid.uuid4().hex[:8]
+    with locked(destination.client, destination.name, owner, "nothing", destination.others) as hold:
         settle(destination, loads, loads.doubtful(), hold, replace_older=request.on_overwrite == "replace")

@@ -25,7 +25,7 @@ _LEDGER = {
     "load_id": "UInt64",
     "state": "String",
     "kind": "String",
-    **dict.fromkeys(("rows", "rejected", "bytes"), "UInt64"),
+    **dict.fromkeys(("rows", "rejected", "filtered", "bytes"), "UInt64"),
     "modified": "DateTime64(3)",
     **dict.fromkeys(("reason", "run_id"), "String"),
 }
@@ -56,6 +56,7 @@ class Planned:
 class Loaded:
     """An object whose rows are ready to be published; `nulls` has its footer's number of NULLs by column.
 
+    `filtered` counts the rows that the load's condition excludes, which are not in `rows`.
     `recorded_at`, in microseconds since the epoch, is the time of its row in the ledger if it comes from there.
     """
 
@@ -64,6 +65,7 @@ class Loaded:
     rejected: int = 0
     nulls: tuple[tuple[str, int], ...] = ()
     recorded_at: int = 0
+    filtered: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Totals:
     rows: int
     rejected: int
     bytes: int
+    filtered: int = 0
 
 
 class Loads:
@@ -126,7 +129,7 @@ class Loads:
     def doubtful(self, objects: Sequence[Planned] | None = None) -> list[Loaded]:
         """Return the loads whose publication began and did not end, for these objects or for all."""
         rows = self._ledger("state = 'publishing'", objects, by="load_id")
-        return [Loaded(Planned(*row[:5]), row[5], row[6], recorded_at=row[8]) for row in rows]
+        return [Loaded(Planned(*row[:5]), row[5], row[6], recorded_at=row[8], filtered=row[9]) for row in rows]
 
     def others(self, objects: Sequence[Planned]) -> list[Planned]:
         """Return the loaded versions of the same keys other than these versions."""
@@ -146,7 +149,7 @@ class Loads:
                 those += f" AND load_id IN ({ids_text(some)})" if by == "load_id" else ""
             rows = self.client.query(
                 "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, toString(state),"
-                " toUnixTimestamp64Micro(recorded_at) FROM storeside.loads FINAL"
+                " toUnixTimestamp64Micro(recorded_at), filtered FROM storeside.loads FINAL"
                 f" WHERE destination = {{destination:String}} AND bucket = {{bucket:String}}{those} AND {where}",
                 parameters=self.parameters,
                 settings={"max_query_size": LONG_STATEMENT},
@@ -156,7 +159,7 @@ class Loads:
 
     def record(self, loaded: Sequence[Loaded], state: str) -> None:
         """Record objects in a state, ``publishing`` or ``loaded``."""
-        self._insert((o.planned, state, FailureKind.NONE, o.rows, o.rejected, "") for o in loaded)
+        self._insert((o, state, FailureKind.NONE, "") for o in loaded)
 
     def record_failed(self, failed: Iterable[tuple[Planned, FailureKind, str]]) -> None:
         """Record objects that cannot be loaded, with reasons, except objects that another run has loaded meanwhile.
@@ -166,18 +169,19 @@ class Loads:
         failed = list(failed)
         states = self.states([o for o, *_ in failed])
         self._insert(
-            (o, "failed", kind, 0, 0, reason)
+            (Loaded(o, 0), "failed", kind, reason)
             for o, kind, reason in failed
             if states.get(o.load_id) not in ("loaded", "publishing")
         )
 
-    def _insert(self, rows: Iterable[tuple[Planned, str, FailureKind, int, int, str]]) -> None:
+    def _insert(self, rows: Iterable[tuple[Loaded, str, FailureKind, str]]) -> None:
         lines = [
             [
-                self.destination, self.source.bucket, o.key, o.version, o.load_id, state, kind.value, count, rejected,
-                o.size, _moment(o.modified), reason, self.run_id,
+                self.destination, self.source.bucket, o.key, o.version, o.load_id, state, kind.value, counts.rows,
+                counts.rejected, counts.filtered, o.size, _moment(o.modified), reason, self.run_id,
             ]
-            for o, state, kind, count, rejected, reason in rows
+            for counts, state, kind, reason in rows
+            for o in [counts.planned]
         ]  # fmt: skip
         if lines:
             self.client.insert(
@@ -202,15 +206,15 @@ class Loads:
 
     def record_replaced(self, objects: Sequence[Planned]) -> None:
         """Record versions whose rows are not in the table, because the rows of a newer version are."""
-        self._insert((o, "replaced", FailureKind.NONE, 0, 0, "") for o in objects)
+        self._insert((Loaded(o, 0), "replaced", FailureKind.NONE, "") for o in objects)
 
     def totals(self) -> Totals:
         """Return the totals of this run so far. The count of failures is correct only until the plan is dropped."""
         row = first_row(
             self.client.query(
                 f"SELECT countIf(state = 'loaded'), countIf(state = 'failed' AND {NOW}),"
-                " sumIf(rows, state = 'loaded'),"
-                " sumIf(rejected, state = 'loaded'), sumIf(bytes, state = 'loaded') FROM storeside.loads FINAL"
+                f" {', '.join(_sum(name) for name in ('rows', 'rejected', 'bytes', 'filtered'))}"
+                " FROM storeside.loads FINAL"
                 f" WHERE {_MINE}",
                 parameters=self.parameters,
             )
@@ -225,6 +229,10 @@ class Loads:
             parameters={**self.parameters, "limit": limit},
         ).result_rows
         return [(key, reason) for key, reason in rows]
+
+
+def _sum(column: str) -> str:
+    return f"sumIf({column}, state = 'loaded')"
 
 
 def ids_text(objects: Sequence[Planned]) -> str:

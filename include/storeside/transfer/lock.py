@@ -3,6 +3,11 @@
 ``CREATE TABLE`` is the only statement of ClickHouse that succeeds for exactly one of many callers. A process may
 break an old lock, whose holder is probably dead. The lock names the staging table that its holder may publish, and
 the process first drops that table, so that a holder that is only slow cannot publish it later.
+
+The lock of a Distributed table is on the server of the ledger. Its holder also puts a mark, a table of the same name
+and comment, on the servers of the other shards, and removes rows of a shard only while the mark there is its own. It
+reads its lock between these two steps. A run that has broken the lock replaces the marks before it counts rows, so a
+late statement of the former holder removes none of them.
 """
 
 from __future__ import annotations
@@ -10,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -26,7 +31,7 @@ from storeside.transfer.errors import (
     code_of,
 )
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.staging import BROKEN, STAGING, bad_table, is_generated
+from storeside.transfer.staging import BROKEN, STAGING, bad_table, drop_parts, is_generated
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -57,6 +62,10 @@ class Hold:
             f" AND comment = {literal(self.holder)}) = 1"
         )
 
+    def on(self, client: Client) -> Hold:
+        """Return this lock, or the mark of its holder, on the server of a client."""
+        return replace(self, client=client)
+
     def check(self) -> None:
         """Raise StaleError if another process has broken the lock."""
         found = _look(self.client, self.name)
@@ -68,8 +77,10 @@ class Hold:
 
 
 @contextmanager
-def locked(client: Client, destination: str, owner: str, staging: str) -> Iterator[Hold]:
-    """Hold the lock of `destination` in order to publish the table `staging`.
+def locked(
+    client: Client, destination: str, owner: str, staging: str, others: Sequence[Client] = ()
+) -> Iterator[Hold]:
+    """Hold the lock of `destination` in order to publish the table `staging`; `others` have its other shards.
 
     An `owner` that retries after a failure gets its own lock back. Raises TransferTransientError when other processes
     hold the lock for five minutes.
@@ -77,11 +88,14 @@ def locked(client: Client, destination: str, owner: str, staging: str) -> Iterat
     name = lock_name(destination)
     holder = json.dumps({"owner": owner, "staging": staging})
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not _take(client, name, holder):
+    while not _take(client, name, holder, others):
         if time.monotonic() > deadline:
             raise TransferTransientError(f"{destination} was locked by other loads for {_PATIENCE_SECONDS:g} s")
         time.sleep(_POLL_SECONDS)
     try:
+        for other in others:
+            mark = f"{STAGING}.`{name}` (x UInt8) ENGINE = Null COMMENT {literal(holder)}"
+            other.command(f"CREATE OR REPLACE TABLE {mark}")
         yield Hold(client, name, holder)
     except DatabaseError as e:
         if code_of(e):
@@ -126,7 +140,7 @@ def _look(client: Client, name: str) -> tuple[str, str, int] | None:
     return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
 
 
-def _take(client: Client, name: str, holder: str) -> bool:
+def _take(client: Client, name: str, holder: str, others: Sequence[Client] = ()) -> bool:
     try:
         client.command(f"CREATE TABLE {STAGING}.`{name}` (x UInt8) ENGINE = Null COMMENT {literal(holder)}")
     except DatabaseError as e:
@@ -141,7 +155,7 @@ def _take(client: Client, name: str, holder: str) -> bool:
     if comment == holder:
         return True
     if age > STALE_SECONDS:
-        _break(client, name, uuid, _staged_by(comment))
+        _break(client, name, uuid, _staged_by(comment), others)
     return False
 
 
@@ -157,10 +171,12 @@ def _staged_by(comment: str) -> str:
     return staging if isinstance(staging, str) and is_generated(staging) else ""
 
 
-def _break(client: Client, name: str, uuid: str, staging: str) -> None:
+def _break(client: Client, name: str, uuid: str, staging: str, others: Sequence[Client] = ()) -> None:
     """Drop what the holder of a stale lock may publish, then remove the lock; only one of many callers succeeds."""
     for table in (staging, bad_table(staging)) if staging else ():
         client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(table)} SYNC")
+    for server in (client, *others) if staging else ():
+        drop_parts(server, staging)
     try:
         client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
         # `staging.sweep` drops broken locks an hour after their last change: this change starts that hour.

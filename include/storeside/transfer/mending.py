@@ -22,12 +22,12 @@ from storeside.transfer.errors import (
 from storeside.transfer.formats import BY_WORKER, Format, compression_by_name, typed_format
 from storeside.transfer.inference import wider
 from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import sample_columns, typed_columns, whole_columns
 from storeside.transfer.schema import Column
 from storeside.transfer.staged import Staged, Staging
-from storeside.transfer.statement import Reading, text_reading
 from storeside.transfer.work import How
 
 log = logging.getLogger(__name__)
@@ -100,17 +100,27 @@ class Mending:
         policy = self.request.on_drift
         if policy == "fail" or (policy == "add" and not isinstance(error, DriftError)):
             return None
-        found = self._columns(o)
-        missing = [c for c in found if self.staging.destination.type_of(c.name) is None]
+        options, destination = self.request.read.columns, self.staging.destination
+        try:
+            found = self._columns(o)
+        except TransferInputError as e:  # its rows show no columns
+            raise LoadObjectError(str(e)) from e
+        if options.mask and self.work.form.name == "csv" and not any(c.name in options.mask for c in found):
+            return None  # its first row may have values instead of names, and must not become columns
+        found = self.work.readings.known(found, destination)
+        missing = [c for c in found if destination.type_of(options.target(c.name) or "") is None]
         if policy == "rest":
-            return self.staging.stage([o], How(rest=tuple(missing))) if missing and self.work.form.is_text else None
-        wanted = list(missing)
+            rest = tuple(c for c in missing if c.name not in options.mask)
+            return self.staging.stage([o], How(rest=rest)) if rest and self.work.form.is_text else None
+        wanted = [Column(options.target(c.name) or "", options.made(c.name, c.type)) for c in missing]
         try:
             if policy == "widen":
                 for c in found:
-                    now = self.staging.destination.type_of(c.name)
-                    if now is not None and (wide := wider(self.work.client, now, c.type)) != now:
-                        wanted.append(Column(c.name, wide))
+                    name = options.target(c.name) or ""
+                    now = destination.type_of(name)
+                    kind = options.made(c.name, c.type)
+                    if now is not None and (wide := wider(self.work.client, now, kind)) != now:
+                        wanted.append(Column(name, wide))
             if not wanted:
                 return None
             self._check_columns(len(missing))
@@ -132,8 +142,9 @@ class Mending:
             return None
         keep = self.request.on_bad_rows == "keep"
         rejected = RejectedRows(
-            self.staging.destination, o, self.request.source.bucket, keep=keep, limit=self.request.read.max_bad_rows
-        )
+            self.staging.destination, o, self.request.source.bucket, keep=keep, limit=self.request.read.max_bad_rows,
+            hides=bool(self.request.read.columns.mask),
+        )  # fmt: skip
 
         def fill(table: str) -> list[Loaded]:
             rows = self._salvaged(o, table, rejected)
@@ -184,7 +195,7 @@ class Mending:
 
     def _text_reading(self) -> Reading:
         empty_nulls = self.request.read.on_null_nested == "empty"
-        return text_reading(self.work.form, self.staging.destination, empty_nulls=empty_nulls)
+        return self.work.readings.text(self.work.form, self.staging.destination, empty_nulls=empty_nulls)
 
     def _columns(self, o: Planned) -> list[Column]:
         """Return an object's columns: from the whole object if ClickHouse can read it, else from a sample."""

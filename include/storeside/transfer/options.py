@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from storeside.quality.given import check_suite
+from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
 from storeside.transfer.keys import Expression, key, ttl
@@ -23,6 +24,8 @@ SYSTEM_COLUMNS = {
     "_version": "LowCardinality(String)",
     "_loaded_at": "DateTime64(3)",
 }
+# Columns of tables that a load writes itself: see `table.LOAD_ID` and `table.REST`.
+HIDDEN_COLUMNS = ("_storeside_load", "_rest")
 # Other engines change rows when they merge parts, so that a row's load is lost.
 _ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
 # `LoadLimits.ratio` applies to objects whose rows have more bytes than this.
@@ -69,6 +72,7 @@ class ReadOptions:
     :param sample_objects: number of objects sampled to infer format and columns
     :param sample_bytes: bytes read of each sampled text object
     :param partition_columns: columns whose values are in the keys, such as ``("year",)`` for ``year=2024/x.csv``
+    :param columns: `Columns`: columns to select, rename, cast, mask and compute, and the rows to load
     """
 
     csv: Csv = field(default_factory=Csv)
@@ -79,6 +83,7 @@ class ReadOptions:
     sample_objects: int = 5
     sample_bytes: int = 1 << 18
     partition_columns: tuple[str, ...] = ()
+    columns: Columns = field(default_factory=Columns)
 
     def __post_init__(self) -> None:
         given = self.partition_columns  # a form has one text with commas, JSON has only lists
@@ -99,6 +104,8 @@ class ReadOptions:
                 raise TransferInputError(
                     f"partition_columns {name!r}: write each name once, without '/', and not a system column's"
                 )
+        self.columns.check((*SYSTEM_COLUMNS, *HIDDEN_COLUMNS, *self.partition_columns))
+        require_types(self.columns.cast)
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,8 @@ class TableOptions:
     """How a new table is created, and which columns a load adds to the columns of the data.
 
     Users enter `order_by` and `partition_by` in forms, so a text may contain only columns and some functions of a
-    column. Any other expression must be an `Expression`.
+    column. Any other expression must be an `Expression`. With `cluster`, the new table is Distributed, and the other
+    options describe the table ``<table>_local`` on each shard.
 
     :param columns: ClickHouse types by column; these columns are not inferred
     :param system_columns: any of ``_object``, ``_row_number`` (from 0), ``_version``, ``_loaded_at``
@@ -114,6 +122,9 @@ class TableOptions:
     :param order_by: ORDER BY, such as ``(city, taken_at)``
     :param partition_by: PARTITION BY, such as ``toYYYYMM(taken_at)``
     :param ttl: TTL, such as ``taken_at + INTERVAL 30 DAY``
+    :param cluster: ClickHouse's name of a cluster of shards
+    :param sharding_key: the column, or function of a column, that decides the shard of a row, such as
+        ``cityHash64(city)``
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -122,19 +133,26 @@ class TableOptions:
     order_by: str | Expression = "tuple()"
     partition_by: str | Expression = ""
     ttl: str | Expression = ""
+    cluster: str = ""
+    sharding_key: str | Expression = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "system_columns", tuple(self.system_columns))  # JSON has only lists
 
     @property
     def sorting_key(self) -> str:
-        """The SQL between the parentheses of ORDER BY. All three clauses raise TransferInputError."""
+        """The SQL between the parentheses of ORDER BY. All clauses raise TransferInputError."""
         return key("order_by", self.order_by)
 
     @property
     def partition_key(self) -> str:
         """The SQL between the parentheses of PARTITION BY; empty without partitions."""
         return key("partition_by", self.partition_by)
+
+    @property
+    def division(self) -> str:
+        """The SQL of the sharding key; empty without one."""
+        return key("sharding_key", self.sharding_key)
 
     @property
     def lifetime(self) -> str:
@@ -147,17 +165,22 @@ class TableOptions:
         require_engine(engine, "a new table")
         if bracket and not _ENGINE_ARGUMENTS.fullmatch(bracket + arguments):
             raise TransferInputError(f"engine {self.engine!r}: write its arguments as columns and quoted text")
-        for name, text in self.columns.items():
-            if not _is_type(text):
-                raise TransferInputError(
-                    f"column {name!r} has the type {text!r}: write a type, such as Nullable(Date)"
-                )
+        require_types(self.columns)
         _ = self.sorting_key, self.partition_key, self.lifetime  # each raises for invalid text
+        if bool(self.division) != bool(self.cluster):
+            raise TransferInputError("a Distributed table needs both `cluster` and `sharding_key`: set both, or none")
         unknown = set(self.system_columns) - set(SYSTEM_COLUMNS)
         if unknown:
             raise TransferInputError(
                 f"system columns {', '.join(sorted(unknown))}: choose from {', '.join(SYSTEM_COLUMNS)}"
             )
+
+
+def require_types(columns: Mapping[str, str]) -> None:
+    """Raise TransferInputError for a text that is no type of a column."""
+    for name, text in columns.items():
+        if not _is_type(text):
+            raise TransferInputError(f"column {name!r} has the type {text!r}: write a type, such as Nullable(Date)")
 
 
 def _is_type(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from storeside.transfer.errors import (
     TransferError,
     TransferInputError,
     classify,
+    is_transient,
     is_unlistable,
     kind_of,
     plain,
@@ -29,9 +30,12 @@ from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.partitions import deduced
 from storeside.transfer.plan import Plan
+from storeside.transfer.planned_columns import check_table, missing, of_new_table
+from storeside.transfer.projection import Readings
 from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
-from storeside.transfer.schema import Column, resolved, with_overrides
+from storeside.transfer.schema import Column, resolved
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed, Source, list_objects
 from storeside.transfer.table import REST, Destination, look_up
 
@@ -69,12 +73,14 @@ class Prepared:
 class Preparation:
     """Prepares a request; `client` belongs to the loading ClickHouse user, `s3` reads the source: see `Transfer`."""
 
-    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan) -> None:
+    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan, servers: Servers = NO_SERVERS) -> None:
         self.request = request
+        self.servers = servers
         self.s3 = s3
         self.plan = plan
         self.loads = plan.loads
         self.client = client
+        self.readings = Readings(client, request.read.columns)
 
     def prepare(self, objects: Sequence[Listed] | None) -> Prepared:
         """List, plan, and create a missing table; `objects` replaces the listing.
@@ -87,11 +93,14 @@ class Preparation:
             raise _usage(classify(e)) from e
 
     def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
+        _ = self.readings.used  # raises for expressions that are not allowed
         destination, *_ = queries.at_once(
-            lambda: look_up(self.client, self.request.table),
+            lambda: look_up(self.client, self.request.table, self.servers),
             self.loads.create,
-            lambda: sweep(self.client, self.loads.transfer),
+            lambda: sweep([self.client], self.loads.transfer),
         )
+        if destination is not None:
+            sweep(destination.others, self.loads.transfer)
         is_whole, pulls, _ = queries.at_once(
             lambda: self._list(objects),
             lambda: self.pulls,
@@ -123,11 +132,11 @@ class Preparation:
             if (found := self._look(destination is None, given=objects is not None)) is None:
                 return Prepared(self.request.format, push, listed, planned, size)
             form, columns = found
-            destination = destination or self._create(columns)
+            destination = destination or self._create(columns, form)
         else:
             form = Format(self.request.format, self.request.read.csv)  # type: ignore[arg-type]
         push = push or not form.is_native
-        self._complete(destination)
+        self._complete(destination, form)
         return Prepared(form.choice, push, listed, planned, size)
 
     @cached_property
@@ -206,11 +215,13 @@ class Preparation:
     def _content(self, o: Planned) -> Content:
         return Content(self.s3, self.request.source.bucket, o.key, o.size)
 
-    def _create(self, columns: list[Column]) -> Destination:
+    def _create(self, columns: list[Column], form: Format) -> Destination:
         options = self.request.table_options
-        columns = [*(c for c in columns if c.name not in self.request.read.partition_columns), *self._in_keys()]
-        columns = [Column(c.name, resolved(c.type)) for c in with_overrides(columns, options.columns)]
-        return create(self.client, self.request.table, columns, options, self.request.limits.columns)
+        columns = [c for c in columns if c.name not in self.request.read.partition_columns]
+        columns = of_new_table(self.readings, columns, self._in_keys(), options.columns, text=form.is_text)
+        columns = [Column(c.name, resolved(c.type)) for c in columns]
+        most = self.request.limits.columns
+        return create(self.client, self.request.table, columns, options, most, self.servers)
 
     def _in_keys(self) -> list[Column]:
         """Return the columns whose values are in keys, with the given types or those that the planned keys show."""
@@ -221,16 +232,37 @@ class Preparation:
             Column(c.name, given.get(c.name, c.type)) for c in deduced((o.key for o in self.plan.unfinished()), names)
         ]
 
-    def _complete(self, destination: Destination) -> None:
-        """Add missing system and partition columns, and the column ``_rest`` if the request uses it."""
+    def _complete(self, destination: Destination, form: Format) -> None:
+        """Add missing system, partition and computed columns, and the column ``_rest`` if the request uses it.
+
+        Raises TransferInputError if the options for columns do not fit the table or sampled objects.
+        """
         wanted = [Column(name, SYSTEM_COLUMNS[name]) for name in self.request.table_options.system_columns]
         if any(destination.type_of(name) is None for name in self.request.read.partition_columns):
             wanted += self._in_keys()
         if self.request.on_drift == "rest":
             wanted.append(Column(REST, "Map(String, String)"))
-        missing = [c for c in wanted if destination.type_of(c.name) is None]
-        if missing:
-            destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in missing])
+        added = [c for c in wanted if destination.type_of(c.name) is None]
+        if self.readings.columns:
+            names = self.request.read.partition_columns
+            check_table(self.readings, replace(destination, partitions=names))
+            if (sampled := self._sampled(form)) is not None:
+                in_keys = [c for c in (*destination.columns, *added) if c.name in names]
+                added += missing(self.readings, sampled, in_keys, destination, text=form.is_text)
+        if added:
+            destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in added])
+
+    def _sampled(self, form: Format) -> list[Column] | None:
+        """Return the columns of sampled objects; None if no sample shows any, so that objects fail one by one."""
+        try:
+            sample = self.plan.sample(self.request.read.sample_objects)
+            _, contents = recognise(self.request, [self._content(o) for o in sample])
+            return columns_of(self.client, self.request, form, contents)
+        except (TransferInputError, DatabaseError) as e:
+            if is_transient(e):
+                raise
+            log.info("the names in the options for columns are not checked: %s", plain(e))
+            return None
 
 
 def record_source(plan: Plan, reader: Any, source: Source, after: str = "") -> None:

@@ -19,10 +19,12 @@ from storeside.transfer.formats import Csv
 from storeside.transfer.loads import Planned
 from storeside.transfer.nulls import emptied, wrapped
 from storeside.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
+from storeside.transfer.private import quiet
+from storeside.transfer.reading import Reading
 from storeside.transfer.records import one_column, records
 from storeside.transfer.schema import UNNAMED, Column, bare, structure
 from storeside.transfer.source import literal
-from storeside.transfer.statement import Reading, pushed_columns, settings
+from storeside.transfer.statement import pushed_columns, settings
 from storeside.transfer.strict_json import checked
 
 if TYPE_CHECKING:
@@ -175,19 +177,33 @@ def _sendable(schema: Any, batches: Iterator[Any], reading: Reading) -> tuple[An
 
 
 def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]:
+    import pyarrow as pa
+
     types = {column.name: _arrow_type(column.type) for column in reading.columns}
     if UNNAMED in types:
         types[""] = types[UNNAMED]
     dialect = reading.form.csv
-    reader = csv_reader(content.plain(), dialect, types, has_one=_has_one_column(content.sample(CHUNK), dialect))
-    with faults():
-        unknown = [name for name in reader.schema.names if (name or UNNAMED) not in types]
-    if unknown:
-        raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in the table")
+    has_one = _has_one_column(content.sample(CHUNK), dialect)
+    with quiet(reading.hides):
+        reader = csv_reader(content.plain(), dialect, types, has_one=has_one)
+        with faults():
+            unknown = [name for name in reader.schema.names if (name or UNNAMED) not in types]
+        if unknown and reading.skips:  # types that the first rows show may not fit later rows
+            reader = csv_reader(
+                content.plain(), dialect, types | dict.fromkeys(unknown, pa.string()), has_one=has_one
+            )
+        elif unknown:
+            raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in the table")
 
     schema = reader.schema.with_metadata(None)
     named = schema if "" not in schema.names else schema_of([name or UNNAMED for name in schema.names], schema)
-    return named, (batch.rename_columns(named.names) for batch in batches_of(reader))
+
+    def batches() -> Iterator[Any]:
+        with quiet(reading.hides):
+            for batch in batches_of(reader):
+                yield batch.rename_columns(named.names)
+
+    return named, batches()
 
 
 def schema_of(names: Sequence[str], schema: Any) -> Any:

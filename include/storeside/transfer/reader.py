@@ -16,8 +16,9 @@ from storeside.transfer.formats import compression_by_name
 from storeside.transfer.json_check import JsonCheck
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.push import push
+from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import structure
-from storeside.transfer.statement import PULLED_VERSION, Check, Reading, key_of, pulled_columns, settings
+from storeside.transfer.statement import PULLED_VERSION, key_of, pulled_columns, settings
 from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached
@@ -143,9 +144,12 @@ class Reader:
         rows = self.client.query(
             f"SELECT _row_number FROM {source} WHERE {check.fault} LIMIT 1",
             settings=settings(
-                reading.form, **one_after_the_other,
-                input_format_skip_unknown_fields=1,  # the query reads only the column of the check
-                query_id=self._check_id(table),
+                reading.form,
+                **{
+                    **dict(reading.settings), **one_after_the_other,
+                    "input_format_skip_unknown_fields": 1,  # the query reads only the column of the check
+                    "query_id": self._check_id(table),
+                },
             ),
         ).result_rows  # fmt: skip
         return int(rows[0][0]) if rows else None

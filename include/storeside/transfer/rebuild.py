@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row
-from storeside.transfer.__main__ import clickhouse, exit_code, given_source, ledger, reader_of
+from storeside.transfer.__main__ import clickhouse, exit_code, given_source, ledger, reader_of, servers
 from storeside.transfer.loads import Loaded, Loads
 from storeside.transfer.lock import Hold, locked
 from storeside.transfer.plan import Plan
 from storeside.transfer.preparation import record_source
 from storeside.transfer.printing import report_text
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Source
 from storeside.transfer.table import Destination, existing
 
@@ -50,21 +51,24 @@ class Rebuilt:
     other_rows: int
 
 
-def rebuild(source: Source, table: str, client: Client, reader: Any, ledger: Client | None = None) -> Rebuilt:
+def rebuild(
+    source: Source, table: str, client: Client, reader: Any, ledger: Client | None = None,
+    servers: Servers = NO_SERVERS,
+) -> Rebuilt:  # fmt: skip
     """Record the listed objects whose rows are in `table` as loaded, and change nothing else.
 
-    `client`, `reader` and `ledger` are the clients of `Transfer`. The ledger may be missing, empty or incomplete;
-    loads that it knows stay as they are. No other load may run. Raises TransferInputError if the table does not exist
-    or the source cannot be listed, and StaleError if a load wants to publish rows meanwhile.
+    `client`, `reader`, `ledger` and `servers` are like those of `Transfer`. The ledger may be missing, empty or
+    incomplete; loads that it knows stay as they are. No other load may run. Raises TransferInputError if the table
+    does not exist or the source cannot be listed, and StaleError if a load wants to publish rows meanwhile.
     """
-    destination = existing(client, table)
+    destination = existing(client, table, servers)
     owner = uuid.uuid4().hex[:16]
     loads = Loads(ledger or client, owner, table, source, f"rebuild/{owner}")
     loads.create()
     plan = Plan(loads)
     try:
         record_source(plan, reader, source)
-        with locked(client, destination.name, owner, "nothing") as hold:
+        with locked(client, destination.name, owner, "nothing", destination.others) as hold:
             listed, _, _ = plan.make(
                 batch_bytes=_BATCH_BYTES, batch_objects=_BATCH_OBJECTS, push=False, retry_failed=True
             )
@@ -119,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _rebuild(given: argparse.Namespace) -> int:
     source = given_source(given.source)
-    report = rebuild(source, given.table, clickhouse(), reader_of(source), ledger())
+    report = rebuild(source, given.table, clickhouse(), reader_of(source), ledger(), servers())
     print(report_text(report, as_json=given.json))
     return 0
 

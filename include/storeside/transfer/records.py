@@ -58,10 +58,10 @@ def _csv_records(file: Any, dialect: Csv) -> Iterator[Record]:
 
 def one_column(header: bytes, dialect: Csv) -> bool:
     """Return whether CSV with this header, or first row, has a single column."""
-    return len(_fields(header, dialect)) == 1
+    return len(fields(header, dialect)) == 1
 
 
-def _fields(header: bytes, dialect: Csv) -> list[str]:
+def fields(header: bytes, dialect: Csv) -> list[str]:
     """Return the names in a header; none if they cannot be parsed."""
     text = header.decode(dialect.encoding, "surrogateescape").strip("\r\n")
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE
@@ -74,7 +74,7 @@ def _fields(header: bytes, dialect: Csv) -> list[str]:
 
 def _named_header(header: bytes, dialect: Csv) -> bytes:
     """Return a header in which each unnamed column gets a name."""
-    names = _fields(header, dialect)
+    names = fields(header, dialect)
     if "" not in names:
         return header
     quoted = ('"' + (name or UNNAMED).replace('"', '""') + '"' for name in names)
@@ -101,7 +101,7 @@ def is_untidy(file: Any, form: Format) -> bool:
     for n, record in enumerate(_joined(file, form.csv)):
         if not record.strip(b"\r\n"):
             return True
-        if not n and not form.csv.names and (not record.strip(_BLANK) or "" in _fields(record, form.csv)):
+        if not n and not form.csv.names and (not record.strip(_BLANK) or "" in fields(record, form.csv)):
             return True
     return False
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import FORMATS, Csv
 from storeside.transfer.keys import Expression
@@ -102,10 +103,12 @@ class Request:
         """Create a request from the values of `to_dict`, also after a round trip through JSON."""
         given = dict(values)
         given["source"] = Source(**given["source"])
-        given["read"] = ReadOptions(**{**given["read"], "csv": Csv(**given["read"]["csv"])})
+        read = given["read"]
+        columns = Columns.from_dict(read.get("columns", {}))
+        given["read"] = ReadOptions(**{**read, "csv": Csv(**read["csv"]), "columns": columns})
         options = dict(given["table_options"])
-        for name in ("order_by", "partition_by", "ttl"):
-            if isinstance(options[name], Mapping):
+        for name in ("order_by", "partition_by", "ttl", "sharding_key"):
+            if isinstance(options.get(name), Mapping):
                 options[name] = Expression(**options[name])
         given["table_options"] = TableOptions(**options)
         given["batches"] = Batches(**given["batches"])

@@ -13,9 +13,9 @@ from storeside.transfer.content import CHUNK, Content
 from storeside.transfer.errors import LoadObjectError, TransferTransientError, is_transient, plain
 from storeside.transfer.loads import Planned
 from storeside.transfer.push import insert
+from storeside.transfer.reading import Reading
 from storeside.transfer.records import Record, records
 from storeside.transfer.source import identifier
-from storeside.transfer.statement import Reading
 from storeside.transfer.table import Destination
 
 if TYPE_CHECKING:
@@ -106,14 +106,20 @@ def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 
 class RejectedRows:
-    """Counts the rejected rows of an object, up to a limit, and with `keep` stores them in ``<table>_rejected``."""
+    """Counts the rejected rows of an object, up to a limit, and with `keep` stores them in ``<table>_rejected``.
 
-    def __init__(self, destination: Destination, planned: Planned, bucket: str, *, keep: bool, limit: int) -> None:
+    With `hides`, it stores an empty text instead of each row.
+    """
+
+    def __init__(
+        self, destination: Destination, planned: Planned, bucket: str, *, keep: bool, limit: int, hides: bool = False
+    ) -> None:
         self.destination = destination
         self.planned = planned
         self.bucket = bucket
         self.keep = keep
         self.limit = limit
+        self.hides = hides
         self.count = 0
         self._rows: list[list[Any]] = []
 
@@ -129,7 +135,8 @@ class RejectedRows:
                 f"over {self.limit} rows cannot be parsed, such as row {rejected.row}: {rejected.reason}"
             )
         if self.keep:
-            raw = rejected.raw.rstrip(b"\r\n")[:_KEPT_BYTES].decode("utf-8", "backslashreplace")
+            kept = b"" if self.hides else rejected.raw.rstrip(b"\r\n")[:_KEPT_BYTES]
+            raw = kept.decode("utf-8", "backslashreplace")
             o = self.planned
             self._rows.append([o.load_id, self.bucket, o.key, o.version, rejected.row, rejected.reason, raw])
             if len(self._rows) >= _KEPT_AT_ONCE:

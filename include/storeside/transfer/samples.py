@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from storeside.transfer.formats import Csv, Format, FormatName, format_of
 from storeside.transfer.inference import deduced, merge, text_columns
 from storeside.transfer.json_array import is_array
 from storeside.transfer.parquet import ParquetObject
+from storeside.transfer.private import quiet, without_values
 from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
 from storeside.transfer.request import Request
@@ -95,24 +96,37 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
 
     Raises LoadObjectError, or DatabaseError for text that ClickHouse cannot parse.
     """
+    options = request.read.columns
+    given = {options.source(name) or name: kind for name, kind in request.table_options.columns.items()}
     if not form.is_text:
-        columns = [typed_columns(form, content) for content in contents]
-        return merge(client, columns, request.table_options.columns)
+        return merge(client, [typed_columns(form, content) for content in contents], given)
     samples = [content.sample(request.read.sample_bytes) for content in contents]
     if not form.is_native:
         samples = [sample for sample in samples if _has_rows(sample, form.csv)]
         _require_rows(samples, request)
-        return merge(client, [csv_columns(sample, form.csv) for sample in samples], request.table_options.columns)
+        with quiet(bool(options.mask)):
+            return merge(client, [csv_columns(sample, form.csv) for sample in samples], given)
     header = 1 if form.clickhouse == "CSVWithNames" else 0
     rows = [_rows(sample, form) for sample in samples]
+    if options.mask:
+        rows = _masked(rows, form, options.mask)
     samples = [b"".join(some) for some in rows if len(some) > header]
     _require_rows(samples, request)
     form = replace(form, csv=replace(form.csv, skip_rows=0))  # `records` has removed them
     if form.name == "jsonl":  # ClickHouse merges the columns of all lines of one text
         samples = [b"".join(samples)]
     nested: Any = request.read.nested
-    given = request.table_options.columns
     return merge(client, [text_columns(client, form, sample, nested, given) for sample in samples], given)
+
+
+def _masked(samples: list[list[bytes]], form: Format, names: Collection[str]) -> list[list[bytes]]:
+    """Return the rows of samples without the values of masked columns. Raises TransferInputError if none is left."""
+    masked = [without_values(rows, form, names) for rows in samples]
+    if any(samples) and not any(masked):
+        raise TransferInputError(
+            f"mask {', '.join(map(repr, sorted(names)))}: no sampled object has these columns: correct the names"
+        )
+    return masked
 
 
 def typed_columns(form: Format, content: Content) -> list[Column]:
@@ -160,6 +174,7 @@ def whole_columns(client: Client, request: Request, form: Format, key: str) -> l
             "input_format_max_rows_to_read_for_schema_inference": _UNLIMITED,
             "input_format_max_bytes_to_read_for_schema_inference": _UNLIMITED,
             "use_hive_partitioning": 0,
+            **({"log_queries": 0} if request.read.columns.mask else {}),
         },
     ).result_rows
     return [Column(row[0], deduced(row[1], request.read.nested)) for row in rows]  # type: ignore[arg-type]

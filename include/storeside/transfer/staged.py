@@ -37,6 +37,8 @@ from storeside.transfer.work import USUAL, How, Work
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
+# A load id and the id of the rows of this load that are filtered have this sum: see `Projection`.
+ALL_BITS = (1 << 64) - 1
 # Attempts for an object that needs too much time or memory: each may take minutes, and more attempts rarely help.
 _ATTEMPTS_BY_SIZE = 2
 
@@ -64,7 +66,7 @@ class Staging:
 
     def look_up(self) -> Destination:
         """Look up the destination, which staging tables copy. Raises TransferInputError if it cannot be used."""
-        found = existing(self.client, self.work.request.table)
+        found = existing(self.client, self.work.request.table, self.work.servers)
         self.destination = replace(found, partitions=self.work.request.read.partition_columns)
         return self.destination
 
@@ -175,6 +177,7 @@ class Staging:
         )
         for load_id, count, *counts in rows:
             found[load_id], arrived[load_id] = count, dict(zip(declared, counts, strict=True))
+        filtered = self._filtered(staged.loaded, found, arrived)
         limits = self.work.request.limits
         most = sum(limits.bytes_of(o.planned.size) for o in staged.loaded)
         if reason := excess(0, size, rows=0, size=most):
@@ -198,7 +201,40 @@ class Staging:
                 if arrived[o.planned.load_id][name] != count:
                     reason = f"{arrived[o.planned.load_id][name]} arrived: its content is corrupt, write it again"
                     raise about(LoadObjectError(f"column {name!r} has {count} NULLs, but {reason}"), o.planned.key)
-            staged.loaded[n] = Loaded(o.planned, there, o.rejected)
+            less = filtered.get(o.planned.load_id, 0)
+            staged.loaded[n] = Loaded(o.planned, there - less, o.rejected, filtered=less)
+        self._remove(staged.table, filtered)
+
+    def _filtered(
+        self, loaded: Sequence[Loaded], found: dict[int, int], arrived: dict[int, dict[str, int]]
+    ) -> dict[int, int]:
+        """Return the number of rows that the load's condition excludes, by the ids of their loads.
+
+        Counts them and their NULLs as rows of these loads in `found` and `arrived`.
+        """
+        if self.work.request.read.columns.where is None:
+            return {}
+        filtered = {}
+        for o in loaded:
+            mine, other = o.planned.load_id, ALL_BITS - o.planned.load_id
+            if other in found:
+                filtered[mine] = found.pop(other)
+                found[mine] = found.get(mine, 0) + filtered[mine]
+                there, more = arrived.get(mine, {}), arrived.pop(other)
+                arrived[mine] = {name: there.get(name, 0) + count for name, count in more.items()}
+        return filtered
+
+    def _remove(self, table: str, filtered: Iterable[int]) -> None:
+        """Remove the rows that the load's condition excludes; `filtered` are the ids of their loads."""
+        if not (ids := [str(ALL_BITS - load_id) for load_id in filtered]):
+            return
+        quoted = f"{STAGING}.{identifier(table)}"
+        # Without its comment, no other process adopts the staging table.
+        self.client.command(f"ALTER TABLE {quoted} MODIFY COMMENT ''")
+        self.client.command(
+            f"ALTER TABLE {quoted} DELETE WHERE {LOAD_ID} IN ({', '.join(ids)})",
+            settings={"mutations_sync": 1, "max_query_size": LONG_STATEMENT},
+        )
 
     def join(self, whole: Staged, part: Staged) -> None:
         """Move the rows and objects of staging table `part` into `whole`, and drop `part`."""
@@ -213,6 +249,7 @@ class Staging:
         """Drop a staging table, and its `bad_table` if it has one."""
         for name in (table, bad_table(table)) if has_bad else (table,):
             self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(name)} SYNC")
+        self.destination.drop_parts(table)
 
     def _drop_quietly(self, table: str) -> None:
         try:

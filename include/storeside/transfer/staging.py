@@ -7,6 +7,7 @@ statements quote them, and the sweep drops only names that Storeside generates.
 from __future__ import annotations
 
 import re
+import secrets
 from typing import TYPE_CHECKING
 
 from storeside.transfer.source import identifier
@@ -22,7 +23,7 @@ BROKEN_HOURS = 1
 STALE_HOURS = 7 * 24
 # Batches of transfers, locks, and the tables of the speech manifest and of the doctor.
 _GENERATED = (
-    "load_[0-9a-f]{16}_[0-9]+_[0-9a-f]{8}_[0-9]+(_bad)?|lock_[0-9a-f]{24}|broken_[0-9a-f-]{36}"
+    "load_[0-9a-f]{16}_[0-9]+_[0-9a-f]{8}_[0-9]+(_bad|_shard_[0-9a-f]{8}(_all)?)?|lock_[0-9a-f]{24}|broken_[0-9a-f-]{36}"
     "|(facts|invalid|speech)_[0-9a-f]{16}|doctor_[0-9a-f]{12}"
 )
 
@@ -30,6 +31,30 @@ _GENERATED = (
 def bad_table(table: str) -> str:
     """Return the name of the table with the rows of a staging table that break expectations."""
     return f"{table}_bad"
+
+
+def part_of(table: str) -> str:
+    """Return a new name for the tables that receive the rows of a staging table on the shards.
+
+    Each attempt has another name: a statement of an earlier attempt, whose connection was lost, may still add rows.
+    """
+    return f"{table}_shard_{secrets.token_hex(4)}"
+
+
+def whole_of(part: str) -> str:
+    """Return the name of the Distributed table over the tables `part` of all shards."""
+    return f"{part}_all"
+
+
+def drop_parts(client: Client, table: str) -> None:
+    """Drop the tables with rows of a staging table on a shard, those of all attempts."""
+    names = client.query(
+        f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND startsWith(name, {{prefix:String}})",
+        parameters={"prefix": f"{table}_shard_"},
+    ).result_rows
+    for (name,) in names:
+        if is_generated(name):
+            client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(name)} SYNC")
 
 
 def is_generated(name: str) -> bool:

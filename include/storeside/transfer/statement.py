@@ -1,11 +1,10 @@
-"""Composes the statement with which both loaders read objects into a staging table."""
+"""Composes the statement with which both loaders read objects into a staging table; see also `reading`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any
 
 from storeside.transfer import partitions
@@ -16,84 +15,35 @@ from storeside.transfer.loads import LONG_STATEMENT, Planned
 from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
+from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import NOTHING, Column, bare, is_nested, is_nullable, loose, nullable, resolved, same
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID, REST, Destination
 
-# Columns of s3() that identify a row's object and its version.
-_VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
 # The version of the object that ClickHouse reads, in the plan's notation.
 PULLED_VERSION = "trim(BOTH '\"' FROM _etag)"
 
 
-@dataclass(frozen=True)
-class Check:
-    """A check of each row's values: an expression that is true for a faulty row, and the reason of the error."""
-
-    fault: str
-    reason: str
-
-    @property
-    def condition(self) -> str:
-        """The condition that fails a statement at a faulty row."""
-        return f"throwIf({self.fault}, {literal(self.reason)}) = 0"
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How to read objects of one shape: their columns, and the expression for each column of the table.
-
-    With `by_arrow`, a worker reads objects with types that ClickHouse cannot read, or reads incompletely. The worker
-    sends columns in `as_it_is` with their NULL structs, and puts each value of columns in `wrapped` into a struct,
-    which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty. `settings` adds
-    to the settings of the statement. The values of `partitions` are in the keys of objects.
-    """
-
-    form: Format
-    columns: tuple[Column, ...]
-    expressions: tuple[tuple[str, str], ...]
-    checks: tuple[Check, ...] = ()
-    by_arrow: bool = False
-    as_it_is: frozenset[str] = frozenset()
-    wrapped: frozenset[str] = frozenset()
-    settings: tuple[tuple[str, int], ...] = ()
-    partitions: tuple[Column, ...] = ()
-
-    @property
-    def hides_virtual(self) -> bool:
-        """Whether a column has the name of a virtual column that ClickHouse needs to identify objects."""
-        return any(column.name in _VIRTUAL for column in self.columns)
-
-    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "", *, key: str) -> str:
-        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions.
-
-        `key` is the expression for the key of a row's object.
-        """
-        in_key, faults = partitions.expressions(self.partitions, key)
-        pairs = [*self.expressions, *in_key, *extra]
-        names = ", ".join(identifier(name) for name, _ in pairs)
-        values = ", ".join(value for _, value in pairs)
-        conditions = " AND ".join(
-            filter(None, (only, *(check.condition for check in (*self.checks, *starmap(Check, faults)))))
-        )
-        where = f" WHERE {conditions}" if conditions else ""
-        return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
-
-
 def text_reading(
-    form: Format, destination: Destination, rest: Sequence[Column] = (), *, empty_nulls: bool = False
+    form: Format,
+    destination: Destination,
+    rest: Sequence[Column] = (),
+    ignored: Sequence[Column] = (),
+    *,
+    empty_nulls: bool = False,
 ) -> Reading:
     """Return how to read text objects, which may have any column of the table.
 
-    `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. With
-    `empty_nulls`, a NULL list, map or struct becomes empty if its column cannot be NULL.
+    `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. The values
+    of `ignored` columns are read and not used. With `empty_nulls`, a NULL list, map or struct becomes empty if its
+    column cannot be NULL.
     """
     not_data = (*SYSTEM_COLUMNS, REST, *destination.partitions)
     data = [c for c in destination.columns if c.name not in not_data]
     if form.csv.names:
         by_name = {c.name: c for c in data}
-        unknown = [name for name in form.csv.names if name not in by_name and name not in {c.name for c in rest}]
+        others = {c.name for c in (*rest, *ignored)}
+        unknown = [name for name in form.csv.names if name not in by_name and name not in others]
         if unknown:
             raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
         data = [by_name[name] for name in form.csv.names if name in by_name]
@@ -118,6 +68,10 @@ def text_reading(
     if rest:
         columns += rest
         expressions.append((REST, as_map(rest)))
+    if ignored:  # ClickHouse does not read a column that no expression names, and refuses the object that has it
+        columns += ignored
+        names = ", ".join(identifier(c.name) for c in ignored)
+        checks.append(Check(f"ignore({names})", "an ignored column is used"))
     if form.csv.names:
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])

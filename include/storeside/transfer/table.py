@@ -1,4 +1,4 @@
-"""Extends the destination table, creates its staging tables, and publishes their rows in one step."""
+"""The destination table of a load: its columns, its staging tables, and the rows of loads in it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.sql.answers import first_row
 from storeside.transfer import queries
 from storeside.transfer.errors import (
-    DIFFERENT_STRUCTURE,
     SUPPORT_IS_DISABLED,
     UNKNOWN_TABLE,
     StaleError,
     TransferInputError,
+    TransferTransientError,
     code_of,
     plain,
 )
-from storeside.transfer.loads import LONG_STATEMENT, Loaded, Loads, Planned, ids_text, slices
-from storeside.transfer.lock import Hold, locked
+from storeside.transfer.loads import LONG_STATEMENT, Planned, ids_text, slices
+from storeside.transfer.lock import Hold
 from storeside.transfer.options import require_engine
 from storeside.transfer.quarantine import Quarantine
 from storeside.transfer.schema import Column, nullable, resolved
+from storeside.transfer.servers import NO_SERVERS, Servers
+from storeside.transfer.shards import Distribution, distribution, shards_of
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.staging import STAGING
+from storeside.transfer.staging import STAGING, drop_parts, part_of, whole_of
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -42,15 +45,26 @@ _NO_MERGES = (
     "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
     ", parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
 )
-_POLL_SECONDS = 0.5
 # Engines that silently drop a part with the same content as an earlier one.
 _REPLICATED = ("Replicated", "Shared")
 _SYNCHRONOUS = {"async_insert": 0, "mutations_sync": 1, "lightweight_deletes_sync": 2}
+_INSERT = {
+    **_SYNCHRONOUS,
+    "insert_allow_materialized_columns": 1,
+    "insert_deduplicate": 0,
+    "max_partitions_per_insert_block": 0,
+    "throw_on_max_partitions_per_insert_block": 0,
+    "distributed_foreground_insert": 1,
+}
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A MergeTree table at the time of the query; `partitions` are its columns with values in keys of objects."""
+    """A table at the time of the query; `partitions` are its columns with values in keys of objects.
+
+    It is a MergeTree table, or a Distributed table with such a table on each shard: `shards`, each with the client of
+    its server. The keys and the storage policy of a Distributed table are those of its first shard.
+    """
 
     client: Client
     database: str
@@ -63,6 +77,9 @@ class Destination:
     takes_parts: bool
     defaults: Mapping[str, str]
     partitions: tuple[str, ...] = ()
+    servers: Servers = field(default=NO_SERVERS, compare=False)
+    shards: tuple[Destination, ...] = ()
+    distribution: Distribution | None = None
 
     @property
     def name(self) -> str:
@@ -79,16 +96,38 @@ class Destination:
         """The quarantine of the table, which may not exist."""
         return Quarantine(self.client, self.database, self.table)
 
+    @property
+    def tables(self) -> tuple[Destination, ...]:
+        """The tables that have the rows: those of the shards, or this table."""
+        return self.shards or (self,)
+
+    @property
+    def others(self) -> tuple[Client, ...]:
+        """Clients of the servers of the shards, without the server of `client`."""
+        return tuple(shard.client for shard in self.shards if shard.client is not self.client)
+
     def type_of(self, column: str) -> str | None:
         """Return the type of a column; None if there is no such column."""
         return next((c.type for c in self.columns if c.name == column), None)
 
     def alter(self, actions: Sequence[str]) -> Destination:
         """Change the table's columns and return the changed table."""
-        statement = f"ALTER TABLE {self.quoted} {', '.join(actions)}"
-        log.info("%s", statement)
-        self.client.command(statement, settings={"alter_sync": 2, "mutations_sync": 1})
-        return replace(existing(self.client, self.name), partitions=self.partitions)
+        log.info("ALTER TABLE %s %s", self.quoted, ", ".join(actions))
+        self._alter(actions)
+        return replace(existing(self.client, self.name, self.servers), partitions=self.partitions)
+
+    def _alter(self, actions: Sequence[str]) -> None:
+        """Change the columns of all tables; those of the Distributed table itself last, as it shows them to loads."""
+        for shard in self.shards:
+            shard._alter(actions)
+        settings = {"alter_sync": 2, "mutations_sync": 1}
+        for other in self.others:
+            try:
+                other.command(f"ALTER TABLE {self.quoted} {', '.join(actions)}", settings=settings)
+            except DatabaseError as e:
+                if code_of(e) != UNKNOWN_TABLE:  # only some servers may have the Distributed table
+                    raise
+        self.client.command(f"ALTER TABLE {self.quoted} {', '.join(actions)}", settings=settings)
 
     def widen(self, columns: Sequence[Column]) -> Destination:
         """Change columns to these types, and add missing columns. Raises TransferInputError for a column of a key."""
@@ -124,12 +163,13 @@ class Destination:
     def count(self, objects: Sequence[Planned]) -> dict[int, int]:
         """Return the number of rows in the table for each of these loads."""
         found: dict[int, int] = {}
-        for some in slices(objects):
-            rows = self.client.query(
-                f"SELECT {LOAD_ID}, count() FROM {self.quoted} WHERE {LOAD_ID} IN ({ids_text(some)}) GROUP BY 1",
-                settings={"select_sequential_consistency": 1},
-            ).result_rows
-            found |= {load_id: count for load_id, count in rows}
+        for table in self.tables:
+            for some in slices(objects):
+                rows = table.client.query(
+                    f"SELECT {LOAD_ID}, count() FROM {table.quoted} WHERE {LOAD_ID} IN ({ids_text(some)}) GROUP BY 1",
+                    settings={"select_sequential_consistency": 1},
+                ).result_rows
+                found |= {load_id: found.get(load_id, 0) + count for load_id, count in rows}
         return found
 
     def remove(self, objects: Sequence[Planned], hold: Hold | None = None) -> None:
@@ -137,6 +177,14 @@ class Destination:
 
         With `hold`, do that only while that lock is held, or raise StaleError.
         """
+        for table in self.tables:
+            table._delete(objects, hold.on(table.client) if hold else None)
+        self.quarantine.remove(objects, hold)
+        if hold:
+            for client in (self.client, *self.others):
+                hold.on(client).check()
+
+    def _delete(self, objects: Sequence[Planned], hold: Hold | None) -> None:
         settings = {**_SYNCHRONOUS, **hold.settings} if hold else _SYNCHRONOUS
         for some in slices(objects):
             those = f"WHERE {LOAD_ID} IN ({ids_text(some)})" + (f" AND {hold.condition}" if hold else "")
@@ -146,51 +194,92 @@ class Destination:
                 if code_of(e) != SUPPORT_IS_DISABLED:  # the table has projections
                     raise
                 self.client.command(f"ALTER TABLE {self.quoted} DELETE {those}", settings=settings)
-        self.quarantine.remove(objects, hold)
-        if hold:
-            hold.check()
 
-    def take(self, staging: str) -> None:
-        """Make the rows of `staging` visible, in one step if `takes_parts`."""
-        source = f"{STAGING}.{identifier(staging)}"
-        query_id = queries.query_id(staging, time.time_ns())
-        if self.takes_parts:
-            self.client.command(
-                f"ALTER TABLE {self.quoted} ATTACH PARTITION ALL FROM {source}", settings={"query_id": query_id}
-            )
-            return
+    def spread(self, staging: str, ledger: Client, rows: int) -> str:
+        """Divide the rows of `staging` between staging tables on the shards; return the name of these tables.
+
+        Without shards, that is `staging` itself. `rows` is their number, and `ledger` the client of a user that may
+        create Distributed tables. Raises StaleError if `staging` was dropped, and TransferTransientError if the
+        shards do not receive all rows.
+        """
+        if self.distribution is None:
+            return staging
+        part = part_of(staging)
+        for shard in self.shards:
+            shard.stage(part)
+        whole = f"{STAGING}.{identifier(whole_of(part))}"
+        engine = replace(self.distribution, database=STAGING, table=part)
+        try:
+            ledger.command(f"CREATE TABLE {whole} AS {STAGING}.{identifier(staging)} ENGINE = {engine.sql}")
+            self._insert(whole, staging, staging)
+        except DatabaseError as e:
+            if code_of(e) == UNKNOWN_TABLE:
+                raise StaleError(f"{staging} cannot be divided between the shards: {plain(e)}") from e
+            raise
+        query = f"SELECT count() FROM {STAGING}.{identifier(part)}"
+        arrived = sum(int(first_row(shard.client.query(query))[0]) for shard in self.shards)
+        if arrived != rows:
+            raise TransferTransientError(f"the shards of {self.name} received {arrived} of {rows} rows: load again")
+        return part
+
+    def leave_out(self, part: str, objects: Sequence[Planned]) -> None:
+        """Remove the rows of these loads from the result of `spread`, so that they are not published."""
+        for client in (table.client for table in self.tables):
+            for some in slices(objects):
+                client.command(
+                    f"ALTER TABLE {STAGING}.{identifier(part)} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
+                    settings=_SYNCHRONOUS,
+                )
+
+    def take(self, part: str, staging: str) -> None:
+        """Make the rows in the result of `spread` visible: on each server in one step, if its table `takes_parts`."""
+        for table in self.tables:
+            if table.takes_parts:
+                table.client.command(
+                    f"ALTER TABLE {table.quoted} ATTACH PARTITION ALL FROM {STAGING}.{identifier(part)}",
+                    settings={"query_id": queries.query_id(staging, time.time_ns())},
+                )
+            else:
+                table._insert(table.quoted, part, staging)
+
+    def _insert(self, into: str, source: str, staging: str) -> None:
         names = ", ".join(identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
         self.client.command(
-            f"INSERT INTO {self.quoted} ({names}) SELECT {names} FROM {source}",
-            settings={
-                **_SYNCHRONOUS,
-                "insert_allow_materialized_columns": 1,
-                "insert_deduplicate": 0,
-                "max_partitions_per_insert_block": 0,
-                "throw_on_max_partitions_per_insert_block": 0,
-                "query_id": query_id,
-            },
+            f"INSERT INTO {into} ({names}) SELECT {names} FROM {STAGING}.{identifier(source)}",
+            settings={**_INSERT, "query_id": queries.query_id(staging, time.time_ns())},
         )
 
+    def drop_parts(self, staging: str) -> None:
+        """Drop the tables of all attempts to `spread` a staging table."""
+        for client in (self.client, *self.others) if self.shards else ():
+            drop_parts(client, staging)
 
-def look_up(client: Client, name: str) -> Destination | None:
+
+def look_up(client: Client, name: str, servers: Servers = NO_SERVERS) -> Destination | None:
     """Return the table ``database.table``; None if it does not exist.
 
-    Raises TransferInputError when it cannot be a destination.
+    A Distributed table needs the other `servers` of its cluster. Raises TransferInputError when the table cannot be a
+    destination, and TransferTransientError when a server does not answer.
     """
     database, _, table = name.partition(".")
     rows = client.query(
         "SELECT engine, partition_key, sorting_key, primary_key, storage_policy,"
         " arrayExists(t -> t != '', dependencies_table),"
         " (SELECT groupArray((name, type, default_kind, default_expression)) FROM (SELECT * FROM system.columns"
-        " WHERE database = {database:String} AND table = {table:String} ORDER BY position))"
+        " WHERE database = {database:String} AND table = {table:String} ORDER BY position)), engine_full"
         " FROM system.tables WHERE database = {database:String} AND name = {table:String}",
         parameters={"database": database, "table": table},
     ).result_rows
     if not rows:
         return None
-    engine, partition_key, sorting_key, primary_key, policy, has_views, columns = rows[0]
-    require_engine(engine, name)
+    engine, partition_key, sorting_key, primary_key, policy, has_views, columns, engine_full = rows[0]
+    is_distributed = engine == "Distributed"
+    if not is_distributed:
+        require_engine(engine, name)
+    elif has_views:
+        raise TransferInputError(
+            f"{name} has materialized views, which see no rows of loads: create them for the tables on the shards"
+        )
     # Materialized views do not see attached parts.
     takes_parts = not has_views and not engine.startswith(_REPLICATED)
     found = Destination(
@@ -199,15 +288,33 @@ def look_up(client: Client, name: str) -> Destination | None:
         partition_key, sorting_key, primary_key, policy, takes_parts,
         {n: default for n, _, kind, default in columns if kind == "DEFAULT"},
     )  # fmt: skip
+    if is_distributed:
+        found = _with_shards(found, distribution(engine_full), servers)
     if LOAD_ID not in {n for n, *_ in columns}:
         log.info("adding the hidden column %s to %s, with the load of each row", LOAD_ID, found.name)
-        client.command(f"ALTER TABLE {found.quoted} ADD COLUMN IF NOT EXISTS {LOAD_ID} UInt64 MATERIALIZED 0")
+        found._alter([f"ADD COLUMN IF NOT EXISTS {LOAD_ID} UInt64 MATERIALIZED 0"])
     return found
 
 
-def existing(client: Client, name: str) -> Destination:
+def _with_shards(found: Destination, engine: Distribution, servers: Servers) -> Destination:
+    clients = shards_of(engine, found.name, found.client, servers)
+    shards = [look_up(client, engine.local) for client in clients]
+    for number, shard in enumerate(shards, 1):
+        if shard is None:
+            raise TransferInputError(
+                f"{found.name}: shard {number} of {engine.cluster!r} has no table {engine.local}: create it there"
+            )
+    tables = tuple(filter(None, shards))
+    first = tables[0]
+    return replace(
+        found, partition_key=first.partition_key, sorting_key=first.sorting_key, primary_key=first.primary_key,
+        storage_policy=first.storage_policy, servers=servers, shards=tables, distribution=engine,
+    )  # fmt: skip
+
+
+def existing(client: Client, name: str, servers: Servers = NO_SERVERS) -> Destination:
     """Return an existing table. Raises TransferInputError if it does not exist or cannot be a destination."""
-    found = look_up(client, name)
+    found = look_up(client, name, servers)
     if found is None:
         raise TransferInputError(
             f"table {name} does not exist: check whether it was dropped while objects were loaded into it"
@@ -218,106 +325,3 @@ def existing(client: Client, name: str) -> Destination:
 def names_column(key: str, column: str) -> bool:
     """Return whether the expressions of a table's keys contain a column."""
     return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", key) is not None
-
-
-def publish(
-    destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *,
-    replace_older: bool, has_bad: bool = False,
-) -> None:  # fmt: skip
-    """Make the rows of `staging` visible in the destination exactly once, even after failed attempts.
-
-    `staged` lists the objects in it; with `has_bad`, the rows of its `bad_table` are added to the quarantine. Raises
-    StaleError when the destination changed meanwhile, or another run broke this run's lock, so that the objects must
-    be read again.
-    """
-    with locked(destination.client, destination.name, owner, staging) as hold:
-        # A statement whose connection was lost may still run; its owner kept the lock for this case.
-        while queries.running(destination.client, staging):
-            time.sleep(_POLL_SECONDS)
-        objects = [o.planned for o in staged]
-        states = loads.states(objects)
-        doubtful = loads.doubtful(objects) if "publishing" in states.values() else []
-        # A run that could not read an object may have recorded that while another run published the object.
-        doubtful += [o for o in staged if states.get(o.planned.load_id) == "failed"]
-        # The ledger is not read again: a run that was overtaken may write into it late.
-        done = {o.load_id for o in objects if states.get(o.load_id) == "loaded"}
-        done |= settle(destination, loads, doubtful, hold, replace_older=replace_older)
-        older, outdated = _versions(loads, [o for o in objects if o.load_id not in done], replace_older)
-        left_out = done | {o.load_id for o in outdated}
-        new = [o for o in staged if o.planned.load_id not in left_out]
-        try:
-            if left_out:
-                log.info("another run has loaded %d objects in this version or a later one", len(left_out))
-                _leave_out(destination.client, staging, [o for o in objects if o.load_id in left_out])
-                loads.record_replaced(outdated)
-            if not new:
-                return
-            loads.record(new, "publishing")
-            if has_bad:
-                destination.quarantine.add(staging, [o.planned for o in new if o.rejected], hold)
-            destination.take(staging)
-        except DatabaseError as e:
-            if code_of(e) in (DIFFERENT_STRUCTURE, UNKNOWN_TABLE):
-                # The record stays: another run may have loaded these objects, so the next publication counts rows.
-                raise StaleError(f"{staging} cannot be published: {plain(e)}") from e
-            raise
-        _finish(destination, loads, new, older)
-
-
-def _leave_out(client: Client, staging: str, objects: Sequence[Planned]) -> None:
-    """Remove the rows of these loads from a staging table."""
-    for some in slices(objects):
-        client.command(
-            f"ALTER TABLE {STAGING}.{identifier(staging)} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
-            settings=_SYNCHRONOUS,
-        )
-
-
-def settle(
-    destination: Destination, loads: Loads, doubtful: Sequence[Loaded], hold: Hold, *, replace_older: bool
-) -> set[int]:
-    """Record and return the interrupted loads that are in the table, by id, and remove partial ones from it.
-
-    The caller must hold the lock, so that no process still publishes them. Raises StaleError if another run broke it.
-    """
-    if not doubtful:
-        return set()
-    found = destination.count([o.planned for o in doubtful])
-    hold.check()
-    whole = [o for o in doubtful if _is_whole(o, found)]
-    other = [o for o in doubtful if not _is_whole(o, found)]
-    log.info("%d loads with an interrupted publication are in the table, %d are not", len(whole), len(other))
-    if partial := [o.planned for o in other if o.planned.load_id in found]:
-        destination.remove(partial, hold)
-    destination.quarantine.remove([o.planned for o in other if o.planned.load_id not in found], hold)
-    older, outdated = _versions(loads, [o.planned for o in whole], replace_older)
-    late = {o.load_id for o in outdated}
-    _finish(destination, loads, [o for o in whole if o.planned.load_id not in late], [*older, *outdated])
-    if other:
-        loads.forget_doubtful(other)
-    return {o.planned.load_id for o in whole}
-
-
-def _is_whole(o: Loaded, found: Mapping[int, int]) -> bool:
-    """Return whether all rows of a load are in the table, and so the quarantined rows, which are added before them.
-
-    A load without rows does not show whether its quarantined rows are complete.
-    """
-    return found.get(o.planned.load_id, 0) == o.rows and bool(o.rows or not o.rejected)
-
-
-def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], gone: Sequence[Planned]) -> None:
-    if gone:
-        destination.remove(gone)
-        loads.record_replaced(gone)
-    loads.record(published, "loaded")
-
-
-def _versions(loads: Loads, objects: Sequence[Planned], replace_older: bool) -> tuple[list[Planned], list[Planned]]:
-    """Return the loaded versions that these objects replace, and the objects for which a newer version is loaded."""
-    if not replace_older or not objects:
-        return [], []
-    ours = {o.key: o for o in objects}
-    others = loads.others(objects)
-    newer = {o.key for o in others if o.modified > ours[o.key].modified}
-    return [o for o in others if o.key not in newer], [o for o in objects if o.key in newer]

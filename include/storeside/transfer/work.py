@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import common_prefix
@@ -13,10 +14,12 @@ from storeside.transfer.formats import Format
 from storeside.transfer.loads import Loaded, Loads, Planned
 from storeside.transfer.parquet import Shape
 from storeside.transfer.plan import Plan
+from storeside.transfer.projection import Readings
+from storeside.transfer.reading import Reading
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column
+from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import wild
-from storeside.transfer.statement import Reading
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -54,6 +57,7 @@ class Work:
     relists: bool = True
     neighbours: int = 0
     validation: Validation | None = None
+    servers: Servers = NO_SERVERS
 
     @property
     def loads(self) -> Loads:
@@ -64,6 +68,11 @@ class Work:
     def is_strict(self) -> bool:
         """Whether objects are JSON Lines that must be checked."""
         return self.form.name == "jsonl" and self.request.read.strict_json
+
+    @cached_property
+    def readings(self) -> Readings:
+        """How objects are read into the table."""
+        return Readings(self.client, self.request.read.columns)
 
     def content(self, o: Planned) -> Content:
         """Return the content of an object."""

@@ -34,7 +34,7 @@ from storeside.aistore.existing import described
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
-from storeside.transform import copies, submit
+from storeside.transform import copies, members, submit
 from storeside.transform.apart import require_apart
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
@@ -98,7 +98,8 @@ class BucketJob:
         names = list(self.options.names or ())
         selection = repr((self.options.prefix, names, self.naming)) if self.options.keeps_result else ""
         self.scope = scope or Scope(str(source), str(destination), spec.effect if spec else "", run_id, selection)
-        self._listings = self.listings(
+        self.in_shards = spec is not None and spec.in_shards
+        self._listings = (members.ShardListings if self.in_shards else self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
         )
         self._planner = Planner(ledger, self.scope, self._listings, self.options)
@@ -196,6 +197,10 @@ class BucketJob:
     def _advance(self, state: State, seconds: float) -> State:
         self._require_same_effect(state)
         if state.phase == "attached":
+            if self.spec and self.in_shards:
+                members.record_members(
+                    self.client, self.ledger, self.scope, self.source, self.spec.all_names, state.job_id
+                )
             return replace(self._planner.resume() or self._planner.plan(), effect=state.effect)
         if state.waits:
             return replace(state, job_id="", waits=False)
@@ -253,7 +258,8 @@ class BucketJob:
         """
         options = self.options
         if state.pending:
-            no_reason = NO_REASON if self.spec and self._may_continue() else ""
+            no_reason = members.UNREPORTED if self.in_shards else NO_REASON
+            no_reason = no_reason if self.spec and self._may_continue() else ""
             remote = self.source.is_remote
             self.ledger.settle(self.scope, record_done=options.keeps_result, no_reason=no_reason, remote=remote)
             if self.spec is None and self._may_continue():
@@ -271,6 +277,9 @@ class BucketJob:
             done, bytes_in, bytes_out = self.ledger.fresh_results(self.scope)
             totals = replace(totals, done=done, bytes_in=bytes_in, bytes_out=bytes_out)
         examples = self.ledger.failures(self.scope, limit=20)
+        if self.in_shards and state.pending:
+            count, failed = members.settle(self.ledger, self.scope)
+            totals, examples = replace(totals, failed=totals.failed + count), [*examples, *failed][:20]
         if options.keeps_result:
             self.ledger.forget_listings(self.scope)
         return Summary(

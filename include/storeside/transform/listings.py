@@ -55,8 +55,11 @@ class Listings:
         selected = common_prefix(options.names) if options.names else options.prefix
         folder, slash, last = selected.rpartition("/")
         prefix = self._naming.prepend + folder + slash + last.partition(".")[0]
-        listing = list_aistore(self._client, self._destination, prefix)
-        self._ledger.record_listing(self._scope, side, destination_rows(listing))
+        self._ledger.record_listing(self._scope, side, destination_rows(self.results(side, prefix)))
+
+    def results(self, side: str, prefix: str) -> Iterator[StoredObject]:
+        """Yield the objects of the destination whose names start with `prefix`."""
+        return list_aistore(self._client, self._destination, prefix)
 
     def _by_aistore(self) -> Iterator[StoredObject]:
         if self._options.names is None:

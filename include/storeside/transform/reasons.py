@@ -12,6 +12,7 @@ from storeside.aistore.existing import details
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger, Pending, Scope
 from storeside.transform.journal import failures
+from storeside.transform.members import record_members
 from storeside.transform.state import Phase, State
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def record_reasons(
             missing = ledger.missing(scope, "", REASONS)
             ledger.record_reasons(scope, reasons_of_copies(client, source, missing))
         return
+    if spec.in_shards:
+        record_members(client, ledger, scope, source, state.etl_names, state.job_id)
     journal = failures(client, state.etl_names, state.job_id, source.name)
     ledger.record_reasons(scope, ((f.object, f.reason, f.final) for f in journal))
     if state.phase == Phase.RETRY or spec.communication != "ws":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from aistore.sdk.const import HEADER_DIRECT_PUT_LENGTH, HEADER_NODE_URL
@@ -27,11 +28,11 @@ class DirectPut:
         self._target_url = settings.target_url
         self._nodes = nodes_of(settings)
 
-    def deliver(self, job: Job, data: Data) -> int | bytes:
-        """Put a result to the address in the job's pipeline.
+    def deliver(self, job: Job, data: Data | Iterator[Data]) -> int | bytes:
+        """Put a result, or its pieces, to the address in the job's pipeline.
 
-        Returns the number of stored bytes, or the content that the last ETL of an inline pipeline returned. Raises
-        DeliveryError.
+        Returns the number of stored bytes (0 for pieces), or the content that the last ETL of an inline pipeline
+        returned. Raises DeliveryError. If the iterator of the pieces raises an error, nothing is stored.
         """
         try:
             url, rest = parse_etl_pipeline(job.pipeline)
@@ -41,11 +42,15 @@ class DirectPut:
         # Bytes, because names need not be UTF-8. The next ETL receives the same path that AIStore would send.
         path = os.fsencode(f"{job.bucket}/{job.object}" if job.bucket else job.object)
         url = compose_etl_direct_put_url(url, self._target_url, path, job.arguments)
-        answer = self._client.request("PUT", url, data, {HEADER_NODE_URL: rest} if rest else None)
+        headers = {HEADER_NODE_URL: rest} if rest else {}
+        if isinstance(data, Iterator):
+            answer = self._client.stream("PUT", url, data, headers)
+        else:
+            answer = self._client.request("PUT", url, data, headers)
         if answer.status == 204:
             return int(answer.headers.get(_DIRECT_PUT_LENGTH) or 0)
         if answer.status == 200:
-            return answer.body or len(data)
+            return answer.body or (0 if isinstance(data, Iterator) else len(data))
         raise DeliveryError(f"direct put: {reason(answer)}", final=answer.status == _FINAL)
 
     def _require_node(self, url: str) -> None:

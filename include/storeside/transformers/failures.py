@@ -10,9 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 MARK = "storeside-failure "
+# It begins with `MARK`, which a transformer's own output cannot contain.
+SHARD_MARK = MARK + "shard "
 _REASON_LENGTH = 500
+E = TypeVar("E")
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,8 @@ class Failure:
     """One object that could not be transformed.
 
     `time` is the server's clock in seconds since 1970. `bucket` is the name of the source bucket; empty if AIStore
-    did not send it. The object itself causes a `final` failure: a retry does not change the result.
+    did not send it. The object itself causes a `final` failure: a retry does not change the result. If a `member` of
+    a shard failed, `object` is the shard, and its other members have results.
     """
 
     time: float
@@ -28,21 +33,52 @@ class Failure:
     object: str
     reason: str
     final: bool
+    member: str = ""
 
     def line(self) -> str:
         """Return the journal's line without a line end; line breaks in name and reason are escaped."""
         fields = asdict(self)
         fields["reason"] = self.reason[:_REASON_LENGTH]
+        if not self.member:  # earlier versions do not know the field
+            del fields["member"]
         return MARK + json.dumps(fields, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard whose result was delivered: how many members were transformed, kept unchanged, and failed.
+
+    A shard's failures precede its line, so a shard without a line has unknown failures.
+    """
+
+    time: float
+    bucket: str
+    object: str
+    transformed: int
+    kept: int
+    failed: int
+
+    def line(self) -> str:
+        """Return the journal's line without a line end."""
+        return SHARD_MARK + json.dumps(asdict(self), separators=(",", ":"))
 
 
 def parse(log: str) -> Iterator[Failure]:
     """Yield the failures in a server's log; skip all other lines and truncated ones."""
+    yield from _parsed(log, MARK, Failure)
+
+
+def parse_shards(log: str) -> Iterator[Shard]:
+    """Yield the shards in a server's log."""
+    yield from _parsed(log, SHARD_MARK, Shard)
+
+
+def _parsed(log: str, mark: str, kind: type[E]) -> Iterator[E]:
     for line in log.splitlines():
-        _, mark, text = line.partition(MARK)
-        if not mark:
+        _, found, text = line.partition(mark)
+        if not found:
             continue
         try:
-            yield Failure(**json.loads(text))
+            yield kind(**json.loads(text))
         except (ValueError, TypeError):
             continue

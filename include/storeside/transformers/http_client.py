@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -64,6 +64,21 @@ class HttpClient:
             delay = min(2 * delay, _LONGEST_DELAY)
         raise AssertionError
 
+    def stream(self, method: str, url: str, pieces: Iterator[Data], headers: Mapping[str, str]) -> Response:
+        """Send a body of unknown length once, on a new connection, and return the answer with any status.
+
+        Raises DeliveryError. An error of `pieces` ends the connection within the body, so the server stores nothing.
+        """
+        parts = urlsplit(url)
+        try:
+            connection = self._open(parts)
+            try:
+                return connection.stream(method, _target(parts), pieces, headers, self._most)
+            finally:
+                connection.close()
+        except OSError as e:
+            raise DeliveryError(f"{method} to {parts.netloc} failed: {type(e).__name__}: {e}") from e
+
     def _follow(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Response:
         for _ in range(_MOST_REDIRECTS):
             answer = self._exchange(method, url, body, headers)
@@ -102,8 +117,7 @@ class HttpClient:
     def _converse(
         self, connection: Connection, method: str, parts: SplitResult, body: Data, headers: Mapping[str, str]
     ) -> Response:
-        target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-        answer = connection.request(method, target, body, headers, self._most)
+        answer = connection.request(method, _target(parts), body, headers, self._most)
         if answer.keep_alive:
             self._connections[parts.scheme, parts.netloc] = connection
         else:
@@ -117,6 +131,10 @@ class HttpClient:
             return Connection(parts, None, _SILENCE)
         self._tls = self._tls or _tls_context(self._verify, self._certificate)
         return Connection(parts, self._tls, _SILENCE)
+
+
+def _target(url: SplitResult) -> str:
+    return f"{url.path or '/'}?{url.query}" if url.query else url.path or "/"
 
 
 def reason(answer: Response) -> str:

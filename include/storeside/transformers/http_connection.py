@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult
 
@@ -66,7 +66,9 @@ class Connection:
 
         Raises OSError when the connection fails, and ValueError for what HTTP cannot carry.
         """
-        head = self._head(method, target, len(memoryview(body).cast("B")), headers)
+        length = len(memoryview(body).cast("B"))
+        framing = [f"Content-Length: {length}"] if length or method not in ("GET", "HEAD") else []
+        head = self._head(method, target, framing, headers)
         try:
             self._send(head, body)
         except (BrokenPipeError, ConnectionResetError):
@@ -75,12 +77,26 @@ class Connection:
             return replace(self._receive(most), keep_alive=False)
         return self._receive(most)
 
-    def _head(self, method: str, target: str, length: int, headers: Mapping[str, str]) -> bytes:
+    def stream(
+        self, method: str, target: str, pieces: Iterable[Data], headers: Mapping[str, str], most: int
+    ) -> Response:
+        """Send a request whose body has an unknown length, and return its answer like `request`."""
+        self._socket.sendall(self._head(method, target, ["Transfer-Encoding: chunked", "Connection: close"], headers))
+        try:
+            for piece in pieces:
+                with memoryview(piece).cast("B") as view:
+                    if view:  # an empty chunk would end the body
+                        self._send(b"%x\r\n" % len(view), view)
+                        self._socket.sendall(b"\r\n")
+            self._socket.sendall(b"0\r\n\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            self._socket.settimeout(_LAST_ANSWER_SECONDS)
+        return replace(self._receive(most), keep_alive=False)
+
+    def _head(self, method: str, target: str, framing: list[str], headers: Mapping[str, str]) -> bytes:
         if _UNSAFE.search(target):
             raise ValueError(f"{target!r} has characters that a URL cannot have")
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}", "Accept-Encoding: identity"]
-        if length or method not in ("GET", "HEAD"):
-            lines.append(f"Content-Length: {length}")
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}", "Accept-Encoding: identity", *framing]
         for name, value in headers.items():
             if _UNSAFE.search(name) or _UNSAFE_IN_HEADER.search(value):
                 raise ValueError(f"the header {name!r} has characters that a header cannot have")

@@ -39,7 +39,8 @@ class Job:
     `file` is the path of the object's file, and `uname` its name in a request to the target; if both are empty, the
     content comes with the request. `arguments` are those of an inline request. `pipeline` lists the destinations of
     the result, separated by commas: further ETLs and the destination target. If it is empty, the result is the
-    answer. With `latest`, a remote backend must return its current version.
+    answer. With `latest`, a remote backend must return its current version. The result of a member of a shard
+    (`is_member`), whose name follows that of the shard, is returned with its sidecar.
     """
 
     object: str
@@ -49,6 +50,7 @@ class Job:
     arguments: str = ""
     pipeline: str = ""
     latest: bool = False
+    is_member: bool = False
 
     @property
     def needs_content(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .failures import Failure
+from .failures import Failure, Shard
 
 # AIStore returns the whole log at once, so a bucket in which all objects fail must not fill it.
 MOST_LINES = 20_000
@@ -24,3 +24,7 @@ class Journal:
         elif self._left == 0:
             os.write(_STDOUT, b"storeside: too many failures, further ones are not listed\n")
         self._left -= 1
+
+    def record_shard(self, shard: Shard) -> None:
+        """Write the line of a delivered shard, after its failures."""
+        os.write(_STDOUT, shard.line().encode() + b"\n")

@@ -29,9 +29,10 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Content:
-    """The result, or the content that a later ETL of the pipeline returned."""
+    """The result, or the content that a later ETL of the pipeline returned; of a member also its sidecar."""
 
     data: bytes | memoryview
+    sidecar: bytes = b""
 
 
 Outcome: TypeAlias = Delivered | Content | Failure
@@ -121,7 +122,9 @@ class Pool:
 def _outcome(job: Job, head: dict[str, Any], data: Any) -> Outcome:
     if "failed" in head:
         return job.failure(str(head["failed"]), bool(head["final"]))
-    return Content(data) if "content" in head else Delivered(int(head["delivered"]))
+    if "content" in head:
+        return Content(data, str(head.get("sidecar", "")).encode("latin-1"))
+    return Delivered(int(head["delivered"]))
 
 
 __all__ = ["BrokenTransformError", "Content", "Delivered", "Outcome", "Pool"]

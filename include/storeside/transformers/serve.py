@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from . import worker_process
 from .journal import Journal
+from .members import Members
 from .sender import Senders
 from .settings import Settings
 from .worker_process import BrokenTransformError
@@ -25,7 +26,7 @@ from .worker_process import BrokenTransformError
 if TYPE_CHECKING:
     import uvicorn
 
-    from .pool import Pool
+    from .shards import AnyPool
 
 SERVERS = ("fastapi", "flask", "http")
 # Seconds that running requests get after the pod must end.
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.workers is not None:
             settings = dataclasses.replace(settings, workers=options.workers)
         senders = Senders(settings)
+        Members.from_environment()
         worker_process.prepare(options.transform)
     except ValueError as e:
         return _failed(str(e))
@@ -66,12 +68,13 @@ async def _serve(options: argparse.Namespace, settings: Settings, senders: Sende
     import uvicorn
 
     from .guard import Guard
-    from .pool import Pool
     from .server_asgi import AsgiServer
+    from .shards import pool_for
 
-    pool = Pool(options.transform, settings)
+    journal = Journal()
+    pool = pool_for(options.transform, settings, journal)
     config = uvicorn.Config(
-        Guard(AsgiServer(pool, settings, Journal()).app, senders),
+        Guard(AsgiServer(pool, settings, journal).app, senders),
         host=options.host,
         port=options.port,
         access_log=False,
@@ -94,7 +97,7 @@ async def _serve(options: argparse.Namespace, settings: Settings, senders: Sende
     ended.pop().result()
 
 
-async def _answer(server: uvicorn.Server, pool: Pool) -> None:
+async def _answer(server: uvicorn.Server, pool: AnyPool) -> None:
     await pool.ready()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn handles it, and raises it again after its shutdown
     await server.serve()

@@ -24,8 +24,9 @@ from .failures import Failure
 from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
 from .job import BadRequestError, Job, from_control_message
 from .journal import Journal
-from .pool import Content, Delivered, Outcome, Pool
+from .pool import Content, Delivered, Outcome
 from .settings import Settings
+from .shards import AnyPool
 
 # Objects per connection, besides one per worker, that the server accepts before it has answered the oldest.
 _AHEAD = 2
@@ -52,7 +53,7 @@ register_url_convertor("anything", _Anything())
 class AsgiServer:
     """Reads requests, submits them to the pool, and answers; `app` is the ASGI application."""
 
-    def __init__(self, pool: Pool, settings: Settings, journal: Journal) -> None:
+    def __init__(self, pool: AnyPool, settings: Settings, journal: Journal) -> None:
         self._pool = pool
         self._settings = settings
         self._journal = journal

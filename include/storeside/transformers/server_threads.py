@@ -22,9 +22,10 @@ from .failures import Failure
 from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
 from .job import BadRequestError, Job
 from .journal import Journal
-from .pool import Outcome, Pool
+from .pool import Outcome
 from .sender import HEADER, Senders
 from .settings import Settings
+from .shards import AnyPool, pool_for
 
 _CLOSE = {"Connection": "close"}
 # Statuses for requests whose bodies the server does not read.
@@ -45,12 +46,12 @@ class _Service:
         self._settings = settings
         self._journal = Journal()
         self._senders = senders
-        started: Future[tuple[asyncio.AbstractEventLoop, Pool]] = Future()
+        started: Future[tuple[asyncio.AbstractEventLoop, AnyPool]] = Future()
         threading.Thread(target=lambda: asyncio.run(self._run(started)), daemon=True).start()
         self._loop, self._pool = started.result()
 
-    async def _run(self, started: Future[tuple[asyncio.AbstractEventLoop, Pool]]) -> None:
-        pool = Pool(self._transform, self._settings)
+    async def _run(self, started: Future[tuple[asyncio.AbstractEventLoop, AnyPool]]) -> None:
+        pool = pool_for(self._transform, self._settings, self._journal)
         running = asyncio.create_task(pool.run())
         ready = asyncio.create_task(pool.ready())
         await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)

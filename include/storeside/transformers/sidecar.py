@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -39,4 +40,5 @@ class Sidecars:
             return
         answer = self._client.request("PUT", self._parts._replace(path=path).geturl(), content, self._headers)
         if answer.status not in (200, 201, 204):
-            raise DeliveryError(f"sidecar: {reason(answer)}")
+            # AIStore refuses names that it cannot store with this status.
+            raise DeliveryError(f"sidecar: {reason(answer)}", final=answer.status == HTTPStatus.BAD_REQUEST)

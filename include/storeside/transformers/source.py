@@ -29,7 +29,7 @@ class Sources:
         self._roots = [os.path.realpath(root) for root in settings.roots]
 
     @contextmanager
-    def open(self, job: Job, content: bytes | memoryview) -> Iterator[Given]:
+    def open(self, job: Job, content: Data) -> Iterator[Given]:
         """Yield the object's file or content, and check that the file does not change meanwhile.
 
         Raises DeliveryError if the object cannot be read completely.

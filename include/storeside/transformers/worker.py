@@ -80,6 +80,8 @@ class Worker:
             return failed(str(head["failed"]), bool(head["final"]))
         if not len(data):
             raise ObjectError("the transform returned nothing")
+        if job.is_member:
+            return {"content": len(data), **({"sidecar": head["sidecar"]} if "sidecar" in head else {})}, data
         if "sidecar" in head:
             content = str(head["sidecar"]).encode("latin-1")
             self._sidecars.put(_sidecar_name(job, str(head["sidecar_name"])), content)

@@ -16,11 +16,11 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
     "storeside/transformer-*": {
         "command": ["{python}", "-m", "storeside.transformers.serve", "--host", "{host}", "--port", "{port}"],
         "allowed": [
-            f"AUDIO_*= {_SERVE.format('audio_transcode')}",
-            f"AUDIO_*= {_SERVE.format('audio_transcode_probe')}",
-            f"AUDIO_*= {_SERVE.format('audio_probe')}",
-            f"AUDIO_*= FFMPEG_*= {_SERVE.format('audio_ffmpeg')}",
-            _SERVE.format("text_facts"),
+            f"AUDIO_*= SHARD_*= {_SERVE.format('audio_transcode')}",
+            f"AUDIO_*= SHARD_*= {_SERVE.format('audio_transcode_probe')}",
+            f"AUDIO_*= SHARD_*= {_SERVE.format('audio_probe')}",
+            f"AUDIO_*= SHARD_*= FFMPEG_*= {_SERVE.format('audio_ffmpeg')}",
+            f"SHARD_*= {_SERVE.format('text_facts')}",
         ],
         **_CODE,
     },

@@ -1,0 +1,55 @@
+"""The ledger of members of shards: each failed member is an object ``shard/member`` that failed.
+
+A server reports each shard that it delivered. A result that no server reported does not count, because its failed
+members are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from storeside import sql
+from storeside.ledger.objects import Ledger, Scope
+from storeside.sql.answers import first_row
+
+# Shard, member and reason, with the time in seconds at which the server reported the shard.
+Failed = tuple[str, str, str, float]
+
+
+def record(ledger: Ledger, scope: Scope, failed: Iterable[Failed], reported: Iterable[tuple[str, float]]) -> None:
+    """Store failed members, and then the delivered shards with the time of their delivery, until `settle`."""
+    ledger.insert_listing(
+        (scope.job, "member", f"{shard}/{member}", shard, 0, _time(time), reason)
+        for shard, member, reason, time in failed
+    )
+    ledger.insert_listing((scope.job, "reported", shard, "", 0, _time(time), "") for shard, time in reported)
+
+
+def unreported(ledger: Ledger, scope: Scope) -> set[str]:
+    """Return the names of results of pending shards that no server reported."""
+    rows = ledger.client.query(
+        "SELECT destination_object FROM storeside.listings WHERE job = {job:String} AND side = 'pending'"
+        " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'reported')",
+        parameters=scope.parameters,
+    ).result_rows
+    return {name for (name,) in rows}
+
+
+def settle(ledger: Ledger, scope: Scope) -> None:
+    """Record the failed members of delivered shards, and failed ones of earlier runs that have results as done."""
+    ledger.client.command(sql.query("settle_members"), parameters=scope.parameters)
+    ledger.client.command(sql.query("mend_members"), parameters=scope.parameters)
+
+
+def failures(ledger: Ledger, scope: Scope, limit: int) -> tuple[int, list[tuple[str, str]]]:
+    """Return the number of failed members of delivered shards, and up to `limit` of them with their reasons."""
+    parameters = {**scope.parameters, "limit": limit}
+    found = "FROM storeside.failed_members(job = {job:String}, effect = {effect:String})"
+    (count,) = first_row(ledger.client.query(f"SELECT count() {found}", parameters=parameters))
+    query = f"SELECT object, reason {found} ORDER BY object LIMIT {{limit:UInt32}}"
+    rows = ledger.client.query(query, parameters=parameters).result_rows
+    return int(count), [(name, reason) for name, reason in rows]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:017.6f}"

@@ -1,0 +1,15 @@
+-- Records members that failed in an earlier run as done if this run made their shard's result without their failure.
+INSERT INTO storeside.objects
+    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
+SELECT {source:String}, {destination:String}, o.object, r.version, {effect:String}, o.destination_object, 'done', '', 0, 0, {run_id:String}
+FROM
+(
+    SELECT object, destination_object
+    FROM storeside.objects FINAL
+    WHERE source = {source:String} AND destination = {destination:String} AND status = 'failed'
+) AS o
+INNER JOIN (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
+    ON r.destination_object = o.destination_object
+WHERE startsWith(o.object, concat(r.object, '/'))
+    AND o.object NOT IN (SELECT object FROM storeside.failed_members(job = {job:String}, effect = {effect:String}))
+SETTINGS join_algorithm = 'grace_hash', async_insert = 0

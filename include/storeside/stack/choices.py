@@ -1,0 +1,50 @@
+"""The choices that a stack keeps for its lifetime: number of targets, AuthN, Airflow's executor."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from storeside.stack import postgres, redis
+from storeside.stack.settings import Stack, StackError
+
+TARGETS = 2
+FREE_BYTES = 2_000_000_000
+
+
+def settle(folder: Path, targets: int | None, secure: bool | None, executor: str | None) -> Stack:
+    """Return the stack below `folder`; record a new one if there is none. None is the default or existing choice.
+
+    Raises:
+        StackError: the folder cannot be written, disk space is too low, the machine lacks a server for the executor,
+            or the existing stack has made another choice.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a new folder where you may write") from e
+    free = shutil.disk_usage(folder).free
+    if free < FREE_BYTES:
+        raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: free at least 2 GB first")
+    stack = Stack.load(folder)
+    if stack is not None:
+        _compare(stack, folder, {"targets": targets, "secure": secure, "executor": executor})
+        return stack
+    if executor == "celery":
+        redis.program()
+        postgres.folder_of_programs()
+    stack = Stack.create(folder, targets or TARGETS, secure is not False, executor or "local")
+    stack.save()
+    return stack
+
+
+def _compare(stack: Stack, folder: Path, wanted: dict[str, int | bool | str | None]) -> None:
+    has = {
+        "targets": f"has {stack.targets} targets",
+        "secure": f"is {'secure' if stack.secure else 'open'}",
+        "executor": f"has the executor {stack.executor}",
+    }
+    for name, value in wanted.items():
+        if value not in (None, getattr(stack, name)):
+            remedy = f"run 'make down' and delete {stack.state} to change"
+            raise StackError(f"the stack below {folder} {has[name]}: {remedy}")

@@ -1,0 +1,114 @@
+"""Publishes the rows of staging tables in a destination exactly once, and settles interrupted publications."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.transfer import queries
+from storeside.transfer.errors import DIFFERENT_STRUCTURE, UNKNOWN_TABLE, StaleError, code_of, plain
+from storeside.transfer.loads import Loaded, Loads, Planned
+from storeside.transfer.lock import Hold, locked
+from storeside.transfer.table import Destination
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.5
+
+
+def publish(
+    destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *,
+    replace_older: bool, has_bad: bool = False,
+) -> None:  # fmt: skip
+    """Make the rows of `staging` visible in the destination exactly once, even after failed attempts.
+
+    `staged` lists the objects in it; with `has_bad`, the rows of its `bad_table` are added to the quarantine. Raises
+    StaleError when the destination changed meanwhile, or another run broke this run's lock, so that the objects must
+    be read again.
+    """
+    part = destination.spread(staging, loads.client, sum(o.rows for o in staged))
+    with locked(destination.client, destination.name, owner, staging, destination.others) as hold:
+        # A statement whose connection was lost may still run; its owner kept the lock for this case.
+        while any(queries.running(client, staging) for client in (destination.client, *destination.others)):
+            time.sleep(_POLL_SECONDS)
+        objects = [o.planned for o in staged]
+        states = loads.states(objects)
+        doubtful = loads.doubtful(objects) if "publishing" in states.values() else []
+        # A run that could not read an object may have recorded that while another run published the object.
+        doubtful += [o for o in staged if states.get(o.planned.load_id) == "failed"]
+        # The ledger is not read again: a run that was overtaken may write into it late.
+        done = {o.load_id for o in objects if states.get(o.load_id) == "loaded"}
+        done |= settle(destination, loads, doubtful, hold, replace_older=replace_older)
+        older, outdated = _versions(loads, [o for o in objects if o.load_id not in done], replace_older)
+        left_out = done | {o.load_id for o in outdated}
+        new = [o for o in staged if o.planned.load_id not in left_out]
+        try:
+            if left_out:
+                log.info("another run has loaded %d objects in this version or a later one", len(left_out))
+                destination.leave_out(part, [o for o in objects if o.load_id in left_out])
+                loads.record_replaced(outdated)
+            if not new:
+                return
+            loads.record(new, "publishing")
+            if has_bad:
+                destination.quarantine.add(staging, [o.planned for o in new if o.rejected], hold)
+            destination.take(part, staging)
+        except DatabaseError as e:
+            if code_of(e) in (DIFFERENT_STRUCTURE, UNKNOWN_TABLE):
+                # The record stays: another run may have loaded these objects, so the next publication counts rows.
+                raise StaleError(f"{staging} cannot be published: {plain(e)}") from e
+            raise
+        _finish(destination, loads, new, older)
+
+
+def settle(
+    destination: Destination, loads: Loads, doubtful: Sequence[Loaded], hold: Hold, *, replace_older: bool
+) -> set[int]:
+    """Record and return the interrupted loads that are in the table, by id, and remove partial ones from it.
+
+    The caller must hold the lock, so that no process still publishes them. Raises StaleError if another run broke it.
+    """
+    if not doubtful:
+        return set()
+    found = destination.count([o.planned for o in doubtful])
+    hold.check()
+    whole = [o for o in doubtful if _is_whole(o, found)]
+    other = [o for o in doubtful if not _is_whole(o, found)]
+    log.info("%d loads with an interrupted publication are in the table, %d are not", len(whole), len(other))
+    if partial := [o.planned for o in other if o.planned.load_id in found]:
+        destination.remove(partial, hold)
+    destination.quarantine.remove([o.planned for o in other if o.planned.load_id not in found], hold)
+    older, outdated = _versions(loads, [o.planned for o in whole], replace_older)
+    late = {o.load_id for o in outdated}
+    _finish(destination, loads, [o for o in whole if o.planned.load_id not in late], [*older, *outdated])
+    if other:
+        loads.forget_doubtful(other)
+    return {o.planned.load_id for o in whole}
+
+
+def _is_whole(o: Loaded, found: Mapping[int, int]) -> bool:
+    """Return whether all rows of a load are in the table, and so the quarantined rows, which are added before them.
+
+    A load without rows does not show whether its quarantined rows are complete.
+    """
+    return found.get(o.planned.load_id, 0) == o.rows and bool(o.rows or not o.rejected)
+
+
+def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded], gone: Sequence[Planned]) -> None:
+    if gone:
+        destination.remove(gone)
+        loads.record_replaced(gone)
+    loads.record(published, "loaded")
+
+
+def _versions(loads: Loads, objects: Sequence[Planned], replace_older: bool) -> tuple[list[Planned], list[Planned]]:
+    """Return the loaded versions that these objects replace, and the objects for which a newer version is loaded."""
+    if not replace_older or not objects:
+        return [], []
+    ours = {o.key: o for o in objects}
+    others = loads.others(objects)
+    newer = {o.key for o in others if o.modified > ours[o.key].modified}
+    return [o for o in others if o.key not in newer], [o for o in objects if o.key in newer]

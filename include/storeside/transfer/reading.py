@@ -1,0 +1,107 @@
+"""A statement that reads objects of one shape: their columns, the values that it computes, and checks of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import starmap
+
+from storeside.transfer import partitions
+from storeside.transfer.formats import Format
+from storeside.transfer.schema import Column
+from storeside.transfer.source import identifier, literal
+from storeside.transfer.staging import STAGING
+from storeside.transfer.table import LOAD_ID
+
+# Columns of s3() that identify a row's object and its version.
+_VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of each row's values: an expression that is true for a faulty row, and the reason of the error."""
+
+    fault: str
+    reason: str
+
+    @property
+    def condition(self) -> str:
+        """The condition that fails a statement at a faulty row."""
+        return f"throwIf({self.fault}, {literal(self.reason)}) = 0"
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The values of a table's columns, as expressions over the values that a `Reading` reads, with their checks.
+
+    `where` is the condition for rows to load. The statement also stages the other rows, so that they are counted:
+    their load id has all bits inverted.
+    """
+
+    values: tuple[tuple[str, str], ...]
+    checks: tuple[Check, ...] = ()
+    where: str = ""
+
+    @property
+    def conditions(self) -> str:
+        """The conditions that fail a statement at a faulty row that is loaded."""
+        return " AND ".join(
+            replace(check, fault=f"if({self.where}, {check.fault}, 0)" if self.where else check.fault).condition
+            for check in self.checks
+        )
+
+    @property
+    def load_id(self) -> str:
+        """The expression for the load id of a row."""
+        return f"if({self.where}, {LOAD_ID}, bitNot({LOAD_ID}))" if self.where else LOAD_ID
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read objects of one shape: their columns, and the expression for each column of the table.
+
+    With `by_arrow`, a worker reads objects with types that ClickHouse cannot read, or reads incompletely. The worker
+    sends columns in `as_it_is` with their NULL structs, and puts each value of columns in `wrapped` into a struct,
+    which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty. `settings` adds
+    to the settings of the statement. The values of `partitions` are in the keys of objects. With a `projection`, the
+    columns of `expressions` are not the table's, but those from which it computes the table's. `skips` means that the
+    load ignores any other column of the objects, `hides` that no error may quote values.
+    """
+
+    form: Format
+    columns: tuple[Column, ...]
+    expressions: tuple[tuple[str, str], ...]
+    checks: tuple[Check, ...] = ()
+    by_arrow: bool = False
+    as_it_is: frozenset[str] = frozenset()
+    wrapped: frozenset[str] = frozenset()
+    settings: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[Column, ...] = ()
+    projection: Projection | None = None
+    skips: bool = False
+    hides: bool = False
+
+    @property
+    def hides_virtual(self) -> bool:
+        """Whether a column has the name of a virtual column that ClickHouse needs to identify objects."""
+        return any(column.name in _VIRTUAL for column in self.columns)
+
+    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "", *, key: str) -> str:
+        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions.
+
+        `key` is the expression for the key of a row's object.
+        """
+        in_key, faults = partitions.expressions(self.partitions, key)
+        pairs = [*self.expressions, *in_key, *extra]
+        conditions = " AND ".join(
+            filter(None, (only, *(check.condition for check in (*self.checks, *starmap(Check, faults)))))
+        )
+        if (made := self.projection) is not None:
+            read = ", ".join(f"{value} AS {identifier(name)}" for name, value in pairs)
+            source = f"(SELECT {read} FROM {source}{f' WHERE {conditions}' if conditions else ''})"
+            others = [(name, made.load_id if name == LOAD_ID else identifier(name)) for name, _ in (*in_key, *extra)]
+            pairs, conditions = [*made.values, *others], made.conditions
+        names = ", ".join(identifier(name) for name, _ in pairs)
+        values = ", ".join(value for _, value in pairs)
+        where = f" WHERE {conditions}" if conditions else ""
+        return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"

@@ -1,0 +1,67 @@
+"""Transforms of the members of shards: which results count, and which members failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.errors import NO_REASON
+from storeside.ledger import members
+from storeside.ledger.objects import Ledger, Scope
+from storeside.transform.journal import shards
+from storeside.transform.listings import Listings
+from storeside.transformers.failures import Failure, Shard
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
+
+UNREPORTED = f"{NO_REASON}; members of shards need a server of Storeside, which reports each shard that it delivered"
+
+
+class ShardListings(Listings):
+    """Listings in which a result counts only after its server reported its members."""
+
+    def results(self, side: str, prefix: str) -> Iterator[StoredObject]:
+        """Leave results that no server reported out of the listing after a job, except for empty ones.
+
+        Empty objects are failures over WebSocket; the job removes those that its listing has.
+        """
+        unreported = members.unreported(self._ledger, self._scope) if side == "after" else ()
+        return (found for found in super().results(side, prefix) if not found.size or found.name not in unreported)
+
+
+def record_members(
+    client: Client, ledger: Ledger, scope: Scope, source: Bucket, etl_names: Iterable[str], job_id: str
+) -> None:
+    """Record the shards that a job delivered, and the members of them that failed."""
+    reported: list[Shard] = []
+    failed: list[Failure] = []
+    for name in etl_names:
+        for entry in shards(client, name, job_id, source.name):
+            if isinstance(entry, Shard):
+                reported.append(entry)
+            else:
+                failed.append(entry)
+    if unlisted := sum(shard.failed for shard in reported) - len(failed):
+        log.warning("job %s: the transformers' logs lack %d of the failed members", job_id, unlisted)
+    members.record(
+        ledger,
+        scope,
+        ((_plain(f.object), _plain(f.member), _plain(f.reason), f.time) for f in failed),
+        ((_plain(shard.object), shard.time) for shard in reported),
+    )
+
+
+def settle(ledger: Ledger, scope: Scope) -> tuple[int, list[tuple[str, str]]]:
+    """Record the failed members of a finished job; return their number, and the first with their reasons."""
+    members.settle(ledger, scope)
+    return members.failures(ledger, scope, 20)
+
+
+def _plain(text: str) -> str:
+    """Return the text with escapes for bytes that are not UTF-8, which names in tar archives may contain."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,183 @@
+"""Members of tar shards compared with the same objects one by one: ``make bench-pipelines``.
+
+The same transform runs over a bucket of objects, and over a bucket of shards with these objects as members,
+interleaved on one embedded cluster of two targets. The texts have 4 KB each: such small samples are the reason for
+shards. The recordings have 12 s, 16 kHz mono FLAC, and become 16 kHz mono WAV. CPU time is that of AIStore and
+of the servers of the ETL with their children.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from storeside.aistore import etl as etls
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.spec import EtlSpec
+from storeside.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
+from storeside.stack import authn
+from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.supervisor import Supervisor
+from storeside.transformers.formats import AudioFormat
+from tests.benchmarks import measure, recordings, stacks
+from tests.benchmarks.measure import Figures, bench, spread
+from tests.shards import files, tar
+
+TEXT_BYTES = 4096
+TEXTS = CHECKOUT / "tests" / "data" / "texts"
+
+
+@dataclass
+class Case:
+    """One kind of data: its objects, and the ETL with the extensions of its results."""
+
+    objects: Mapping[str, bytes]
+    spec: EtlSpec
+    pattern: str
+    extensions: Mapping[str, str]
+    per_shard: int
+
+    def shards(self) -> dict[str, bytes]:
+        """Return the objects as members of shards."""
+        names = sorted(self.objects)
+        starts = range(0, len(names), self.per_shard)
+        groups = [names[start : start + self.per_shard] for start in starts]
+        return {f"{n:05}.tar": tar([(name, self.objects[name]) for name in group]) for n, group in enumerate(groups)}
+
+
+@dataclass
+class Cluster:
+    """The embedded cluster, and the measurements."""
+
+    stack: Stack
+    client: Any
+
+    def put(self, bucket: Bucket, objects: Mapping[str, bytes]) -> None:
+        """Create a bucket with these objects."""
+        handle = bucket.handle(self.client)
+        handle.create()
+        for name, content in objects.items():
+            handle.object(name).get_writer().put_content(content)
+
+    def run(
+        self, source: Bucket, spec: EtlSpec, extensions: Mapping[str, str], members: int
+    ) -> tuple[float, dict[str, float]]:
+        """Transform a bucket; return results per second, and CPU milliseconds per result by part."""
+        to = Bucket("ais", f"out-{time.time_ns()}").handle(self.client)
+        to.create()
+        (name,) = etls.ensure(self.client, spec)
+        before = [measure.cpu_seconds(part) for part in self._parts()]
+        job = source.handle(self.client).transform(
+            name, to, ext=dict(extensions) or None, num_workers=ALL_WORKERS, cont_on_err=True, timeout="10m"
+        )
+        follower = jobs.Follower(self.client, job, 120)
+        while not (progress := follower.poll()).finished:
+            time.sleep(0.1)
+        after = [measure.cpu_seconds(part) for part in self._parts()]
+        found = [entry.name for entry in to.list_objects_iter(props="name,size") if int(entry.size)]
+        if spec.in_shards:
+            made = sum(len(files(bytes(to.object(name).get_reader().read_all()))) for name in found)
+        else:
+            made = len(found)
+        if progress.error or made != members:
+            sys.exit(f"error: {name}: {made} of {members} results, {progress.error}")
+        etls.discard(self.client, name)
+        to.delete()
+        parts = [(a - b) * 1e3 / members for a, b in zip(after, before, strict=True)]
+        return members / progress.seconds, {"aistore": parts[0], "server": parts[1]}
+
+    def _parts(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
+        states = [state for state in Supervisor(self.stack).status() if state.pid]
+        nodes = [psutil.Process(state.pid) for state in states if state.name.startswith("ais-") and state.pid]
+        (runner,) = (state.pid for state in states if state.name == "podrunner")
+        return nodes, psutil.Process(runner).children()
+
+
+def spec(transform: str, environment: Mapping[str, str]) -> EtlSpec:
+    """Return an ETL of Storeside's image with one worker process per target."""
+    command = transformer_command(transform)
+    return EtlSpec("bench", TRANSFORMER_IMAGE, command, environment, {"NUM_WORKERS": "1"}, init_timeout=30)
+
+
+def cases(stack: Stack, texts: int, sounds: int) -> dict[str, Case]:
+    """Make the data."""
+    text = b"".join(path.read_bytes() for path in sorted(TEXTS.glob("*.txt")))
+    starts = [n * 97 % (len(text) - TEXT_BYTES) for n in range(texts)]
+    pieces = {f"{n:06}.txt": text[start : start + TEXT_BYTES] for n, start in enumerate(starts)}
+    paths = recordings.make(stack.state.parent / "recordings", sounds)
+    audio = AudioFormat()
+    return {
+        "texts of 4 KB": Case(pieces, spec("text_facts", {}), "*.txt", {"txt": "json"}, 500),
+        "recordings of 12 s": Case(
+            {path.name: path.read_bytes() for path in paths},
+            spec("audio_transcode", audio.environment()),
+            "*.flac",
+            {"flac": "wav"},
+            50,
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", type=int, default=4000, help="small objects (default: %(default)s)")
+    parser.add_argument("--recordings", type=int, default=300, help="recordings (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
+    options = parser.parse_args()
+    logging.disable(logging.INFO)  # Airflow writes it among the figures
+    with stacks.running(("podrunner", "aistore")) as stack:
+        run(
+            Cluster(stack, authn.cluster(stack).client()),
+            cases(stack, options.texts, options.recordings),
+            options.rounds,
+        )
+
+
+def run(cluster: Cluster, kinds: Mapping[str, Case], rounds: int) -> None:
+    """Measure all cases in turn, then print the table and the figures."""
+    found: dict[tuple[str, str], Figures] = {}
+    for number, case in enumerate(kinds.values()):
+        cluster.put(Bucket("ais", f"objects-{number}"), case.objects)
+        cluster.put(Bucket("ais", f"shards-{number}"), case.shards())
+    for round_ in range(rounds + 1):
+        for number, (kind, case) in enumerate(kinds.items()):
+            inside = case.spec.of_members(case.pattern, case.extensions)
+            for way, source, etl, extensions in (
+                ("objects", f"objects-{number}", case.spec, case.extensions),
+                ("members", f"shards-{number}", inside, {}),
+            ):
+                rate, cpu = cluster.run(Bucket("ais", source), etl, extensions, len(case.objects))
+                print(f"round {round_}: {kind}, {way}: {rate:.1f}/s, {sum(cpu.values()):.2f} ms CPU", file=sys.stderr)
+                if round_:  # the first round warms up
+                    found.setdefault((kind, way), Figures()).add(rate, cpu)
+    report(found, kinds, rounds)
+
+
+def report(found: Mapping[tuple[str, str], Figures], kinds: Mapping[str, Case], rounds: int) -> None:
+    """Print the table, and the ratios as ``BENCH`` lines."""
+    sizes = ", ".join(f"{len(case.objects)} {kind} in shards of {case.per_shard}" for kind, case in kinds.items())
+    print(f"\n{sizes}; medians of {rounds} interleaved rounds; {measure.machine()}\n")
+    print("| data | way | results/s | CPU ms per result | in AIStore | in the server |")
+    print("|---|---|---|---|---|---|")
+    for (kind, way), figures in found.items():
+        print(
+            f"| {kind} | {way} | {spread(figures.rates)} | {spread(figures.totals, 2)} |"
+            f" {figures.part('aistore'):.2f} | {figures.part('server'):.2f} |"
+        )
+    print()
+    for kind, label in (("recordings of 12 s", "recordings"), ("texts of 4 KB", "members")):
+        members, objects = found[kind, "members"], found[kind, "objects"]
+        bench(f"shards.{label}_of_objects_cpu", objects.total / members.total, "x")
+        bench(f"shards.{label}_of_objects", members.rate / objects.rate, "x")
+
+
+if __name__ == "__main__":
+    main()

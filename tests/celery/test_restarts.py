@@ -1,0 +1,27 @@
+"""Restarts of the database, the queue and one worker, by the commands of `make restart`."""
+
+from __future__ import annotations
+
+import pytest
+
+from storeside.stack import cli, s3
+from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.settings import Stack
+from tests.conftest import FOLDER
+from tests.support import process, until
+
+DAG = "check_connections"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("component", ["postgres", "redis", "worker-2"])
+def test_tasks_run_after_a_restart(component: str, several: Stack) -> None:
+    api = AirflowApi(several.url("airflow"), "admin", several.secrets["airflow_admin"])
+    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, DAG)
+    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    old = process(several, component)
+    assert cli.main(["--folder", str(FOLDER), "restart", component]) == 0
+    assert process(several, component).pid != old.pid
+    runs = [api.trigger(DAG, {"bucket": s3.BUCKET, "queue": s3.QUEUE}) for _ in range(2)]
+    assert [api.wait(DAG, run, 240)["state"] for run in runs] == ["success"] * 2
+    assert cli.main(["--folder", str(FOLDER), "status"]) == 0
