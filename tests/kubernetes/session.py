@@ -21,9 +21,10 @@ import yaml
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.pods import PodWatch
 from storeside.stack.settings import default_folder
-from tests.kubernetes import forward, overlay
+from tests.kubernetes import forward, overlay, stores
 from tests.kubernetes.images import TRANSFORMER
 from tests.kubernetes.kubectl import Kubectl, KubectlError
+from tests.kubernetes.resources import listed
 
 READY_SECONDS = 300
 # Several sessions on one cluster do not share it.
@@ -105,6 +106,8 @@ def session() -> Iterator[Session]:
         if made.own_folder:
             kubectl("label", "node", "--all", "storeside/role=storage", "--overwrite")
             kubectl("apply", "-f", "-", stdin=overlay.volumes(made.own_folder))
+            manifests("apply", "-f", str(overlay.DOCS / "namespaces.yaml"))
+            manifests("apply", "-f", "-", stdin=listed([*stores.filled_secrets(), *stores.resources()]))
         manifests("apply", "-k", str(folder))
         kubectl("apply", "-f", "-", stdin=_pod(made))
         _wait(kubectl)
