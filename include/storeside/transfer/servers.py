@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clickhouse_connect.driver.exceptions import ClickHouseError
-
 from storeside.transfer.errors import TransferInputError, TransferTransientError, is_transient, plain
 from storeside.transfer.staging import STAGING
 
@@ -57,6 +55,8 @@ class Servers:
 
         Raises TransferError with the name of a server that does not answer.
         """
+        from clickhouse_connect.driver.exceptions import ClickHouseError
+
         with self._lock:
             for name in self.names:
                 if name not in self._clients and self._connect is not None:
