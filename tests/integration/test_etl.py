@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTra
 from storeside.aistore.lock import locked
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
+from storeside.doctor import aistore as doctor
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
 from storeside.stack.settings import Stack
@@ -359,8 +361,11 @@ def test_a_full_cluster_is_said(stack: Stack, aistore: Any, clickhouse: Any, sou
         until(lambda: refuses(aistore, source), 30, "full cluster", interval=1)
         with pytest.raises(AIStoreError, match="out of space"):
             run.submit(state)
+        finding = doctor.disks(aistore)
+        assert (finding.state, finding.check) == ("failed", "disks")
+        assert re.search(r"target aistarget\d: \d+ % of a disk are used: .*out of space", finding.found)
     finally:
-        space(cleanupwm=65, lowwm=90, highwm=95, out_of_space=98)
+        space(cleanupwm=97, lowwm=97, highwm=98, out_of_space=99)
         until(lambda: not refuses(aistore, source), 30, "cluster with room", interval=1)
 
 

@@ -33,6 +33,7 @@ class Proxy(http.server.ThreadingHTTPServer):
 
     def __init__(self, targets: dict[str, str], silent: dict[str, set[str]]) -> None:
         self.targets, self.silent = targets, silent
+        self.capacities: dict[str, dict[str, Any]] = {}
         self.asked: list[tuple[str, str]] = []
         self.over = threading.Event()
         super().__init__((HOST, 0), Handler)
@@ -61,7 +62,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif kind == "etl":
             self.say(404, {"message": "etl does not exist"})
         else:
-            self.say(200, {})
+            self.say(200, {"capacity": self.server.capacities.get(node)})
 
     def do_PUT(self) -> None:
         self.server.asked.append(("", "PUT"))
@@ -185,6 +186,19 @@ def test_the_doctor_names_target_and_remedy(proxy: Any) -> None:
     assert "target aistarget1: no answer to ETLs" in finding.found
     assert "make restart COMPONENT=ais-target-1" in finding.remedy
     assert doctor.control_plane(proxy({})[1]).state == "ok"
+
+
+def test_the_doctor_reports_full_disks(proxy: Any) -> None:
+    server, client = proxy({})
+    server.capacities = {
+        "aistarget0": {"pct_max": 40, "cs_err": ""},
+        "aistarget1": {"pct_max": 96, "cs_err": "out of space: used 96%, high-wm 90%"},
+    }
+    finding = doctor.disks(client)
+    assert (finding.check, finding.state) == ("disks", "failed")
+    assert finding.found == "target aistarget1: 96 % of a disk are used: out of space: used 96%, high-wm 90%"
+    server.capacities["aistarget1"] = {"pct_max": 70}
+    assert doctor.disks(client).found == "at most 70 % of a target's disk are used"
 
 
 KINDS = st.sets(st.sampled_from(["smap", "node_status", "etl"]))

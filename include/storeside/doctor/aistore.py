@@ -94,6 +94,26 @@ def control_plane(client: Client) -> Finding:
     return _here.ok("control calls", "every target answers")
 
 
+def disks(client: Client) -> Finding:
+    """Check whether the disks of all targets have space; on full ones, AIStore deletes files that it writes.
+
+    AIStore reports a disk above its limits (``highwm`` and ``out_of_space`` of its configuration, 90 and 95 % by
+    default) in the field ``cs_err`` of a target's status (fs/api.go, Tcdf).
+    """
+    sdk, fullest = client.cluster().client, 0
+    for target in sdk.request("get", path="daemon", params={"what": "smap"}).json()["tmap"] or ():
+        answer = sdk.request(
+            "get", path="reverse/daemon", params={"what": "node_status"}, headers={"ais-node-id": target}
+        )
+        found = answer.json().get("capacity") or {}
+        used = int(found.get("pct_max") or 0)
+        if found.get("cs_err"):
+            what = f"target {target}: {used} % of a disk are used: {found['cs_err']}"
+            return _here.failed("disks", what, "free space on the disks of this target, or add disks")
+        fullest = max(fullest, used)
+    return _here.ok("disks", f"at most {fullest} % of a target's disk are used")
+
+
 def examine(client: Client) -> Iterator[Finding]:
     """Check whether the cluster runs ETLs, and whether its S3 API is enabled at the URL that ClickHouse uses."""
     from aistore.sdk.errors import AISError

@@ -164,6 +164,7 @@ class _Examination:
         client = report.connect(_aistore, "login", lambda: aistore.connect(make))
         if client is None or not report.check(_aistore, "control calls", lambda: aistore.control_plane(client)):
             return  # the other checks would wait for the same silent targets
+        report.check(_aistore, "disks", lambda: aistore.disks(client))
         report.each(_aistore, aistore.examine(client))
         if self.systems.source is not None:
             bucket = Bucket("s3", self.systems.source.bucket)

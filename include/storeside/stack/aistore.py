@@ -196,11 +196,12 @@ def _cluster(stack: Stack) -> dict[str, Any]:
             "ec_streams_time": "10m",
             "object_md": "2h",
         },
+        # AIStore measures the user's whole disk. Above `highwm` it would delete files that it writes at that moment.
         "space": {
-            "cleanupwm": 65,
-            "lowwm": 90,
-            "highwm": 95,
-            "out_of_space": 98,
+            "cleanupwm": 97,
+            "lowwm": 97,
+            "highwm": 98,
+            "out_of_space": 99,
             "batch_size": 32768,
             "dont_cleanup_time": "15m",  # AIStore's minimum
         },
