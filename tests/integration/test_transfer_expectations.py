@@ -123,7 +123,7 @@ def test_a_new_version_replaces_the_quarantined_rows_of_the_old_one(
 @pytest.mark.parametrize(
     ("anywhere", "step"),
     [
-        ("table", 5),
+        ("table", 8),
         *(
             pytest.param(name, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])
             for name in ("table", "shards")
