@@ -219,7 +219,9 @@ class _Shard:
             return f"it has more than {self._settings.largest_body} bytes ({self._settings.body_limit})"
         key = hash(tar_archive.plain(name))
         if key in self._names and not member.is_folder:
-            return f"an earlier member of the shard has the same name in the result, {name!r}"
+            return (
+                f"an earlier member has the same name in the result, {name!r}: choose another extension for results"
+            )
         if len(self._names) == _MOST_MEMBERS:
             raise TarError(f"it has more than {_MOST_MEMBERS} members")
         self._names.add(key)
