@@ -15,6 +15,8 @@ from storeside.operators.triggers.sqs import SqsMessagesTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storeside.events.queue import Queue
+
 
 class SqsS3EventsSensor(DeferringOperator, SqsLeaseS3EventsOperator):
     """Waits until a queue has messages and leases them for the tasks of this run; for DAGs without an `AssetWatcher`.
@@ -56,9 +58,11 @@ class SqsS3EventsSensor(DeferringOperator, SqsLeaseS3EventsOperator):
             SqsMessagesTrigger.require_no_error(event)
         return self._lease(context, deadline)
 
+    def conn_if_any(self) -> tuple[Queue, Any]:
+        """Return the result of `conn`: unlike a run that events start, a run that waits for them needs the queue."""
+        return self.conn()
+
     def _lease(self, context: Context, deadline: float) -> dict[str, int]:
-        with airflow_errors():
-            self.conn()  # unlike a run that events start, a run that waits for them needs the queue
         while not (leased := super().execute(context))["messages"]:
             if (left := deadline - time.time()) <= 0:
                 self._give_up()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore import control_plane, multi_object
@@ -48,9 +49,33 @@ class Progress:
 
 
 def newest_snapshots(client: Client, job_id: str) -> list[Any]:
-    """Return the newest snapshot of a job from each target."""
-    by_target = client.job(job_id).get_details().root
+    """Return the newest snapshot of a job from each target, with its control message as `control_message`."""
+    from aistore.sdk.types import JobArgs
+
+    by_target = (
+        client.cluster()
+        .client.request_deserialize(
+            "get",
+            path="cluster",
+            json=JobArgs(id=job_id).as_dict(),
+            params={"what": "qryxstats"},
+            res_model=_snapshots(),
+        )
+        .root
+    )
     return [max(snaps, key=lambda s: _instant(s.start_time)) for snaps in by_target.values() if snaps]
+
+
+@cache
+def _snapshots() -> Any:
+    """Return the model of the snapshots of all targets. The SDK's own model leaves out the control message."""
+    from aistore.sdk.types import JobSnap
+    from pydantic import Field, RootModel
+
+    class Snapshot(JobSnap):  # type: ignore[misc] # the SDK is untyped
+        control_message: str = Field(default="", alias="ctlmsg")
+
+    return RootModel[dict[str, list[Snapshot]]]
 
 
 def starts(client: Client, job_id: str) -> dict[str, float]:
@@ -97,11 +122,10 @@ class Follower:
         before = Progress(max(self._seen[0], 0), max(self._seen[1], 0))
         try:
             snaps = newest_snapshots(self.client, self.job_id)
-            is_done = _is_done(self.client, snaps)
         except (AISError, requests.RequestException, Transient) as e:
             if getattr(e, "status_code", 0) != requests.codes.not_found:
                 return self._unanswered(before, e)
-            snaps, is_done = [], False
+            snaps = []
         self._answered = time.monotonic()
         if not snaps:
             limit = min(FORGOTTEN_SECONDS, self.stall_seconds)
@@ -116,7 +140,7 @@ class Follower:
             return Progress(objects, size, _seconds(snaps), finished=True)
         idle = all(s.kind in MULTI_OBJECT_KINDS and s.is_idle for s in snaps)
         self._idle = self._idle + 1 if idle else 0
-        if is_done or self._idle >= IDLE_POLLS:
+        if _is_done(snaps) or self._idle >= IDLE_POLLS:
             return Progress(objects, size, self._moved - self._started, finished=True)
         if (objects, size) != self._seen:
             self._seen, self._moved = (objects, size), time.monotonic()
@@ -144,10 +168,10 @@ class Follower:
         return Progress(progress.objects, progress.bytes, still, finished=True, error=error)
 
 
-def _is_done(client: Client, snaps: Sequence[Any]) -> bool:
+def _is_done(snaps: Sequence[Any]) -> bool:
     """Return whether a multi-object job has provably done all that was requested."""
-    busy = [s for s in snaps if s.kind in MULTI_OBJECT_KINDS and not s.is_idle and not s.aborted]
-    return bool(busy) and multi_object.is_done(client, busy[0].id, busy[0].kind)
+    kinds = {s.kind for s in snaps}
+    return kinds <= MULTI_OBJECT_KINDS and multi_object.is_done([s.control_message for s in snaps], min(kinds))
 
 
 def _seconds(snaps: Sequence[Any]) -> float:
@@ -206,7 +230,7 @@ def _jobs_between(client: Client, source: Bucket, destination: Bucket) -> Iterat
             continue
         snaps = [s for s in newest_snapshots(client, job_id) if _between(s, source, destination) and not s.aborted]
         if snaps:
-            yield job_id, all(s.is_idle for s in snaps) or _is_done(client, snaps)
+            yield job_id, all(s.is_idle for s in snaps) or _is_done(snaps)
 
 
 def _between(snap: Any, source: Bucket, destination: Bucket) -> bool:

@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from aistore.sdk import Client
 
 # The end of the message: after it, AIStore lists the requests whose senders are still at work.
 _COUNTERS = re.compile(
@@ -21,14 +17,15 @@ _COUNTERS = re.compile(
 )
 
 
-def is_done(client: Client, job_id: str, kind: str) -> bool:
+def is_done(messages: Sequence[str], kind: str) -> bool:
     """Return whether a job has processed all requested objects; False if its counters do not prove that.
 
-    A target counts a sent object before it counts the request as done, and a received object after it has stored it.
-    So all objects are stored if every target has done all its requests and as many objects were received as sent.
-    Transforms send results in other ways, which these counters leave out: theirs are proof on a single target only.
+    `messages` has the control message of each target. A target counts a sent object before it counts the request as
+    done, and a received object after it has stored it. So all objects are stored if every target has done all its
+    requests and as many objects were received as sent. Transforms send results in other ways, which these counters
+    leave out: theirs are proof on a single target only.
     """
-    counters = [_counters(message) for message in _messages(client, job_id)]
+    counters = [_counters(message) for message in messages]
     if not counters or (kind != "copy-listrange" and len(counters) > 1):
         return False
     return _prove(counters)
@@ -48,13 +45,3 @@ def _counters(message: str) -> dict[str, int] | None:
     if found is None or found.end() < len(message):
         return None
     return {name: int(text) for name, text in found.groupdict().items()}
-
-
-def _messages(client: Client, job_id: str) -> list[str]:
-    """Return the control message of each target. The SDK's model of a snapshot leaves it out."""
-    from aistore.sdk.types import JobArgs
-
-    sdk = client.cluster().client
-    answer = sdk.request("GET", path="cluster", json=JobArgs(id=job_id).as_dict(), params={"what": "qryxstats"})
-    by_target: dict[str, list[dict[str, Any]]] = answer.json()
-    return [str(snap.get("ctlmsg", "")) for snaps in by_target.values() for snap in snaps if snap.get("id") == job_id]
