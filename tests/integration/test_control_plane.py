@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from storeside.aistore import control_plane
+from storeside.aistore import control_plane, jobs
 from storeside.stack import cli
 from storeside.stack.settings import Stack
 from tests.support import ask_aistore, process, small_spec, unique, until
@@ -112,3 +112,4 @@ def test_the_status_names_a_target_that_stands_still_and_a_restart_mends_it(
     assert cli.main([*folder, "status"]) == 0, capsys.readouterr().out
     assert cli.main([*folder, "restart", "nobody"]) == 1
     assert "nobody is not a running component: " in capsys.readouterr().err
+    jobs.wait_for_rebalance(aistore)  # the restart causes one; targets refuse later tests' jobs until it ends

@@ -25,6 +25,12 @@ def not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "IDLE_POLLS", 10**9)
 
 
+@pytest.fixture(autouse=True)
+def no_rebalance(aistore: Any) -> None:
+    """Targets refuse these jobs during a rebalance, which earlier tests of restarts cause."""
+    jobs.wait_for_rebalance(aistore)
+
+
 @pytest.fixture(scope="module")
 def sizes() -> dict[str, int]:
     return {f"o{n:03}": n * 37 % 19 * 15_000 for n in range(COUNT)}

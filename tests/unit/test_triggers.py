@@ -430,8 +430,9 @@ def test_idle_job_that_stays_is_transient(cluster: Cluster) -> None:
         end_idle(impatient(cluster.url), *PAIR, seconds=0.3)
 
 
-def test_rebalance_is_waited_for(cluster: Cluster) -> None:
-    cluster.running = ["rebalance[g1]"]
+@pytest.mark.parametrize("job", ["rebalance[g1]", "resilver[r1]"])
+def test_rebalance_is_waited_for(cluster: Cluster, job: str) -> None:
+    cluster.running = [job]
     with pytest.raises(AIStoreTransientError, match="still rebalances after 0 s"):
         jobs.wait_for_rebalance(impatient(cluster.url), seconds=0)
     cluster.running = ["etl-bck[x]"]

@@ -34,6 +34,7 @@ UNANSWERED_SECONDS = 20.0
 SUBMIT_SECONDS = 90.0
 MULTI_OBJECT_KINDS = frozenset({"copy-listrange", "etl-listrange"})
 BUCKET_KINDS = frozenset({"copy-bck", "etl-bck"})
+_MOVING = ("rebalance[", "resilver[")
 _ZERO_TIME = "0001-01-01T00:00:00Z"
 
 
@@ -292,7 +293,9 @@ def naming_stuck_targets(client: Client) -> Iterator[None]:
 
 
 def wait_for_rebalance(client: Client, seconds: float = 120) -> None:
-    """Wait until all targets answer and no rebalance runs: before, transforms are refused, listings incomplete.
+    """Wait until all targets answer and AIStore moves no objects between targets or disks.
+
+    During a rebalance or a resilver, requests for bucket jobs are refused or time out, and listings are incomplete.
 
     Raises AIStoreTransientError after `seconds`, and StuckTargetError when a target is stuck.
     """
@@ -304,7 +307,7 @@ def wait_for_rebalance(client: Client, seconds: float = 120) -> None:
     while True:
         try:
             running = client.cluster().list_running_jobs()
-            reason = "rebalances" if any(job.startswith("rebalance[") for job in running) else ""
+            reason = "rebalances" if any(job.startswith(_MOVING) for job in running) else ""
             answered = time.monotonic()
         except (AISError, RequestException, Transient) as e:
             reason = f"does not answer as a whole ({said(e)[:200]})"
