@@ -66,8 +66,8 @@ demo-hsds: $(STAMP) ## copy a 200 MB array through HSDS and Parquet on S3 into C
 	@$(STACK) demo-hsds
 
 .PHONY: up
-up: $(STAMP) ## start the whole stack and keep it running; TARGETS=n AIStore targets, OPEN=1 without AIStore's AuthN, EXECUTOR=celery with two workers
-	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(OPEN),--open) $(if $(EXECUTOR),--executor $(EXECUTOR))
+up: $(STAMP) ## start the whole stack and keep it running; TARGETS=n AIStore targets, OPEN=1 without AIStore's AuthN, SECURE=1 with TLS, EXECUTOR=celery with two workers
+	@$(STACK) up $(if $(TARGETS),--targets $(TARGETS)) $(if $(OPEN),--open) $(if $(SECURE),--tls) $(if $(EXECUTOR),--executor $(EXECUTOR))
 
 .PHONY: down
 down: $(STAMP) ## stop the stack
@@ -138,6 +138,14 @@ k8s-test: $(STAMP) ## AIStore, ETLs and Airflow on a Kubernetes of one node that
 celery-test: $(STAMP) ## end-to-end tests with CeleryExecutor on PostgreSQL and Redis; kills a worker, a triggerer, a scheduler
 	@$(STACK) build
 	@$(PYTHON) -m pytest --executor celery $(or $(ARGS),tests/e2e tests/celery)
+
+SECURE_TESTS := $(addprefix tests/integration/test_,bucket_job.py etl.py events.py members.py secure_stack.py throughput.py \
+	transfer.py transfer_aistore.py)
+
+.PHONY: secure-test
+secure-test: $(STAMP) ## tests of transforms, loads and events on a stack with TLS between its servers
+	@$(STACK) build
+	@$(PYTHON) -m pytest --tls $(or $(ARGS),$(SECURE_TESTS))
 
 .PHONY: coverage
 coverage: $(STAMP) ## list lines that the unit tests do not run; ARGS="tests/integration -k events" selects other tests

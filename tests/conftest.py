@@ -57,6 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--executor", choices=list(EXECUTORS), default="local",
         help="the executor of the stack's Airflow: `make celery-test` chooses celery",
     )  # fmt: skip
+    parser.addoption("--tls", action="store_true", help="a stack with TLS: `make secure-test` chooses it")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -94,7 +95,7 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     allow(FOLDER)
     embedded = pytestconfig.getoption("cluster") == "embedded"
     parts = ("s3", "clickhouse", "podrunner", "aistore") if embedded else ("clickhouse",)
-    found = cli.up(FOLDER, only=parts, executor=pytestconfig.getoption("executor"))
+    found = cli.up(FOLDER, only=parts, executor=pytestconfig.getoption("executor"), tls=pytestconfig.getoption("tls"))
     yield found
     Supervisor(found).stop()
 
@@ -165,13 +166,13 @@ def embedded_only(pytestconfig: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def s3_client(stack: Stack) -> S3Client:
     """A boto3 S3 client of the stack's server."""
-    return s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    return s3.of_stack("s3", stack)
 
 
 @pytest.fixture(scope="session")
 def sqs_client(stack: Stack) -> SQSClient:
     """A boto3 SQS client of the stack's server."""
-    return s3.client("sqs", stack.url("s3"), *s3.keys(stack))
+    return s3.of_stack("sqs", stack)
 
 
 @pytest.fixture

@@ -120,9 +120,8 @@ def contents(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
 def ask_aistore(stack: Stack, method: str, path: str, seconds: float = 20, **request: Any) -> requests.Response:
     """Send a request with a token to AIStore's own API, for what its SDK cannot do; `path` is below ``/v1``."""
     headers = {"Authorization": f"Bearer {authn.current_token(stack)}", **request.pop("headers", {})}
-    return requests.request(
-        method, f"{stack.url('ais_proxy')}/v1/{path}", headers=headers, timeout=seconds, **request
-    )
+    url, verify = f"{stack.url('ais_proxy')}/v1/{path}", str(stack.authority) if stack.tls else True
+    return requests.request(method, url, headers=headers, timeout=seconds, verify=verify, **request)
 
 
 def set_properties(stack: Stack, bucket: str, **properties: Any) -> None:

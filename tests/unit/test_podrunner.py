@@ -286,7 +286,7 @@ class Runner:
         self.session.trust_env = False
         self.session.verify = str(account / "ca.crt")
         self.session.headers["Authorization"] = f"Bearer {(account / 'token').read_text()}"
-        self.pods = f"{self.stack.url('podrunner', 'https')}/api/v1/namespaces/ais/pods"
+        self.pods = f"{self.stack.url('podrunner')}/api/v1/namespaces/ais/pods"
         self.services = self.pods.replace("/pods", "/services")
         self.start()
 
@@ -527,7 +527,7 @@ def requests_elsewhere(runner: Runner, body: bytes) -> int:
 
 def test_metrics(runner: Runner) -> None:
     name = runner.python("while True: pass")
-    base = runner.stack.url("podrunner", "https") + "/apis/metrics.k8s.io/v1beta1"
+    base = runner.stack.url("podrunner") + "/apis/metrics.k8s.io/v1beta1"
     assert runner.session.get(f"{base}/pods").json()["kind"] == "PodMetricsList"
     usage = runner.session.get(f"{base}/namespaces/default/pods/{name}").json()["containers"][0]["usage"]
     runner.session.delete(f"{runner.pods}/{name}")

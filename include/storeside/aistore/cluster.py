@@ -54,7 +54,7 @@ class Cluster:
 
         once = RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
 
-        return Client(
+        client = Client(
             self.endpoint,
             skip_verify=not self.verify,
             ca_cert=self.ca_cert or None,
@@ -63,6 +63,21 @@ class Cluster:
             retry_config=None if patient else once,
             token=self.credential,
         )
+        keep_verify(client.cluster().client.session_manager.session)
+        return client
+
+
+def keep_verify(session: Any) -> None:
+    """Make a requests session prefer its own `verify` to the variables ``REQUESTS_CA_BUNDLE`` and ``CURL_CA_BUNDLE``.
+
+    requests prefers the variables (its issue 3829). So on a machine that sets them, it would refuse a cluster whose
+    authority only the connection names.
+    """
+    if session.verify is True:
+        return
+    adapter, verify = session.get_adapter("https://"), session.verify
+    send = adapter.send
+    adapter.send = lambda request, **given: send(request, **{**given, "verify": verify})
 
 
 class Connected(Protocol):

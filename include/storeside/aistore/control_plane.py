@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from storeside.aistore.cluster import keep_verify
 from storeside.aistore.errors import AIStoreError
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _session(sdk: Any) -> Session:
     theirs = sdk.session_manager.session
     session = requests.Session()
     session.verify, session.cert, session.trust_env = theirs.verify, theirs.cert, theirs.trust_env
+    keep_verify(session)
     if sdk.token:
         session.headers["Authorization"] = f"Bearer {sdk.token}"
     return session

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
@@ -31,6 +29,7 @@ _LOGIN_REMEDY = (
     " login and its password"
 )
 _UNREACHABLE = re.compile(r"deadline exceeded|timed? ?out|i/o timeout|connection refused|no such host", re.IGNORECASE)
+_TLS = "its schema, and the extra ca_cert"
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _here = System("AIStore")
 
@@ -50,7 +49,7 @@ def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
 
     try:
         cluster = make()
-        _reach(cluster.endpoint)
+        _reach(cluster)
         client = cluster.client()
         nodes = client.cluster().get_info()
         client.cluster().list_buckets()
@@ -61,10 +60,10 @@ def connect(make: Callable[[], Cluster]) -> tuple[Any, Finding]:
         otherwise = "correct host and port: no AIStore proxy answers there" if not_found else "see its proxies' logs"
         return None, _here.failed("login", said(e), _remedy(e, _LOGIN_REMEDY, otherwise))
     except AIStoreError as e:  # AuthN refuses the login
-        return None, _here.failed("login", e, _LOGIN_REMEDY)
+        return None, _here.failed("login", e, reach(e, _LOGIN_REMEDY, tls=_TLS))
     except (RequestException, OSError, ValueError) as e:
         ways = "correct the AIStore connection: host, port and schema of a proxy, and for TLS its extras"
-        return None, _here.failed("login", e, reach(e, ways, tls="its schema and ca_cert"))
+        return None, _here.failed("login", e, reach(e, ways, tls=_TLS))
     return client, _here.ok("login", f"{cluster.endpoint}, {len(nodes.tmap)} targets")
 
 
@@ -73,11 +72,12 @@ def _remedy(error: AISError, allow: str, otherwise: str = "see its proxies' logs
     return allow if error.status_code in _REFUSED else answered(error.status_code, otherwise)
 
 
-def _reach(url: str) -> None:
-    """Open and close a TCP connection first: the SDK retries for much longer. Raises OSError."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    socket.create_connection((parts.hostname or "", port), timeout=5).close()
+def _reach(cluster: Cluster) -> None:
+    """Send one request first: the SDK retries for much longer. Raises requests.RequestException without an answer."""
+    import requests
+
+    trusted = (cluster.ca_cert or True) if cluster.verify else False
+    requests.get(f"{cluster.endpoint}/v1/health", timeout=5, verify=trusted, cert=cluster.certificate)
 
 
 def control_plane(client: Client) -> Finding:

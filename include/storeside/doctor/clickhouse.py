@@ -58,7 +58,7 @@ def _login_remedy(error: BaseException) -> str:
     ways = (
         'correct host and port (HTTP: 8123, or 8443 with the extra "secure": true), and let this machine reach them'
     )
-    return reach(error, ways, tls='the extra "secure", and verify')
+    return reach(error, ways, tls="secure, and ca_cert in client_kwargs")
 
 
 def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:

@@ -140,6 +140,7 @@ def _clickhouse(connection: Connection) -> Any:
         secure=str(extra.get("secure", "")).lower() in ("1", "true"),
         verify=str(extra.get("verify", True)).lower() not in ("0", "false"),
         autogenerate_session_id=False,
+        ca_cert=(extra.get("client_kwargs") or {}).get("ca_cert"),
     )
 
 
@@ -155,7 +156,7 @@ def _aws(connection: Connection, service: Any) -> Any:
         region_name=extra.get("region_name", "us-east-1"),
     )
     config = Config(**extra.get("config_kwargs") or {})
-    return session.client(service, endpoint_url=extra.get("endpoint_url"), config=config)
+    return session.client(service, endpoint_url=extra.get("endpoint_url"), verify=extra.get("verify"), config=config)
 
 
 def _url(connection: Connection) -> str:

@@ -109,7 +109,9 @@ def _by_kind(error: Exception, allow: str) -> str:
         if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
             return "set login and password of the AWS connection, or give this machine a role"
         ways = "correct endpoint_url and region_name in the extras of the AWS connection"
-        return reach(error, f"{ways}, and let this machine reach them", tls="the schema of endpoint_url, and verify")
+        return reach(
+            error, f"{ways}, and let this machine reach them", tls="the schema of endpoint_url, and the extra verify"
+        )
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
     if code in _BY_CODE:

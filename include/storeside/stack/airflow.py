@@ -108,6 +108,7 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
     """Return the Airflow connections to the other components by connection id in upper case."""
     access_key, secret_key = keys(stack)
     to_hsds = hsds.connection(stack)
+    secure = {"secure": True, "client_kwargs": {"ca_cert": str(stack.authority)}} if stack.tls else {}
     return {
         **({"HSDS_DEFAULT": to_hsds} if to_hsds else {}),
         "AWS_DEFAULT": {
@@ -118,6 +119,7 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
                 "region_name": REGION,
                 "endpoint_url": stack.url("s3"),
                 "clickhouse_collection": "storeside_s3",
+                **({"verify": str(stack.authority)} if stack.tls else {}),
             },
         },
         **{
@@ -128,7 +130,7 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
                 "login": user,
                 "password": passwords(stack)[user],
                 "schema": DATA if user == LOADER else DATABASE,
-                "extra": extra,
+                "extra": {**extra, **secure},
             }
             for conn_id, user, extra in (
                 ("CLICKHOUSE_DEFAULT", LOADER, {roles.LEDGER: "clickhouse_ledger", roles.PAGES: "clickhouse_pages"}),
@@ -140,7 +142,7 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
             "conn_type": "http",
             "host": HOST,
             "port": stack.ports["ais_proxy"],
-            "schema": "http",
+            "schema": "https" if stack.tls else "http",
             **({"login": authn.AIRFLOW, "password": stack.secrets["authn_airflow"]} if stack.secure else {}),
             "extra": {
                 **(
@@ -150,6 +152,7 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
                 ),
                 "kube_config": str(kube_config(stack)),
                 "kube_namespace": NAMESPACE,
+                **({"ca_cert": str(stack.authority)} if stack.tls else {}),
                 "aisloader": str(aisloader_build.path(stack.cache)),
             },
         },

@@ -130,7 +130,7 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
 
 def finish(stack: Stack) -> None:
     """Create the bucket of the logs in the running S3."""
-    client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    client = s3.of_stack("s3", stack)
     if LOG_BUCKET not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket=LOG_BUCKET)
 

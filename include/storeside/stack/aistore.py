@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from storeside.stack import tls
 from storeside.stack.aistore_patch import LOOPBACK_VARIABLE, SEED_VARIABLE, SERVICE_ACCOUNT_VARIABLE
 from storeside.stack.component import Component
 from storeside.stack.podrunner.component import NAMESPACE, node_name, pod_name, service_account
@@ -69,7 +70,7 @@ def components(
         command=(*_command(stack, binary, "proxy"), f"-ntargets={stack.targets}", "-skip_startup=true"),
         environment=_environment(stack, "proxy", "node-proxy", "ais-proxy", hosts, backend),
         directory=folder(stack) / "proxy",
-        healthy=partial(answers, f"{proxy_up}?prr=true"),
+        healthy=partial(answers, f"{proxy_up}?prr=true", authority=stack.authority),
         stop_signal="INT",
     )
     _write_join_secret(stack)
@@ -84,10 +85,12 @@ def components(
         targets.append(
             Component(
                 name=f"ais-{name}",
-                command=(*_after(proxy_up), *mask, *_command(stack, binary, name)),
+                command=(*_after(proxy_up, stack), *mask, *_command(stack, binary, name)),
                 environment=_environment(stack, name, node_name(number), pod_name(number), hosts, backend),
                 directory=SOURCES,
-                healthy=partial(answers, f"{stack.url(ports[0])}/v1/health?readiness=true"),
+                healthy=partial(
+                    answers, f"{stack.url(ports[0])}/v1/health?readiness=true", authority=stack.authority
+                ),
                 trouble=partial(control_plane.of, f"aistarget{number}"),
                 stop_signal="INT",
             )
@@ -95,8 +98,8 @@ def components(
     return [proxy, *targets]
 
 
-def _after(url: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "storeside.stack.start_after", url)
+def _after(url: str, stack: Stack) -> tuple[str, ...]:
+    return (sys.executable, "-m", "storeside.stack.start_after", url, str(stack.authority or ""))
 
 
 def _command(stack: Stack, binary: Path, node: str) -> tuple[str, ...]:
@@ -127,6 +130,8 @@ def _environment(
         SEED_VARIABLE: hashlib.sha256(f"{node} {stack.secrets['ais_join']}".encode()).hexdigest(),
         # the requested backend, without the user's own AWS configuration
         **backend,
+        # Go's list of trusted authorities, for requests to other nodes and to the backend
+        **({"SSL_CERT_FILE": str(stack.authority)} if stack.tls else {}),
         "AWS_SESSION_TOKEN": "",
         "AWS_PROFILE": "",
         "AWS_CONFIG_FILE": str(folder(stack) / "no-aws-config"),
@@ -230,7 +235,7 @@ def _cluster(stack: Stack) -> dict[str, Any]:
         "net": {
             "l4": {"proto": "tcp", "sndrcv_buf_size": 131072},
             "http": {
-                "use_https": False,
+                **tls.go_settings(stack),
                 "idle_conn_time": "6s",
                 "idle_conns_per_host": 32,
                 "idle_conns": 256,

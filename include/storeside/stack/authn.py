@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storeside.stack import tls
 from storeside.stack.aistore_build import AUTHN
 from storeside.stack.aistore_patch import AUTHN_HOST_VARIABLE
 from storeside.stack.component import Component
@@ -58,7 +59,7 @@ def components(stack: Stack, binary: Path, host: str = HOST) -> list[Component]:
             "db": {"type": "BuntDB", "filepath": str(home / "users.db")},
         },
         "log": {"dir": str(home / "log"), "level": "3"},
-        "net": {"http": {"port": stack.ports["authn"]}},
+        "net": {"http": {"port": stack.ports["authn"], **tls.go_settings(stack)}},
         "timeout": {"default_timeout": "10s"},
     }
     (home / "authn.json").write_text(json.dumps(settings, indent=1))
@@ -132,10 +133,11 @@ def cluster(stack: Stack, url: str = "") -> Cluster:
     """Return the stack's cluster for Airflow's user, at the URL of its proxy or at another `url`."""
     from storeside.aistore.cluster import Cluster  # AIStore's container image lacks this package
 
-    url = url or stack.url("ais_proxy")
+    url, ca_cert = url or stack.url("ais_proxy"), str(stack.authority or "")
     if not stack.secure:
-        return Cluster(url)
-    return Cluster(url, authn=stack.url("authn"), username=AIRFLOW, password=stack.secrets["authn_airflow"])
+        return Cluster(url, ca_cert=ca_cert)
+    password = stack.secrets["authn_airflow"]
+    return Cluster(url, ca_cert=ca_cert, authn=stack.url("authn"), username=AIRFLOW, password=password)
 
 
 def current_token(stack: Stack) -> str:
@@ -156,7 +158,8 @@ def _call(session: Any, method: str, stack: Stack, path: str, allowed: tuple[int
     import requests
 
     try:
-        answer = session.request(method, f"{stack.url('authn')}/v1/{path}", timeout=10, **body)
+        verify = str(stack.authority) if stack.authority else True
+        answer = session.request(method, f"{stack.url('authn')}/v1/{path}", timeout=10, verify=verify, **body)
     except requests.RequestException as e:
         raise StackError(f"AuthN does not answer {method} {path}: {e}; see {folder(stack) / 'log'}") from e
     if not answer.ok and answer.status_code not in allowed:

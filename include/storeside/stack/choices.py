@@ -1,4 +1,4 @@
-"""The choices that a stack keeps for its lifetime: number of targets, AuthN, Airflow's executor."""
+"""The choices that a stack keeps for its lifetime: number of targets, AuthN, Airflow's executor, TLS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ TARGETS = 2
 FREE_BYTES = 2_000_000_000
 
 
-def settle(folder: Path, targets: int | None, secure: bool | None, executor: str | None) -> Stack:
+def settle(
+    folder: Path, targets: int | None, secure: bool | None, executor: str | None, tls: bool | None = None
+) -> Stack:
     """Return the stack below `folder`; record a new one if there is none. None is the default or existing choice.
 
     Raises:
@@ -28,12 +30,12 @@ def settle(folder: Path, targets: int | None, secure: bool | None, executor: str
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: free at least 2 GB first")
     stack = Stack.load(folder)
     if stack is not None:
-        _compare(stack, folder, {"targets": targets, "secure": secure, "executor": executor})
+        _compare(stack, folder, {"targets": targets, "secure": secure, "executor": executor, "tls": tls})
         return stack
     if executor == "celery":
         redis.program()
         postgres.folder_of_programs()
-    stack = Stack.create(folder, targets or TARGETS, secure is not False, executor or "local")
+    stack = Stack.create(folder, targets or TARGETS, secure is not False, executor or "local", bool(tls))
     stack.save()
     return stack
 
@@ -43,6 +45,7 @@ def _compare(stack: Stack, folder: Path, wanted: dict[str, int | bool | str | No
         "targets": f"has {stack.targets} targets",
         "secure": f"is {'secure' if stack.secure else 'open'}",
         "executor": f"has the executor {stack.executor}",
+        "tls": f"is {'with' if stack.tls else 'without'} TLS",
     }
     for name, value in wanted.items():
         if value not in (None, getattr(stack, name)):

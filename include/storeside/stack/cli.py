@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from storeside.stack import airflow, airflow_celery, authn, choices, clickhouse, hsds, ports, s3
+from storeside.stack import tls as certificates
 from storeside.stack.clickhouse_server import NOT_CONFINED
 from storeside.stack.clients import clients_environment
 from storeside.stack.component import Component
@@ -55,17 +56,19 @@ def up(
     only: Collection[str] = PARTS,
     secure: bool | None = None,
     executor: str | None = None,
+    tls: bool | None = None,
 ) -> Stack:
     """Start the stack below `folder`, or its missing parts, and return it.
 
-    `targets`, `secure` and `executor` apply to a new stack; None means 2, True and "local", or the values of an
-    existing stack.
+    `targets`, `secure`, `executor` and `tls` apply to a new stack; None means 2, True, "local" and False, or the
+    values of an existing stack.
 
     Raises:
         StackError: see `choices.settle`; or a part cannot be built or started.
     """
-    stack = choices.settle(folder, targets, secure, executor)
+    stack = choices.settle(folder, targets, secure, executor, tls)
     stack = ports.renew(stack, only, _tell)
+    certificates.prepare(stack)
     if stack.secure and "aistore" in only:
         Supervisor(stack).start([_components(stack, "authn")], _tell)  # other components read tokens from files
         authn.prepare(stack)
@@ -84,7 +87,8 @@ def up(
 
 
 def _up(options: argparse.Namespace) -> int:
-    stack = up(options.folder, options.targets, options.only, False if options.open else None, options.executor)
+    secure, tls = (False if options.open else None), (options.tls or None)
+    stack = up(options.folder, options.targets, options.only, secure, options.executor, tls)
     code = _print_status(stack)
     access = "'python -m storeside.stack env' has a token" if stack.secure else "open to every user of this machine"
     print_table(
@@ -300,6 +304,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--open", action="store_true", help="new stacks only: AIStore requires no tokens")
     command.add_argument(
         "--executor", choices=list(EXECUTORS), help="new stacks only: Airflow's executor (default: local)"
+    )
+    command.add_argument(
+        "--tls", action="store_true", help="new stacks only: AIStore, ClickHouse, S3 and SQS use HTTPS"
     )
     command.set_defaults(run=_up)
     command = commands.add_parser("build", help="build AIStore now instead of at the first start")

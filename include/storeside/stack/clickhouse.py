@@ -8,13 +8,14 @@ import json
 import sys
 import urllib.parse
 from dataclasses import asdict
+from functools import partial
 
-from storeside.stack import authn
+from storeside.stack import authn, tls
 from storeside.stack.clickhouse_server import Config
 from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
 from storeside.stack.component import Component
-from storeside.stack.probes import answers
-from storeside.stack.settings import SOURCES, Stack
+from storeside.stack.probes import answers, listens
+from storeside.stack.settings import HOST, SOURCES, Stack
 from storeside.stack.supervisord import write
 
 MEMORY_RATIO = 0.4
@@ -25,12 +26,13 @@ def components(stack: Stack) -> list[Component]:
     folder = stack.state / "clickhouse"
     config = Config(
         folder=str(folder),
-        http_port=stack.ports["clickhouse_http"],
+        http_port=stack.ports["clickhouse_plain" if stack.tls else "clickhouse_http"],
         tcp_port=stack.ports["clickhouse_tcp"],
         password=stack.secrets["clickhouse"],
         users=passwords(stack),
         memory_ratio=MEMORY_RATIO,
         collections=collections(stack),
+        authority=str(stack.authority or ""),
     )
     path = stack.state / "run" / "clickhouse.json"
     text = json.dumps(asdict(config), indent=1)
@@ -46,6 +48,24 @@ def components(stack: Stack) -> list[Component]:
             directory=SOURCES,
             stop_seconds=40,
             ports=(config.http_port, config.tcp_port),
+        ),
+        *_https(stack),
+    ]
+
+
+def _https(stack: Stack) -> list[Component]:
+    """Return the process that ends TLS for ClickHouse, because the server of the wheel has no HTTPS."""
+    if not stack.tls:
+        return []
+    listen, to = stack.ports["clickhouse_http"], stack.ports["clickhouse_plain"]
+    files = (str(tls.certificate(stack)), str(tls.key(stack)))
+    return [
+        Component(
+            name="clickhouse-https",
+            command=(sys.executable, "-m", "storeside.stack.tls_relay", str(listen), str(to), *files),
+            healthy=partial(listens, HOST, listen),
+            directory=SOURCES,
+            ports=(listen,),
         )
     ]
 
@@ -80,4 +100,4 @@ def healthy(stack: Stack) -> bool:
     query = urllib.parse.urlencode({"query": "SELECT 1"})
     login = base64.b64encode(f"{USER}:{stack.secrets['clickhouse']}".encode()).decode()
     url = f"{stack.url('clickhouse_http')}/?{query}"
-    return answers(url, headers={"Authorization": f"Basic {login}"})
+    return answers(url, headers={"Authorization": f"Basic {login}"}, authority=stack.authority)

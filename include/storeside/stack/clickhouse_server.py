@@ -63,6 +63,7 @@ CONFIG_XML = """\
   <mark_cache_size>268435456</mark_cache_size>
   <uncompressed_cache_size>0</uncompressed_cache_size>
   <page_cache_min_size>33554432</page_cache_min_size><page_cache_max_size>268435456</page_cache_max_size>
+  {trust}
   {logs}
   <named_collections>{collections}</named_collections>
   <remote_servers><{cluster}><shard><replica>
@@ -71,6 +72,13 @@ CONFIG_XML = """\
 </clickhouse>
 """
 SHARD_XML = "<shard><replica><host>{host}</host><port>{port}</port><user>{user}</user>{password}</replica></shard>"
+# For the server's requests to S3 and AIStore.
+TRUST_XML = """\
+<openSSL><client>
+    <caConfig>{}</caConfig><loadDefaultCAFile>false</loadDefaultCAFile>
+    <verificationMode>strict</verificationMode>
+    <invalidCertificateHandler><name>RejectCertificateHandler</name></invalidCertificateHandler>
+  </client></openSSL>"""
 LOG_XML = (
     "<{0}><database>system</database><table>{0}</table>"
     "<flush_interval_milliseconds>1000</flush_interval_milliseconds></{0}>"
@@ -98,7 +106,8 @@ class Config:
     `password` belongs to the user for queries by hand; `users` has the passwords of the other users by name.
     `memory_ratio` is the server's limit as a share of the machine's memory. `collections` are ClickHouse's named
     collections, such as S3 keys. `shards` are the native ports of the servers of the cluster `SHARDS`, which includes
-    this server; all of them have the same password.
+    this server; all of them have the same password. `authority` is the file of the certificate authority
+    that the server trusts when it reads from S3 and AIStore; without it, it trusts the system's.
     """
 
     folder: str
@@ -109,6 +118,7 @@ class Config:
     users: dict[str, str] = field(default_factory=dict, repr=False)
     collections: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
     shards: tuple[int, ...] = ()
+    authority: str = ""
 
 
 def serve(config: Config) -> int:
@@ -132,7 +142,8 @@ def serve(config: Config) -> int:
     os.mkfifo(pipe)
     hold = os.open(pipe, os.O_RDWR)
     os.environ["HOME"] = str(folder)
-    readable = [Path(path) for path in (*SYSTEM_PATHS, sys.prefix, sys.base_prefix, SOURCES)]
+    trusted = [config.authority] if config.authority else []
+    readable = [Path(path) for path in (*SYSTEM_PATHS, sys.prefix, sys.base_prefix, *trusted)] + [SOURCES]
     if not (confine([folder, Path("/dev/null")], readable) and drop_capabilities()):
         print(f"WARNING: {NOT_CONFINED}", flush=True)
     engine = _Engine(load_engine(), _statements(pipe), folder / "data")
@@ -231,6 +242,7 @@ def _write_configuration(config: Config, folder: Path) -> None:
         host=HOST,
         http_port=config.http_port,
         tcp_port=config.tcp_port,
+        trust=TRUST_XML.format(escape(config.authority)) if config.authority else "",
         folder=escape(str(folder)),
         data=escape(str(folder / "data")),
         memory_ratio=config.memory_ratio,

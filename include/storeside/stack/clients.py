@@ -25,8 +25,17 @@ def clients_environment(stack: Stack, tell: Callable[[str], object] = lambda tex
         "AWS_SECRET_ACCESS_KEY": secret_key,
         "AWS_DEFAULT_REGION": s3.REGION,
         "AIS_ENDPOINT": stack.url("ais_proxy"),
+        **_tls(stack),
         **_token(stack, tell),
     }
+
+
+def _tls(stack: Stack) -> dict[str, str]:
+    """Return the variables of clients that must trust the stack's authority: boto3, AIStore's and ClickHouse's."""
+    if not stack.tls:
+        return {}
+    path = str(stack.authority)
+    return {"AWS_CA_BUNDLE": path, "AIS_CLIENT_CA": path, "CLICKHOUSE_SECURE": "1", "CLICKHOUSE_CA": path}
 
 
 def _token(stack: Stack, tell: Callable[[str], object]) -> dict[str, str]:

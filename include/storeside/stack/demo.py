@@ -77,7 +77,7 @@ def clickhouse_client(stack: Stack, user: str = USER) -> Any:
     password = {USER: stack.secrets["clickhouse"], **passwords(stack)}[user]
     return whole_answers(clickhouse_connect.get_client(
         host=HOST, port=stack.ports["clickhouse_http"], username=user, password=password,
-        autogenerate_session_id=False,
+        autogenerate_session_id=False, secure=stack.tls, ca_cert=str(stack.authority) if stack.tls else None,
     ))  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def _upload(stack: Stack, prefix: str, own: Path | None, count: int) -> Upload:
         files = {prefix + str(p.relative_to(folder / prefix)): p for p in (folder / prefix).rglob("*") if p.is_file()}
     else:
         files = {prefix + str(p.relative_to(own)): p for p in speech_corpus.own_audio(own)}
-    client: S3Client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    client: S3Client = s3.of_stack("s3", stack)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda item: client.upload_file(str(item[1]), s3.BUCKET, item[0]), files.items()))
     return Upload(prefix, len(files), sum(p.stat().st_size for p in files.values()), len(broken))

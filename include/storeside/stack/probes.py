@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from functools import cache
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
 from typing import Any
 
 # Errors of a probe: no server listens, or the answer is not HTTP.
@@ -47,19 +50,42 @@ class Connection(HTTPConnection):
         refuse_itself(self.sock)
 
 
+class _SecureConnection(HTTPSConnection):
+    """The same over TLS."""
+
+    def connect(self) -> None:
+        """Connect to the server."""
+        super().connect()
+        refuse_itself(self.sock)
+
+
 class _Handler(urllib.request.HTTPHandler):
     def http_open(self, request: urllib.request.Request) -> HTTPResponse:
         return self.do_open(Connection, request)
 
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler())
+@cache
+def _opener(authority: Path | None) -> urllib.request.OpenerDirector:
+    """Return an opener that uses no proxy and trusts only `authority`, or the system's authorities without one."""
+    context = ssl.create_default_context(cafile=authority)
+
+    class Secure(urllib.request.HTTPSHandler):
+        def https_open(self, request: urllib.request.Request) -> HTTPResponse:
+            return self.do_open(_SecureConnection, request, context=context)
+
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(), Secure())
 
 
-def answers(url: str, timeout: float = 1.0, headers: Mapping[str, str] | None = None) -> bool:
-    """Return whether a GET of `url` is answered with a status below 400 within `timeout` seconds."""
+def answers(
+    url: str, timeout: float = 1.0, headers: Mapping[str, str] | None = None, authority: Path | None = None
+) -> bool:
+    """Return whether a GET of `url` is answered with a status below 400 within `timeout` seconds.
+
+    Over HTTPS the server's certificate must come from the `authority` in this file.
+    """
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - our own URLs
-        with _direct.open(request, timeout=timeout) as response:
+        with _opener(authority).open(request, timeout=timeout) as response:
             return bool(response.status < 400)
     except UNANSWERED:
         return False
@@ -68,7 +94,7 @@ def answers(url: str, timeout: float = 1.0, headers: Mapping[str, str] | None = 
 def json_of(url: str, timeout: float = 2.0) -> dict[str, Any]:
     """Return the JSON object in the answer to a GET of `url`; empty if there is no such answer."""
     try:
-        with _direct.open(url, timeout=timeout) as response:
+        with _opener(None).open(url, timeout=timeout) as response:
             answer = json.load(response)
     except (*UNANSWERED, ValueError):
         return {}

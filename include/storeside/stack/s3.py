@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storeside.stack import tls
 from storeside.stack.component import Component
 from storeside.stack.settings import HOST, SOURCES, Stack
 
@@ -22,6 +24,8 @@ TABLES = "tables"
 ARRAYS = "arrays"
 # A kill or a restart also counts as a receive. Storeside moves messages to the dead letters after three failures.
 MAX_RECEIVES = 50
+# The variable with the file of the authority that the server's own client trusts.
+AUTHORITY_VARIABLE = "STORESIDE_S3_AUTHORITY"
 
 
 def components(stack: Stack) -> list[Component]:
@@ -33,7 +37,7 @@ def components(stack: Stack) -> list[Component]:
     def healthy() -> bool:
         try:
             if not probe:
-                probe.append(client("s3", stack.url("s3"), *keys(stack), quick=True))
+                probe.append(of_stack("s3", stack, quick=True))
             return bool(probe[0].get_bucket_notification_configuration(Bucket=BUCKET).get("QueueConfigurations"))
         except Exception:
             return False
@@ -61,6 +65,7 @@ def components(stack: Stack) -> list[Component]:
                 "SFTP_ENABLED": "0",
                 "STATE_DIR": str(folder / "services"),
                 "TMPDIR": str(folder / "tmp"),
+                **_https(stack),
             },
             directory=SOURCES,
             ports=(stack.ports["s3"],),
@@ -68,20 +73,36 @@ def components(stack: Stack) -> list[Component]:
     ]
 
 
+def _https(stack: Stack) -> dict[str, str]:
+    if not stack.tls:
+        return {}
+    return {
+        "USE_SSL": "1",
+        "MINISTACK_SSL_CERT": str(tls.certificate(stack)),
+        "MINISTACK_SSL_KEY": str(tls.key(stack)),
+        AUTHORITY_VARIABLE: str(stack.authority),
+    }
+
+
 def keys(stack: Stack) -> tuple[str, str]:
     """Return the access key and the secret key of the embedded S3."""
     return stack.secrets["s3_access_key"], stack.secrets["s3_secret_key"]
 
 
+def of_stack(service: Any, stack: Stack, quick: bool = False) -> Any:
+    """Return a boto3 client of a stack's server; see `client`."""
+    return client(service, stack.url("s3"), *keys(stack), quick=quick, authority=stack.authority)
+
+
 def prepare(stack: Stack) -> None:
     """Create missing buckets, queues and notifications on the running server."""
-    configure(stack.url("s3"), *keys(stack))
+    configure(stack.url("s3"), *keys(stack), authority=stack.authority)
 
 
-def configure(url: str, access_key: str, secret_key: str) -> None:
+def configure(url: str, access_key: str, secret_key: str, authority: Path | None = None) -> None:
     """Create missing buckets, queues with dead-letter queues, and notifications of new objects."""
-    s3: S3Client = client("s3", url, access_key, secret_key)
-    sqs: SQSClient = client("sqs", url, access_key, secret_key)
+    s3: S3Client = client("s3", url, access_key, secret_key, authority=authority)
+    sqs: SQSClient = client("sqs", url, access_key, secret_key, authority=authority)
     existing = {found["Name"] for found in s3.list_buckets()["Buckets"]}
     for bucket in {ARRAYS, TABLES, BUCKET} - existing:
         s3.create_bucket(Bucket=bucket)
@@ -120,12 +141,22 @@ def _queue(sqs: SQSClient, name: str, attributes: dict[str, str]) -> str:
 
 
 def client(
-    service: Any, url: str, access_key: str, secret_key: str, quick: bool = False, session_token: str | None = None
+    service: Any,
+    url: str,
+    access_key: str,
+    secret_key: str,
+    quick: bool = False,
+    session_token: str | None = None,
+    authority: Path | None = None,
 ) -> Any:
-    """Return a boto3 client of the embedded server; a `quick` client gives up after a second."""
+    """Return a boto3 client of the embedded server; a `quick` client gives up after a second.
+
+    Over HTTPS the server's certificate must come from the `authority` in this file.
+    """
     import boto3
     from botocore.config import Config
 
     limits = {"connect_timeout": 1, "read_timeout": 1, "retries": {"total_max_attempts": 1}} if quick else {}
     session = boto3.Session(access_key, secret_key, session_token, region_name=REGION)
-    return session.client(service, endpoint_url=url, config=Config(proxies={}, **limits))  # type: ignore[arg-type]
+    verify = str(authority) if authority else None
+    return session.client(service, endpoint_url=url, verify=verify, config=Config(proxies={}, **limits))  # type: ignore[arg-type]

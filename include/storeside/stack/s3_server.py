@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from storeside.stack.probes import answers
-from storeside.stack.s3 import configure
+from storeside.stack.s3 import AUTHORITY_VARIABLE, configure
 from storeside.stack.s3_guard import guarded
 from storeside.stack.settings import HOST
 
@@ -35,11 +35,12 @@ def main() -> None:
 
 def _configure() -> None:
     """Create buckets, queues and notifications; end the process if that fails."""
-    url = f"http://{HOST}:{os.environ['GATEWAY_PORT']}"
-    while not answers(f"{url}/_ministack/health"):
+    authority = Path(os.environ[AUTHORITY_VARIABLE]) if AUTHORITY_VARIABLE in os.environ else None
+    url = f"{'https' if authority else 'http'}://{HOST}:{os.environ['GATEWAY_PORT']}"
+    while not answers(f"{url}/_ministack/health", authority=authority):
         time.sleep(0.05)
     try:
-        configure(url, os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+        configure(url, os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"], authority)
     except Exception as error:
         print(f"cannot create buckets and queues: {error}", file=sys.stderr, flush=True)
         os._exit(1)

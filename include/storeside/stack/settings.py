@@ -29,8 +29,15 @@ PORTS = (
     "authn",
 )
 # Airflow's executors, with the ports that a stack needs for each besides `PORTS`.
-EXECUTORS = {"local": (), "celery": ("postgres", "redis", "airflow_logs", "airflow_trigger_logs")}
+EXECUTORS: dict[str, tuple[str, ...]] = {
+    "local": (),
+    "celery": ("postgres", "redis", "airflow_logs", "airflow_trigger_logs"),
+}
+# Ports of a stack with TLS: ClickHouse itself, behind the process that ends TLS for it.
+TLS_PORTS = ("clickhouse_plain",)
 TARGET_PORTS = ("public", "control", "data")
+# Names of ports, or their beginnings, that serve HTTPS in a stack with TLS.
+_HTTPS = ("ais_", "authn", "clickhouse_http", "s3")
 SECRETS = (
     "supervisor",
     "clickhouse",
@@ -85,7 +92,8 @@ class Stack:
 
     Running processes write only to `state`; `cache` keeps builds and downloads. In a `secure` stack AIStore requires
     tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
-    that is not secure. `executor` is one of `EXECUTORS`: the executor of Airflow.
+    that is not secure. `executor` is one of `EXECUTORS`: the executor of Airflow. With `tls`, AIStore, AuthN,
+    ClickHouse, S3 and SQS use HTTPS with a certificate of the stack's own authority (`storeside.stack.tls`).
     """
 
     state: Path
@@ -95,13 +103,17 @@ class Stack:
     secrets: dict[str, str] = field(repr=False)
     secure: bool = False
     executor: str = "local"
+    tls: bool = False
 
     @classmethod
-    def create(cls, folder: Path, targets: int, secure: bool = True, executor: str = "local") -> Stack:
+    def create(
+        cls, folder: Path, targets: int, secure: bool = True, executor: str = "local", tls: bool = False
+    ) -> Stack:
         """Return a new stack below `folder` with free ports and random secrets."""
         names = [
             *PORTS,
             *EXECUTORS[executor],
+            *(TLS_PORTS if tls else ()),
             *(f"ais_target{n}_{kind}" for n in range(targets) for kind in TARGET_PORTS),
         ]
         return cls(
@@ -112,6 +124,7 @@ class Stack:
             secrets=_new(SECRETS),
             secure=secure,
             executor=executor,
+            tls=tls,
         )
 
     @classmethod
@@ -122,7 +135,7 @@ class Stack:
         except FileNotFoundError:
             return None
         # An older version of Storeside with fewer ports and secrets may have written the record.
-        wanted = (*PORTS, *EXECUTORS[record.get("executor", "local")])
+        wanted = (*PORTS, *EXECUTORS[record.get("executor", "local")], *(TLS_PORTS if record.get("tls") else ()))
         missing = [name for name in wanted if name not in record["ports"]]
         record["ports"].update(zip(missing, free_ports(len(missing)), strict=True))
         unknown = [name for name in SECRETS if name not in record["secrets"]]
@@ -143,9 +156,15 @@ class Stack:
         new.write_text(json.dumps(record, indent=1))
         new.replace(path)
 
-    def url(self, port: str, scheme: str = "http") -> str:
+    def url(self, port: str) -> str:
         """Return the loopback URL of a recorded port, such as ``http://127.0.0.1:41233``."""
+        scheme = "https" if port == "podrunner" or (self.tls and port.startswith(_HTTPS)) else "http"
         return f"{scheme}://{HOST}:{self.ports[port]}"
+
+    @property
+    def authority(self) -> Path | None:
+        """The certificate of the authority that clients of this stack must trust; None without TLS."""
+        return self.state / "tls" / "ca.pem" if self.tls else None
 
 
 def default_folder() -> Path:

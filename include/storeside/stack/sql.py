@@ -23,6 +23,7 @@ class Query:
     def __init__(self, stack: Stack, *, as_json: bool) -> None:
         self.url = stack.url("clickhouse_http")
         self.password = stack.secrets["clickhouse"]
+        self.verify = str(stack.authority) if stack.tls else True
         self.format = "JSONEachRow" if as_json else "PrettyCompactMonoBlock"
 
     def __call__(self, statement: str) -> str:
@@ -30,7 +31,11 @@ class Query:
         parameters = {"default_format": self.format, "output_format_pretty_color": 0}
         try:
             answer = requests.post(
-                f"{self.url}/?{urlencode(parameters)}", statement.encode(), auth=(USER, self.password), timeout=600
+                f"{self.url}/?{urlencode(parameters)}",
+                statement.encode(),
+                auth=(USER, self.password),
+                timeout=600,
+                verify=self.verify,
             )
         except requests.RequestException as e:
             raise StackError("ClickHouse does not answer: see 'make status'") from e

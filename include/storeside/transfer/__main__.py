@@ -1,8 +1,8 @@
 """``python -m storeside.transfer s3://bucket/prefix database.table``: a transfer without Airflow.
 
 Environment variables configure the connection to ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER,
-CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE), to S3 (boto3's variables, such as AWS_ENDPOINT_URL_S3) and to AIStore, for a
-source such as ``ais://results`` (AIS_ENDPOINT, AIS_AUTHN_TOKEN and other variables of AIStore's SDK). If
+CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE, CLICKHOUSE_CA), to S3 (boto3's variables, such as AWS_ENDPOINT_URL_S3) and to
+AIStore, for a source such as ``ais://results`` (AIS_ENDPOINT, AIS_AUTHN_TOKEN and other variables of its SDK). If
 CLICKHOUSE_LEDGER_USER and CLICKHOUSE_LEDGER_PASSWORD are set, that user writes Storeside's own tables. For loads into
 Distributed tables, CLICKHOUSE_SERVERS lists the servers of the cluster as ``host:port,host:port``; the first one has
 the ledger, and replaces CLICKHOUSE_HOST and CLICKHOUSE_PORT.
@@ -236,6 +236,7 @@ def _client(host: str, port: int, user: str, password: str) -> Any:
             username=os.environ.get(user, "default"),
             password=os.environ.get(password, ""),
             secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+            ca_cert=os.environ.get("CLICKHOUSE_CA") or None,
             autogenerate_session_id=False,  # threads share the client
         )
     )

@@ -38,10 +38,11 @@ class DirectPut:
             url, rest = parse_etl_pipeline(job.pipeline)
         except InvalidPipelineError as e:
             raise DeliveryError(f"pipeline {job.pipeline!r}: {e}") from e
-        self._require_node(url)
+        node = self._require_node(url)
         # Bytes, because names need not be UTF-8. The next ETL receives the same path that AIStore would send.
         path = os.fsencode(f"{job.bucket}/{job.object}" if job.bucket else job.object)
-        url = compose_etl_direct_put_url(url, self._target_url, path, job.arguments)
+        # The SDK takes the scheme from its second argument: the next ETL serves HTTP even if AIStore serves HTTPS.
+        url = compose_etl_direct_put_url(url, self._target_url if node else url, path, job.arguments)
         headers = {HEADER_NODE_URL: rest} if rest else {}
         if isinstance(data, Iterator):
             answer = self._client.stream("PUT", url, data, headers)
@@ -53,13 +54,16 @@ class DirectPut:
             return answer.body or (0 if isinstance(data, Iterator) else len(data))
         raise DeliveryError(f"direct put: {reason(answer)}", final=answer.status == _FINAL)
 
-    def _require_node(self, url: str) -> None:
-        """Raise DeliveryError if the address would receive the ETL's secret and is not a node of AIStore."""
+    def _require_node(self, url: str) -> bool:
+        """Return whether the address is AIStore's, and not that of the next ETL, which has no path.
+
+        Raises DeliveryError if it would receive the ETL's secret and is not a node of AIStore.
+        """
         try:
             parts = urlsplit(url)
             is_node = address_of(parts) in self._nodes
         except ValueError as e:
             raise DeliveryError(f"pipeline {url!r}: {e}", final=True) from e
-        # The next ETL of a pipeline is an address without a path.
         if parts.path and not is_node:
             raise DeliveryError(f"direct put: {parts.netloc} is not a node of AIStore; AIS_NODES lists them")
+        return bool(parts.path)

@@ -96,12 +96,19 @@ def write(stack: Stack, images: Images, host: str = HOST, **changes: Path) -> Pa
             }
             for target in range(stack.targets)
         ],
-        "images": {pattern: dict(image) for pattern, image in images.items()},
+        "images": {
+            pattern: {**image, "env": {**image.get("env", {}), **_trust(stack)}} for pattern, image in images.items()
+        },
         **{name: str(path) for name, path in changes.items()},
     }
     config = home / "config.json"
     config.write_text(json.dumps(settings, indent=1))
     return config
+
+
+def _trust(stack: Stack) -> dict[str, str]:
+    """Return the variable with which transformers trust AIStore's certificates."""
+    return {"AIS_CLIENT_CA": str(stack.authority)} if stack.tls else {}
 
 
 def _write_credentials(home: Path, account: Path, host: str) -> None:
