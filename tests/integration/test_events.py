@@ -419,7 +419,7 @@ def test_credentials_that_expire_in_the_middle(mailbox: Mailbox) -> None:
 
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(30)})
     mailbox.arrive(30)
-    sqs = s3.client("sqs", mailbox.stack.url("s3"), *s3.keys(mailbox.stack))
+    sqs = s3.of_stack("sqs", mailbox.stack)
     expired: list[str] = []
 
     class Body:

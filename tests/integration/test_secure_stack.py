@@ -52,7 +52,7 @@ def test_the_doctor_finds_nothing_and_names_a_wrong_password(stack: Stack) -> No
     variables = {f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in airflow.connections(stack).items()}
     ids = {"aistore": "aistore_default", "clickhouse": "clickhouse_default", "aws": "aws_default"}
     assert [f for f in examine(systems(found(variables, ids), "recordings")) if f.state == "failed"] == []
-    wrong = Cluster(stack.url("ais_proxy"), authn=stack.url("authn"), username="airflow", password="wrong")
+    wrong = replace(authn.cluster(stack), password="wrong")
     (finding, *_) = examine(replace(systems({}, "recordings"), aistore=lambda: wrong))
     assert "user 'airflow'" in str(finding)
     assert "authn_url" in finding.remedy
@@ -62,14 +62,18 @@ def test_a_password_can_be_changed(stack: Stack) -> None:
     """Under Compose, `.env` has the password of Airflow's user."""
     other = "another password"
     changed = replace(stack, secrets=stack.secrets | {"authn_clickhouse": other})
+
+    def login(password: str) -> Login:
+        return Login(stack.url("authn"), "clickhouse", password, str(stack.authority) if stack.tls else True)
+
     try:
         authn.change_password(changed, "clickhouse")
-        assert str(Login(stack.url("authn"), "clickhouse", other))
+        assert str(login(other))
         with pytest.raises(AIStoreInputError, match="refused"):
-            str(Login(stack.url("authn"), "clickhouse", stack.secrets["authn_clickhouse"]))
+            str(login(stack.secrets["authn_clickhouse"]))
     finally:
         authn.change_password(stack, "clickhouse")
-    assert str(Login(stack.url("authn"), "clickhouse", stack.secrets["authn_clickhouse"]))
+    assert str(login(stack.secrets["authn_clickhouse"]))
 
 
 def test_killed_nodes_join_again(stack: Stack, aistore: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import requests
 from certifi import where
 
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.cluster import Cluster
 from storeside.doctor import __main__
 from storeside.ledger.objects import Ledger
 from storeside.stack import airflow, authn, cli, clients, demo, s3
@@ -55,6 +57,13 @@ def test_each_server_has_a_certificate_of_the_stack_and_speaks_no_http(secure: S
         requests.get(url, verify=where(), timeout=10)
     with suppress(requests.ConnectionError):  # a server closes the connection, or refuses the request
         assert requests.get(url.replace("https", "http"), timeout=10).status_code == 400
+
+
+def test_a_refused_certificate_is_an_error_at_once(secure: Stack) -> None:
+    started = time.monotonic()
+    with pytest.raises(requests.exceptions.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        Cluster(secure.url("ais_proxy")).client().cluster().list_buckets()
+    assert time.monotonic() - started < 10
 
 
 def test_the_doctor_finds_it_well(

@@ -19,6 +19,7 @@ from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
 from storeside.stack import authn, demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
+from storeside.stack.clients import clients_environment
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer import lock
 from storeside.transfer.content import Content
@@ -179,7 +180,8 @@ def test_what_does_not_exist_or_is_denied_says_so(loading: FromAIStore) -> None:
     missing.place.handle(loading.aistore).delete()
     with pytest.raises(TransferInputError, match=f"there is no bucket {missing.bucket} in this cluster"):
         missing.transfer().prepare()
-    nobody = Cluster(authn.cluster(loading.stack).endpoint).client()
+    known = authn.cluster(loading.stack)
+    nobody = Cluster(known.endpoint, ca_cert=known.ca_cert).client()
     with pytest.raises(TransferInputError, match="give the AIStore connection a user, or a token, that may list"):
         loading.transfer(client=nobody).prepare()
 
@@ -261,8 +263,7 @@ def test_the_command_loads_from_aistore(loading: FromAIStore, tmp_path: Path) ->
     loading.put({"2026/a.csv": b"n\n1\n", "other.txt": b"?"})
     variables = {
         **environment(loading.stack),
-        "AIS_ENDPOINT": loading.stack.url("ais_proxy"),
-        "AIS_AUTHN_TOKEN": authn.current_token(loading.stack),
+        **clients_environment(loading.stack),
     }
     command = [sys.executable, "-m", "storeside.transfer", f"{loading.bucket}/2026/", loading.table, "--json"]
     done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)

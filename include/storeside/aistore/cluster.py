@@ -45,14 +45,19 @@ class Cluster:
     def client(self, patient: bool = True) -> Any:
         """Return an SDK client with time-outs for polling: 5 s to connect, 60 s to answer.
 
-        The SDK retries for half a minute. Without `patient`, both time-outs are 5 s and the SDK does not retry.
+        The SDK retries for half a minute, but not if a certificate is refused. Without `patient`, both time-outs are
+        5 s and the SDK does not retry.
         """
         from aistore.sdk import Client
         from aistore.sdk.retry_config import RetryConfig
-        from tenacity import Retrying, stop_after_attempt
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt
         from urllib3 import Retry
 
         once = RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
+        retries = RetryConfig.default()
+        retries.http_retry = retries.http_retry.new(other=0)  # urllib3 counts errors of TLS as others
+        again = retries.network_retry.retry & retry_if_exception(lambda e: not _is_final(e))
+        retries.network_retry = retries.network_retry.copy(retry=again)
 
         client = Client(
             self.endpoint,
@@ -60,11 +65,16 @@ class Cluster:
             ca_cert=self.ca_cert or None,
             client_cert=self.certificate,
             timeout=(5, 60 if patient else 5),
-            retry_config=None if patient else once,
+            retry_config=retries if patient else once,
             token=self.credential,
         )
         keep_verify(client.cluster().client.session_manager.session)
         return client
+
+
+def _is_final(error: BaseException) -> bool:
+    """Return whether TLS fails for a reason that stays: the certificate, or a server without TLS."""
+    return any(reason in str(error) for reason in ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER"))
 
 
 def keep_verify(session: Any) -> None:

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import trustme
-
 from storeside.stack.settings import HOST, Stack
 
 
@@ -33,6 +31,8 @@ def prepare(stack: Stack) -> None:
     """Create authority and certificate for new state of a stack with TLS."""
     if stack.authority is None or stack.authority.exists():
         return
+    import trustme  # the S3 server's container image lacks this package
+
     stack.authority.parent.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     issued = authority.issue_cert(HOST, "localhost")
