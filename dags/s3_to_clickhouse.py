@@ -24,6 +24,7 @@ PARAMS = {
     **params.TABLE,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     **params.EXPECTATIONS,
+    **params.AFTER,
     "on_failure": params.ON_FAILURE,
     "retry_failed": params.RETRY_FAILED,
 }
@@ -60,6 +61,7 @@ To find the source object of a row, compare the row's `_storeside_load` with `lo
         source=params.LOAD_SOURCE,
         **params.LOAD,
         **params.CHECKED,
+        **params.AFTER_LOAD,
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -25,6 +26,10 @@ def is_literal(value: Any) -> bool:
         return not any(mark in value for mark in _TEMPLATE)
     if isinstance(value, list | tuple):
         return all(map(is_literal, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(is_literal(getattr(value, part.name)) for part in fields(value))
+    if isinstance(value, Mapping):
+        return is_literal([*value, *value.values()])
     return value is None or isinstance(value, bool | int | float)
 
 

@@ -14,6 +14,7 @@ from storeside.transfer import queries
 from storeside.transfer.aistore_objects import list_bucket
 from storeside.transfer.content import Content, s3_error
 from storeside.transfer.creation import create
+from storeside.transfer.durability import require_right
 from storeside.transfer.errors import (
     LoadObjectError,
     TransferError,
@@ -101,6 +102,8 @@ class Preparation:
         )
         if destination is not None:
             sweep(destination.others, self.loads.transfer)
+        if self.request.after_load:
+            require_right([self.client, *(destination.others if destination else ())])
         is_whole, pulls, _ = queries.at_once(
             lambda: self._list(objects),
             lambda: self.pulls,
