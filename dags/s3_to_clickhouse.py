@@ -23,6 +23,7 @@ PARAMS = {
     "keys": params.preset(params.KEYS, SETTINGS["keys"]),
     **params.TABLE,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
+    "modified_after": params.MODIFIED_AFTER,
     **params.EXPECTATIONS,
     **params.AFTER,
     "on_failure": params.ON_FAILURE,
@@ -62,6 +63,7 @@ To find the source object of a row, compare the row's `_storeside_load` with `lo
         **params.LOAD,
         **params.CHECKED,
         **params.AFTER_LOAD,
+        modified_after="{{ params.modified_after or '' }}",
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -22,8 +22,8 @@ from storeside.operators.hooks.transfer import (
     s3_client,
     source,
 )
-from storeside.operators.literals import check_literals, check_load, check_s3_bucket, literal_errors
-from storeside.operators.outcome import check_policy, fail_for_objects
+from storeside.operators.literals import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
+from storeside.operators.outcome import check_policy, fail_for_objects, log_load
 from storeside.operators.shared import as_bool, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.transfer.after_load import AfterLoad
@@ -63,7 +63,7 @@ class LoadOperator(FlatLoadArguments):
     :param aws_conn_id: connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named
         collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint if it differs from the
         worker's. Without a collection ClickHouse uses its own environment or role. With ``clickhouse_cluster`` all
-        replicas of that cluster read
+        replicas of that cluster read. For roles, public buckets and requester pays see docs/transfer.md
     """
 
     template_fields: Sequence[str] = (
@@ -125,7 +125,7 @@ class LoadOperator(FlatLoadArguments):
         check_s3_bucket(self.bucket)
         return self.bucket, self.keys
 
-    def request(self, aws: Connection | None, **more: Any) -> Request:
+    def request(self, aws: Connection | None, modified_after: str = "", **more: Any) -> Request:
         """Return the engine's request for the rendered arguments; `more` adds fields to the request.
 
         `aws` is the connection to S3, or None for a source in AIStore.
@@ -137,7 +137,7 @@ class LoadOperator(FlatLoadArguments):
 
         check_policy(self.on_failed_objects)
         return Request(
-            source(aws, *self.place()),
+            replace(source(aws, *self.place()), modified_after=modified_after),
             self.table,
             format=self.format,
             loader=self.loader,
@@ -204,11 +204,14 @@ class S3ToClickHouseOperator(LoadOperator):
         nothing, or ``quarantine`` these rows in ``<table>_quarantine`` and publish the others
     :param overlap_seconds: for keys that grow with time: list only keys after those that were loaded more than this
         many seconds before the newest one. None lists the whole bucket or prefix
+    :param modified_after: load only objects that were last modified at this instant or later, such as
+        ``2026-01-01T00:00:00Z``
     :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
     """
 
     template_fields = (
-        *LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations", "after_load"
+        *LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations", "after_load",
+        "modified_after",
     )  # fmt: skip
     ui_color = "#fff4c2"
 
@@ -223,6 +226,7 @@ class S3ToClickHouseOperator(LoadOperator):
         on_failed_expectations: str = "fail",
         overlap_seconds: float | None = None,
         after_load: AfterLoad | None = None,
+        modified_after: str = "",
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -235,6 +239,7 @@ class S3ToClickHouseOperator(LoadOperator):
         self.on_failed_expectations = on_failed_expectations
         self.overlap_seconds = overlap_seconds
         self.after_load = after_load or AfterLoad()
+        self.modified_after = modified_after
         with literal_errors(self):
             if bool(source) == bool(bucket or self.keys):
                 raise OperatorInputError("source: set it, or bucket and keys, but not both")
@@ -243,6 +248,7 @@ class S3ToClickHouseOperator(LoadOperator):
             source=lambda uri: Source(*place_of(uri)),
             suite=lambda name: Expectations(name).check(),
             after_load=lambda options: options.check(),
+            modified_after=check_instant,
             on_failed_expectations=lambda policy: Expectations(on_failed=policy).check(),
         )
 
@@ -266,6 +272,7 @@ class S3ToClickHouseOperator(LoadOperator):
                 overlap_seconds=self.overlap_seconds,
                 expectations=Expectations(self.suite, self.on_failed_expectations),
                 after_load=self.after_load,
+                modified_after=self.modified_after,
             )
             reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
             self._transfer = Transfer(
@@ -331,15 +338,7 @@ class S3ToClickHouseOperator(LoadOperator):
             rows=report["rows"],
             rejected=report["rejected"],
         )
-        rate = report["rows"] / report["seconds"] if report["seconds"] else 0
-        self.log.info(
-            "%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected, %d filtered), %.1f MB,"
-            " %.1f s, %d rows/s",
-            uri_of(*self.place()), self.table, report["loaded"], report["failed"], report["skipped"], report["rows"],
-            report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
-        )  # fmt: skip
-        for key, reason in report["failures"]:
-            self.log.warning("failed: %r: %s", key, reason, object=key)
+        log_load(self.log, uri_of(*self.place()), self.table, report)
         if self.on_failed_objects == "fail":
             fail_for_objects(report, run_key(context))
         if verdict:

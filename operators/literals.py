@@ -70,6 +70,13 @@ def check_s3_bucket(name: str) -> None:
         raise TransferInputError(f"bucket {name!r}: write source={name!r} in S3ToClickHouseOperator")
 
 
+def check_instant(text: str) -> None:
+    """Raise TransferInputError unless the text is a date and time with a time zone."""
+    from storeside.transfer.source import Source
+
+    Source("bucket", modified_after=text)
+
+
 def check_load(operator: Any) -> None:
     """Check the literal arguments of an operator that loads into ClickHouse. Raises LiteralArgumentError."""
     from storeside.transfer.request import CHOICES, Request

@@ -23,6 +23,19 @@ def check_policy(value: str, name: str = "on_failed_objects") -> None:
         raise OperatorInputError(f"{name} {value!r}: use 'fail' or 'report'")
 
 
+def log_load(log: Any, source: str, table: str, report: dict[str, Any]) -> None:
+    """Log the outcome of a load, and its failures; `report` is the engine's `Report` as a dictionary."""
+    rate = report["rows"] / report["seconds"] if report["seconds"] else 0
+    log.info(
+        "%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected, %d filtered), %.1f MB,"
+        " %.1f s, %d rows/s",
+        source, table, report["loaded"], report["failed"], report["skipped"], report["rows"],
+        report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
+    )  # fmt: skip
+    for key, reason in report["failures"]:
+        log.warning("failed: %r: %s", key, reason, object=key)
+
+
 def fail_for_objects(report: dict[str, Any], run: str) -> None:
     """Raise AirflowFailException if a load could not load objects, or not change source objects afterwards.
 

@@ -283,6 +283,14 @@ LOAD: Final[dict[str, Any]] = {
     ),
     "table_options": TableOptions(order_by="{{ params.order_by }}", partition_by="{{ params.partition_by or '' }}"),
 }
+MODIFIED_AFTER: Final = Param(
+    None,
+    type=["null", "string"],
+    format="date-time",
+    title="Modified since",
+    section="Objects",
+    description="Load only objects of S3 that were last modified at this time or later; empty loads all",
+)
 # What happens to source objects after their load.
 AFTER: Final = {
     "after_load": Param(

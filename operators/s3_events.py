@@ -25,7 +25,7 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
-from storeside.operators.literals import check_literals
+from storeside.operators.literals import check_instant, check_literals
 from storeside.operators.shared import as_bool, as_list, as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 from storeside.transfer.after_load import AfterLoad
@@ -60,6 +60,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
     :param lease_seconds: seconds that messages stay invisible after their task or triggerer was killed
     :param on_failed_objects: if messages went to the dead-letter queue, or S3 refused what `after_load` asks for:
         ``fail`` the task, or ``report`` and succeed
+    :param modified_after: load only objects that were last modified at this instant or later, such as
+        ``2026-01-01T00:00:00Z``; other events are skipped, and their messages deleted
     :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
     """
 
@@ -72,6 +74,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         "idle_seconds",
         "batch_messages",
         "after_load",
+        "modified_after",
     )
     ui_color = "#f7e1d7"
     operator_extra_links = (*LoadOperator.operator_extra_links, QueuePageLink())
@@ -87,6 +90,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         batch_messages: int | str = 2500,
         lease_seconds: int = 120,
         after_load: AfterLoad | None = None,
+        modified_after: str = "",
         **kwargs: Any,
     ) -> None:
         without_effect(type(self), kwargs, "retry_failed", "overlap_seconds")
@@ -99,7 +103,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
         self.batch_messages = batch_messages
         self.lease_seconds = lease_seconds
         self.after_load = after_load or AfterLoad()
-        check_literals(self, after_load=lambda options: options.check())
+        self.modified_after = modified_after
+        check_literals(self, after_load=lambda options: options.check(), modified_after=check_instant)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Defer while ClickHouse pulls, or push from the worker."""
@@ -110,7 +115,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
-            request = self.request(aws, after_load=self.after_load)
+            request = self.request(aws, after_load=self.after_load, modified_after=self.modified_after)
             limits = Limits(
                 as_number(self.max_messages, "max_messages", int),
                 as_number(self.max_seconds, "max_seconds", float),

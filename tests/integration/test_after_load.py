@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.awsrequest import AWSResponse
 
+from storeside.copying.s3_access import Access
 from storeside.stack import demo, s3
 from storeside.stack.clickhouse_users import LEDGER
 from storeside.stack.settings import Stack
@@ -223,6 +224,14 @@ def test_large_objects_are_moved_in_parts(bucket: Bucket, monkeypatch: pytest.Mo
     assert bucket.s3.head_object(**place)["Metadata"] == {"by": "me"}  # type: ignore[arg-type]
     tags = bucket.s3.get_object_tagging(**place)["TagSet"]  # type: ignore[arg-type]
     assert tags == [{"Key": "k", "Value": "v w"}]
+
+
+def test_moved_objects_are_encrypted_with_the_key_of_the_connection(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    keyed = Access(kms_key="alias/loads").given_to(bucket.own_client())
+    assert bucket.load(after_load=bucket.move, s3=keyed).handled == 1
+    head = bucket.s3.head_object(Bucket=bucket.archive, Key="loaded/a.jsonl")
+    assert (head["ServerSideEncryption"], head["SSEKMSKeyId"]) == ("aws:kms", "alias/loads")
 
 
 def test_tags_are_added_to_those_of_the_object(bucket: Bucket) -> None:

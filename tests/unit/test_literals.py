@@ -92,6 +92,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
         {**LOAD, "sqs_queue": "q", "after_load": AfterLoad("drop")},
         "after_load 'drop': choose",
     ),
+    (S3ToClickHouseOperator, {**LOAD, "modified_after": "2026-01-01"}, "modified_after '2026-01-01': write a date"),
     (CheckConnectionsOperator, {"bucket": "s3://in"}, "bucket 's3://in'"),
 ]
 

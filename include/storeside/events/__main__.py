@@ -18,6 +18,7 @@ from storeside.transfer.__main__ import (
     clickhouse,
     exit_code,
     ledger,
+    reader_of,
     request,
     run_of,
     servers,
@@ -55,9 +56,9 @@ def _drain(given: argparse.Namespace) -> int:
     names = ("messages", "bytes", "seconds", "idle_seconds", "batch_messages", "lease_seconds")
     limits = Limits(**{name: getattr(given, name) for name in names})
     queue = Queue.find(aws("sqs"), given.queue)
-    drained = EventLoad(
-        queue, request(given), clickhouse(), aws("s3"), run_of(given), limits, ledger(), servers()
-    ).run()
+    wanted = request(given)
+    reader = reader_of(wanted.source, given.sse_kms_key_id)
+    drained = EventLoad(queue, wanted, clickhouse(), reader, run_of(given), limits, ledger(), servers()).run()
     print(report_text(drained, as_json=given.json))
     return 1 if drained.dead or drained.left else 0
 

@@ -310,6 +310,8 @@ class EventLoad:
             return Outcome("skipped", "it was deleted before it could be loaded")
         if isinstance(found, LoadObjectError):
             return _failed(found.kind, str(found))
+        if found.modified_at < self.request.source.since:
+            return Outcome("skipped", f"it was last modified before {self.request.source.modified_after}")
         return FOLDER if is_folder_marker(found.key, found.size) else UNTRIED
 
     def _after_loading(self, o: Listed, state: str, kind: FailureKind, reason: str) -> Outcome:

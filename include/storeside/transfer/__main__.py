@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from storeside.aistore.cluster import Cluster
+from storeside.copying.s3_access import Access
 from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
 from storeside.transfer.after_load import ACTIONS, AfterLoad
@@ -58,7 +59,12 @@ def _transfer(given: argparse.Namespace) -> int:
         expectations=Expectations(given.suite, given.on_failed_expectations),
     )  # fmt: skip
     transfer = Transfer(
-        wanted, clickhouse(), reader_of(wanted.source), run_of(given), ledger=ledger(), servers=servers()
+        wanted,
+        clickhouse(),
+        reader_of(wanted.source, given.sse_kms_key_id),
+        run_of(given),
+        ledger=ledger(),
+        servers=servers(),
     )
     report = transfer.run(transfer.prepare())
     print(report_text(report, as_json=given.json))
@@ -100,6 +106,9 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
             default = getattr(options, name)
             parser.add_argument(_option(name), choices=choices, default=default, help="default: %(default)s")
     parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
+    parser.add_argument("--role-arn", default="", help="role that ClickHouse assumes to read the bucket")
+    parser.add_argument("--public", action="store_true", help="read without credentials")
+    parser.add_argument("--requester-pays", action="store_true", help="pay for the requests to another's bucket")
     parser.add_argument("--delimiter", default=",", help="delimiter of CSV; default: %(default)s")
     parser.add_argument("--names", default="", help="comma-separated column names for CSV without a header")
     parser.add_argument(
@@ -135,10 +144,15 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
         help="what happens to objects after their load, when their rows are on disk; default: %(default)s",
     )  # fmt: skip
     parser.add_argument("--move-to", default="", help="bucket and prefix of moved objects: s3://archive/trips/")
+    parser.add_argument("--sse-kms-key-id", default="", help="KMS key that encrypts moved objects")
     parser.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help="tag; may be repeated")
     parser.add_argument(
         "--after-load-rejected", action="store_true", help="also delete, move or tag objects with rejected rows"
     )
+    parser.add_argument(
+        "--modified-after", default="", metavar="INSTANT",
+        help="load only objects that were last modified then or later: 2026-01-01T00:00:00Z",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--run-id", default="", help="name of the run; a run of the same name continues")
     return parser
@@ -161,7 +175,13 @@ def request(given: argparse.Namespace) -> Request:
         _named(option, getattr(given, option)) for option in ("column", "rename", "cast", "mask")
     )
     return Request(
-        given_source(given.source, given.collection),
+        replace(
+            given_source(given.source, given.collection),
+            modified_after=given.modified_after,
+            role_arn=given.role_arn,
+            public=given.public,
+            requester_pays=given.requester_pays,
+        ),
         given.table,
         **{name: getattr(given, name) for name in CHOICES},
         read=ReadOptions(
@@ -196,9 +216,11 @@ def given_source(uri: str, collection: str = "") -> Source:
     return Source(bucket, keys, collection, "" if in_aistore(bucket) else aws("s3").meta.endpoint_url)
 
 
-def reader_of(source: Source) -> Any:
-    """Return the client of the environment's AIStore or S3 that lists and reads this source."""
-    return aistore() if source.in_aistore else aws("s3")
+def reader_of(source: Source, kms_key: str = "") -> Any:
+    """Return the client of the environment's AIStore or S3 for this source; `kms_key` encrypts its writes to S3."""
+    if source.in_aistore:
+        return aistore()
+    return Access(source.public, source.requester_pays, kms_key).given_to(aws("s3"))
 
 
 def ledger() -> Any:

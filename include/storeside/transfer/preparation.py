@@ -116,6 +116,7 @@ class Preparation:
             push=push,
             # All-or-nothing also covers objects that failed in other runs.
             retry_failed=self.request.retry_failed or self.request.all_or_nothing,
+            since=self.request.source.since,
         )
         if not is_whole:
             self.plan.forget("load_listings")
@@ -145,7 +146,7 @@ class Preparation:
     @cached_property
     def pulls(self) -> bool:
         """Whether ClickHouse reads the objects itself."""
-        if self.request.loader == "push" or self.request.source.in_aistore:
+        if self.request.loader == "push" or self.request.source.only_by_worker:
             return False
         try:
             self.client.query(

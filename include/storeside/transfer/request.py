@@ -77,6 +77,11 @@ class Request:
         self.after_load.check_source(self.source)
         if self.source.in_aistore:
             self._check_aistore()
+        elif self.source.only_by_worker and self.loader == "pull":
+            raise TransferInputError(
+                "loader 'pull': with a named collection, ClickHouse does not send that the requester pays: use"
+                " 'auto', or give ClickHouse an endpoint and a role instead of the collection"
+            )
         if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
             raise TransferInputError(f"table {self.table!r}: write database.table")
         if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
