@@ -184,6 +184,20 @@ def test_a_refused_deletion_is_listed_and_repeated_and_nothing_is_loaded_again(b
     assert (bucket.names(), bucket.rows(), bucket.states()) == ([], [(1,)], {"a.jsonl": "done"})
 
 
+@pytest.mark.parametrize("gone", ["TRUNCATE TABLE", "DROP TABLE"])
+def test_an_object_whose_rows_were_removed_before_its_deletion_stays(bucket: Bucket, gone: str) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    denied = bucket.own_client()
+    denying(denied, "DeleteObject")
+    assert bucket.load(after_load=DELETE, s3=denied).left == 1
+    bucket.clickhouse.command(f"{gone} {bucket.table}")
+    transfer = bucket.transfer(after_load=DELETE)
+    report = transfer.run(transfer.prepare())
+    assert (report.handled, report.left) == (0, 1)
+    assert "its rows are not in the table" in report.left_objects[0][1]
+    assert bucket.names() == ["a.jsonl"]
+
+
 def test_objects_with_rejected_rows_stay_unless_the_user_said_so(bucket: Bucket) -> None:
     bucket.put({"a.jsonl": rows_of(1), "b.jsonl": rows_of(2) + b"{\n"})
     assert bucket.load(after_load=DELETE, on_bad_rows="skip").handled == 1

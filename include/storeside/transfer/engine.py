@@ -40,6 +40,7 @@ from storeside.transfer.source import Listed
 from storeside.transfer.source_actions import SourceActions
 from storeside.transfer.staged import Staged
 from storeside.transfer.staged_check import Validation
+from storeside.transfer.table import look_up
 from storeside.transfer.work import Work
 
 if TYPE_CHECKING:
@@ -130,7 +131,10 @@ class Transfer:
     @property
     def source_actions(self) -> SourceActions:
         """The actions on source objects after their load; `run` also takes them."""
-        return SourceActions(self.loads, self.s3, self.request.after_load, self.stop)
+        return SourceActions(
+            self.loads, self.s3, self.request.after_load, self.stop,
+            lambda: look_up(self.client, self.request.table, self.servers),
+        )  # fmt: skip
 
     def prepare(self, objects: Sequence[Listed] | None = None, neighbours: int = 0) -> Prepared:
         """List, plan, and create a missing table; `objects` replaces the listing.

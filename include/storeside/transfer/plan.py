@@ -97,7 +97,7 @@ class Plan:
                 "batch_objects": batch_objects,
                 "push": push,
                 "retry_failed": retry_failed,
-                "since": since * 1000,
+                "modified_from": since * 1000,
                 "wild": WILD,
             },
         )

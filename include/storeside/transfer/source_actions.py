@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from storeside import sql
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.errors import TransferCancelled, shown
-from storeside.transfer.loads import LONG_STATEMENT, SYNCHRONOUS, Loads
+from storeside.transfer.loads import LONG_STATEMENT, SYNCHRONOUS, Loads, Planned
 from storeside.transfer.source import literal
 from storeside.transfer.source_changes import Due, SourceChanges, reason_of
+from storeside.transfer.table import Destination
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _SLICE, _THREADS = 1000, 8
 MOST_EXAMPLES = 20
+_ROWLESS = "an earlier run loaded it, and its rows are not in the table any more: load it elsewhere, or delete it"
 _COLUMNS = ("destination", "bucket", "key", "version", "action", "state", "place", "reason", "run_id")
 
 
@@ -46,14 +48,19 @@ class SourceActions:
     """The objects of one source that were loaded into one table with an action.
 
     The ledger decides what is due: objects that are recorded as loaded with this action, and not yet as handled. So
-    no crash loses an object, whether it happens after the load or between the steps of a move.
+    no crash loses an object, whether it happens after the load or between the steps of a move. `table` looks up the
+    destination: an object that an earlier run loaded stays if its rows were removed from there since.
     """
 
-    def __init__(self, loads: Loads, s3: S3Client, action: AfterLoad, stop: threading.Event) -> None:
+    def __init__(
+        self, loads: Loads, s3: S3Client, action: AfterLoad, stop: threading.Event,
+        table: Callable[[], Destination | None],
+    ) -> None:  # fmt: skip
         self.loads = loads
         self.action = action
         self.stop = stop
         self._s3 = s3
+        self._table = table
 
     def run(self, keys: Sequence[str] | None = None) -> Handled:
         """Handle all due objects, or those of `keys`, which are in the bucket; return their numbers.
@@ -78,7 +85,9 @@ class SourceActions:
         return handled
 
     def _handle(self, changes: SourceChanges, objects: Sequence[Due], threads: ThreadPoolExecutor) -> Handled:
-        ended: list[Due] = []
+        ended = self._without_rows(objects)
+        gone = {(o.key, o.version) for o in ended}
+        objects = [o for o in objects if (o.key, o.version) not in gone]
         if self.action.action == "move":
             before = {(o.key, o.version): o.state for o in objects}
             tried = self._each(changes.copy, objects, threads)
@@ -89,6 +98,14 @@ class SourceActions:
         self._record(ended)
         left = [(o.key, o.reason) for o in ended if o.state == "failed"]
         return Handled(sum(o.state == "done" for o in ended), len(left), tuple(left[:MOST_EXAMPLES]))
+
+    def _without_rows(self, objects: Sequence[Due]) -> list[Due]:
+        """Return objects of earlier runs without a row in the table: only the source has their rows."""
+        if not (earlier := [o for o in objects if o.load_id]):
+            return []
+        planned = [Planned(o.key, o.version, 0, 0.0, o.load_id) for o in earlier]
+        found = table.count(planned) if (table := self._table()) else {}
+        return [o.now("failed", _ROWLESS) for o in earlier if o.load_id not in found]
 
     def _each(self, change: Callable[[Due], Due], objects: Sequence[Due], threads: ThreadPoolExecutor) -> list[Due]:
         from botocore.exceptions import BotoCoreError, ClientError

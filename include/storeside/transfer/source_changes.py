@@ -30,13 +30,17 @@ _RIGHTS = {
 
 @dataclass(frozen=True)
 class Due:
-    """A loaded object that is to be changed. After an interrupted move, `place` is the URI of its complete copy."""
+    """A loaded object that is to be changed. After an interrupted move, `place` is the URI of its complete copy.
+
+    `load_id` is its load by an earlier run; 0 if this run has loaded it, or if it has no rows.
+    """
 
     key: str
     version: str
     state: str = ""
     place: str = ""
     reason: str = ""
+    load_id: int = 0
 
     def now(self, state: str, reason: str = "") -> Due:
         """Return the object in another state: ``copied``, ``done``, ``changed`` or ``failed``."""
