@@ -144,6 +144,35 @@ def test_rows_are_on_disk_before_they_count_as_loaded_and_recorded_before_the_so
     assert happened == ["publishing", "ALTER", "SYSTEM", "loaded", "delete"]
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("anywhere", ["shards"], indirect=True)
+def test_every_shard_writes_to_disk_before_the_source_goes(anywhere: Loading) -> None:
+    anywhere.put({"a.csv": b"row\n1\n2\n3\n4\n"})
+    anywhere.create("row UInt32")
+    happened: list[str] = []
+
+    def noting(client: Any) -> Any:
+        command = client.command
+
+        def send(text: str, *args: Any, **kwargs: Any) -> Any:
+            if text.startswith("SYSTEM"):
+                happened.append(client.url)
+            return command(text, *args, **kwargs)
+
+        client.command = send
+        return client
+
+    reader = s3.client("s3", anywhere.stack.url("s3"), *s3.keys(anywhere.stack))
+    reader.meta.events.register("before-call.s3.DeleteObject", lambda **_: happened.append("delete"))
+    request = request_of(Source(anywhere.bucket, "", "storeside_s3"), anywhere.table, after_load=DELETE)
+    transfer = Transfer(request, noting(anywhere.client()), reader, unique("run"), servers=anywhere.servers(noting))
+    report = transfer.run(transfer.prepare())
+    assert (report.loaded, report.handled) == (1, 1)
+    assert len(set(happened[:-1])) == 2
+    assert happened[-1] == "delete"
+    assert anywhere.rows() == [(1,), (2,), (3,), (4,)]
+
+
 def test_a_user_who_may_not_write_to_disk_is_told_so(bucket: Bucket) -> None:
     bucket.put({"a.jsonl": rows_of(1)})
     request = request_of(Source(bucket.bucket, "", "storeside_s3"), bucket.table, after_load=DELETE)
