@@ -24,6 +24,8 @@ PARAMS = {
     "keys": params.KEYS,
     **params.TABLE,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
+    "modified_after": params.MODIFIED_AFTER,
+    **params.AFTER,
     "minutes": Param(
         30,
         type="integer",
@@ -73,6 +75,8 @@ task follows the queue, the watcher of `s3_events_to_clickhouse` receives nothin
         bucket="{{ params.bucket }}",
         keys="{{ params['keys'] or '' }}",
         **params.LOAD,
+        **params.AFTER_LOAD,
+        modified_after="{{ params.modified_after or '' }}",
         on_failed_objects="report",
         max_messages=10_000_000,
         max_seconds="{{ params.minutes * 60 }}",

@@ -23,7 +23,9 @@ PARAMS = {
     "keys": params.preset(params.KEYS, SETTINGS["keys"]),
     **params.TABLE,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
+    "modified_after": params.MODIFIED_AFTER,
     **params.EXPECTATIONS,
+    **params.AFTER,
     "on_failure": params.ON_FAILURE,
     "retry_failed": params.RETRY_FAILED,
 }
@@ -60,6 +62,8 @@ To find the source object of a row, compare the row's `_storeside_load` with `lo
         source=params.LOAD_SOURCE,
         **params.LOAD,
         **params.CHECKED,
+        **params.AFTER_LOAD,
+        modified_after="{{ params.modified_after or '' }}",
         on_failed_objects="{{ params.on_failure }}",
         retry_failed="{{ params.retry_failed }}",
     )

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 KINDS = ("Operator", "Sensor", "Trigger", "Hook")
 # Classes that group arguments.
-OPTIONS = ("ReadOptions", "Csv", "Columns", "TableOptions", "Expression", "LoadLimits", "EtlSpec")
+OPTIONS = ("ReadOptions", "Csv", "Columns", "TableOptions", "Expression", "LoadLimits", "AfterLoad", "EtlSpec")
 HEAD = """\
 # Reference
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         SqsSettleTransformEventsOperator as SqsSettleTransformEventsOperator,
     )
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
+    from storeside.transfer.after_load import AfterLoad as AfterLoad
     from storeside.transfer.columns import Columns as Columns
     from storeside.transfer.formats import Csv as Csv
     from storeside.transfer.keys import Expression as Expression
@@ -95,6 +96,7 @@ _NAMES = {
     "operators.throughput": ("AISMeasureThroughputOperator",),
     "operators.transform_events": ("SqsSettleTransformEventsOperator",),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
+    "transfer.after_load": ("AfterLoad",),
     "transfer.columns": ("Columns",),
     "transfer.formats": ("Csv",),
     "transfer.keys": ("Expression",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -22,10 +22,11 @@ from storeside.operators.hooks.transfer import (
     s3_client,
     source,
 )
-from storeside.operators.literals import check_literals, check_load, check_s3_bucket, literal_errors
-from storeside.operators.outcome import check_policy
+from storeside.operators.literals import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
+from storeside.operators.outcome import check_policy, fail_for_objects, log_load
 from storeside.operators.shared import as_bool, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
+from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.errors import ExpectationsError
 from storeside.transfer.options import Batches, Expectations, LoadLimits
 from storeside.transfer.source import Source, in_aistore, place_of, uri_of
@@ -62,7 +63,7 @@ class LoadOperator(FlatLoadArguments):
     :param aws_conn_id: connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named
         collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint if it differs from the
         worker's. Without a collection ClickHouse uses its own environment or role. With ``clickhouse_cluster`` all
-        replicas of that cluster read
+        replicas of that cluster read. For roles, public buckets and requester pays see docs/transfer.md
     """
 
     template_fields: Sequence[str] = (
@@ -124,7 +125,7 @@ class LoadOperator(FlatLoadArguments):
         check_s3_bucket(self.bucket)
         return self.bucket, self.keys
 
-    def request(self, aws: Connection | None, **more: Any) -> Request:
+    def request(self, aws: Connection | None, modified_after: str = "", **more: Any) -> Request:
         """Return the engine's request for the rendered arguments; `more` adds fields to the request.
 
         `aws` is the connection to S3, or None for a source in AIStore.
@@ -136,7 +137,7 @@ class LoadOperator(FlatLoadArguments):
 
         check_policy(self.on_failed_objects)
         return Request(
-            source(aws, *self.place()),
+            replace(source(aws, *self.place()), modified_after=modified_after),
             self.table,
             format=self.format,
             loader=self.loader,
@@ -203,9 +204,15 @@ class S3ToClickHouseOperator(LoadOperator):
         nothing, or ``quarantine`` these rows in ``<table>_quarantine`` and publish the others
     :param overlap_seconds: for keys that grow with time: list only keys after those that were loaded more than this
         many seconds before the newest one. None lists the whole bucket or prefix
+    :param modified_after: load only objects that were last modified at this instant or later, such as
+        ``2026-01-01T00:00:00Z``
+    :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
     """
 
-    template_fields = (*LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations")
+    template_fields = (
+        *LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations", "after_load",
+        "modified_after",
+    )  # fmt: skip
     ui_color = "#fff4c2"
 
     def __init__(
@@ -218,6 +225,8 @@ class S3ToClickHouseOperator(LoadOperator):
         suite: str = "",
         on_failed_expectations: str = "fail",
         overlap_seconds: float | None = None,
+        after_load: AfterLoad | None = None,
+        modified_after: str = "",
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -229,6 +238,8 @@ class S3ToClickHouseOperator(LoadOperator):
         self.suite = suite
         self.on_failed_expectations = on_failed_expectations
         self.overlap_seconds = overlap_seconds
+        self.after_load = after_load or AfterLoad()
+        self.modified_after = modified_after
         with literal_errors(self):
             if bool(source) == bool(bucket or self.keys):
                 raise OperatorInputError("source: set it, or bucket and keys, but not both")
@@ -236,6 +247,8 @@ class S3ToClickHouseOperator(LoadOperator):
             self,
             source=lambda uri: Source(*place_of(uri)),
             suite=lambda name: Expectations(name).check(),
+            after_load=lambda options: options.check(),
+            modified_after=check_instant,
             on_failed_expectations=lambda policy: Expectations(on_failed=policy).check(),
         )
 
@@ -258,6 +271,8 @@ class S3ToClickHouseOperator(LoadOperator):
                 retry_failed=as_bool(self.retry_failed, "retry_failed"),
                 overlap_seconds=self.overlap_seconds,
                 expectations=Expectations(self.suite, self.on_failed_expectations),
+                after_load=self.after_load,
+                modified_after=self.modified_after,
             )
             reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
             self._transfer = Transfer(
@@ -285,21 +300,17 @@ class S3ToClickHouseOperator(LoadOperator):
             try:
                 report = self._transfer.run(prepared)
             except ExpectationsError as e:
-                self._record_refused(context, e.verdict, prepared, time.time() - started)
+                ledger(self.clickhouse_conn_id).record_run({
+                    **run_columns(context), "kind": "load", "state": "failed", "source": uri_of(*self.place()),
+                    "destination": f"clickhouse://{self.table}", "listed": prepared.listed,
+                    "skipped": prepared.listed - prepared.planned, "failed": prepared.planned,
+                    "seconds": time.time() - started, "detail": json.dumps({"verdict": e.verdict}),
+                })  # fmt: skip
                 raise
         return self._report(context, asdict(report))
 
-    def _record_refused(self, context: Context, found: dict[str, Any], prepared: Prepared, seconds: float) -> None:
-        """Record the verdict of a load of which nothing was published."""
-        ledger(self.clickhouse_conn_id).record_run({
-            **run_columns(context), "kind": "load", "state": "failed", "source": uri_of(*self.place()),
-            "destination": f"clickhouse://{self.table}", "listed": prepared.listed,
-            "skipped": prepared.listed - prepared.planned, "failed": prepared.planned, "seconds": seconds,
-            "detail": json.dumps({"verdict": found}),
-        })  # fmt: skip
-
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
-        failures, verdict = report["failures"], report.get("verdict")
+        verdict = report.get("verdict")
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         self.record_end(
@@ -318,7 +329,7 @@ class S3ToClickHouseOperator(LoadOperator):
                 "seconds": report["seconds"],
                 "detail": json.dumps(
                     {
-                        **{name: report[name] for name in ("rows", "rejected", "filtered")},
+                        **{name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left")},
                         "loader": self._loader,
                         **({"verdict": verdict} if verdict else {}),
                     }
@@ -327,24 +338,9 @@ class S3ToClickHouseOperator(LoadOperator):
             rows=report["rows"],
             rejected=report["rejected"],
         )
-        rate = report["rows"] / report["seconds"] if report["seconds"] else 0
-        self.log.info(
-            "%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected, %d filtered), %.1f MB,"
-            " %.1f s, %d rows/s",
-            uri_of(*self.place()), self.table, report["loaded"], report["failed"], report["skipped"], report["rows"],
-            report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
-        )  # fmt: skip
-        for key, reason in failures:
-            self.log.warning("failed: %r: %s", key, reason, object=key)
-        if report["failed"] and self.on_failed_objects == "fail":
-            key, reason = failures[0]
-            tried = report["loaded"] + report["failed"]
-            others = "The others are loaded; clear" if report["loaded"] else "Clear"
-            raise AirflowFailException(
-                f"{report['failed']} of {tried} objects failed, such as {key!r}: {reason}."
-                " All of them: SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed' AND run_id ="
-                f" '{run_key(context)}'. {others} this task to try the failed ones again."
-            )
+        log_load(self.log, uri_of(*self.place()), self.table, report)
+        if self.on_failed_objects == "fail":
+            fail_for_objects(report, run_key(context))
         if verdict:
             report = {**report, "verdict": {name: verdict[name] for name in ("success", "rows", "invalid", "suite")}}
         return dict(plain(report))

@@ -35,6 +35,7 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "transformers": ("text_facts",),
     "etls": (),
     "suites": (),
+    "after_load": ("none",),
 }
 # The keyword in a Param's schema that holds the kind of the field.
 _MARK = "storeside"
@@ -69,6 +70,8 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "transformer": lambda text: iter([("transformers", text)]),
     "etl": lambda text: iter([("etls", text)]),
     "suite": lambda text: iter([("suites", text)]),
+    "after load": lambda text: iter([("after_load", text)]),
+    "place": lambda text: iter([("buckets", "/".join(text.split("/")[:3]))]),
 }
 # Kinds for which the form suggests the names of a list. A backend is not one of them: its value may also contain a
 # connection, and a form field of type array accepts nothing but the suggestions.
@@ -94,8 +97,9 @@ def form_choices(kind: str) -> dict[str, Any]:
     :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``source bucket`` (the name of an
         S3 bucket, or ``ais://results``), ``backend`` (a bucket with or without ``@connection``), ``chart`` (a URL of
         object storage), ``connection``, ``queue``, ``domain``, ``transformer`` (a transform of the transformer's
-        image), ``etl`` (the name of a running ETL) or ``suite`` (a suite of Great Expectations). In a Param of type
-        ``array`` every item has this kind
+        image), ``etl`` (the name of a running ETL), ``suite`` (a suite of Great Expectations), ``after load`` (an
+        action of `AfterLoad`) or ``place`` (``s3://bucket/prefix/``). In a Param of type ``array`` every item has
+        this kind
     :raises OperatorInputError: the kind does not exist
     """
     if kind not in _KINDS:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -25,6 +26,10 @@ def is_literal(value: Any) -> bool:
         return not any(mark in value for mark in _TEMPLATE)
     if isinstance(value, list | tuple):
         return all(map(is_literal, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(is_literal(getattr(value, part.name)) for part in fields(value))
+    if isinstance(value, Mapping):
+        return is_literal([*value, *value.values()])
     return value is None or isinstance(value, bool | int | float)
 
 
@@ -63,6 +68,13 @@ def check_s3_bucket(name: str) -> None:
 
     if Source(name).in_aistore:
         raise TransferInputError(f"bucket {name!r}: write source={name!r} in S3ToClickHouseOperator")
+
+
+def check_instant(text: str) -> None:
+    """Raise TransferInputError unless the text is a date and time with a time zone."""
+    from storeside.transfer.source import Source
+
+    Source("bucket", modified_after=text)
 
 
 def check_load(operator: Any) -> None:

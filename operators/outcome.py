@@ -23,6 +23,42 @@ def check_policy(value: str, name: str = "on_failed_objects") -> None:
         raise OperatorInputError(f"{name} {value!r}: use 'fail' or 'report'")
 
 
+def log_load(log: Any, source: str, table: str, report: dict[str, Any]) -> None:
+    """Log the outcome of a load, and its failures; `report` is the engine's `Report` as a dictionary."""
+    rate = report["rows"] / report["seconds"] if report["seconds"] else 0
+    log.info(
+        "%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected, %d filtered), %.1f MB,"
+        " %.1f s, %d rows/s",
+        source, table, report["loaded"], report["failed"], report["skipped"], report["rows"],
+        report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
+    )  # fmt: skip
+    for key, reason in report["failures"]:
+        log.warning("failed: %r: %s", key, reason, object=key)
+
+
+def fail_for_objects(report: dict[str, Any], run: str) -> None:
+    """Raise AirflowFailException if a load could not load objects, or not change source objects afterwards.
+
+    `report` is the engine's `Report` as a dictionary, `run` the name of the run in the ledger.
+    """
+    if report["failed"]:
+        key, reason = report["failures"][0]
+        tried = report["loaded"] + report["failed"]
+        others = "The others are loaded; clear" if report["loaded"] else "Clear"
+        raise AirflowFailException(
+            f"{report['failed']} of {tried} objects failed, such as {key!r}: {reason}."
+            " All of them: SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed' AND run_id ="
+            f" '{run}'. {others} this task to try the failed ones again."
+        )
+    if report["left"]:
+        key, reason = report["left_objects"][0]
+        raise AirflowFailException(
+            f"{report['left']} objects are loaded and still unchanged in the source, such as {key!r}: {reason}."
+            " All of them: SELECT key, reason FROM storeside.source_objects FINAL WHERE state = 'failed' AND run_id ="
+            f" '{run}'. Correct the cause; then clear this task, or wait for the next run. No object is loaded again."
+        )
+
+
 def finish(
     operator: MovementOperator, context: Context, tables: Ledger, kind: str, summary: Summary,
     on_failed_objects: str, done: str = "done", **told: Any,

@@ -25,8 +25,10 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
+from storeside.operators.literals import check_instant, check_literals
 from storeside.operators.shared import as_bool, as_list, as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
+from storeside.transfer.after_load import AfterLoad
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,7 +58,11 @@ class S3EventsToClickHouseOperator(LoadOperator):
         than 0 the run follows the queue: an `AssetWatcher` of the queue receives nothing meanwhile
     :param batch_messages: number of messages that are leased and loaded together
     :param lease_seconds: seconds that messages stay invisible after their task or triggerer was killed
-    :param on_failed_objects: if messages went to the dead-letter queue: ``fail`` the task, or ``report`` and succeed
+    :param on_failed_objects: if messages went to the dead-letter queue, or S3 refused what `after_load` asks for:
+        ``fail`` the task, or ``report`` and succeed
+    :param modified_after: load only objects that were last modified at this instant or later, such as
+        ``2026-01-01T00:00:00Z``; other events are skipped, and their messages deleted
+    :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
     """
 
     template_fields = (
@@ -67,6 +73,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
         "max_seconds",
         "idle_seconds",
         "batch_messages",
+        "after_load",
+        "modified_after",
     )
     ui_color = "#f7e1d7"
     operator_extra_links = (*LoadOperator.operator_extra_links, QueuePageLink())
@@ -81,6 +89,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
         idle_seconds: float | str = 0,
         batch_messages: int | str = 2500,
         lease_seconds: int = 120,
+        after_load: AfterLoad | None = None,
+        modified_after: str = "",
         **kwargs: Any,
     ) -> None:
         without_effect(type(self), kwargs, "retry_failed", "overlap_seconds")
@@ -92,6 +102,9 @@ class S3EventsToClickHouseOperator(LoadOperator):
         self.idle_seconds = idle_seconds
         self.batch_messages = batch_messages
         self.lease_seconds = lease_seconds
+        self.after_load = after_load or AfterLoad()
+        self.modified_after = modified_after
+        check_literals(self, after_load=lambda options: options.check(), modified_after=check_instant)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Defer while ClickHouse pulls, or push from the worker."""
@@ -102,7 +115,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
-            request = self.request(aws)
+            request = self.request(aws, after_load=self.after_load, modified_after=self.modified_after)
             limits = Limits(
                 as_number(self.max_messages, "max_messages", int),
                 as_number(self.max_seconds, "max_seconds", float),
@@ -165,6 +178,12 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 f"{report['dead']} messages went to the dead-letter queue of {self.sqs_queue}; storeside.events and"
                 " the messages' attributes contain the reasons: fix the cause, then send the messages back with"
                 " SqsRedriveDeadLettersOperator"
+            )
+        if report["left"] and self.on_failed_objects == "fail":
+            raise AirflowFailException(
+                f"{report['left']} objects are loaded and still unchanged in s3://{self.bucket}: correct the cause,"
+                " and the next run tries again. Reasons: SELECT key, reason FROM storeside.source_objects FINAL WHERE"
+                " state = 'failed'"
             )
         return dict(plain(report))
 

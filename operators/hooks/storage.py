@@ -77,9 +77,11 @@ def _s3(bucket: str, connection: Connection) -> Store:
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
     from storeside.copying.s3 import S3Store, client_config
+    from storeside.copying.s3_access import Access
 
     config = client_config(CONNECTIONS, connection.extra_dejson.get("config_kwargs"))
-    return S3Store(bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id, config=config).get_conn(), bucket)
+    client = bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id, config=config).get_conn()
+    return S3Store(Access.of(connection.extra_dejson).given_to(client), bucket)
 
 
 def _oci(bucket: str, connection: Connection) -> Store:

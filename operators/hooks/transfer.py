@@ -76,10 +76,14 @@ def ledger_client(ledger: Connection, clickhouse: Connection) -> Any:
 
 
 def s3_client(connection: Connection) -> Any:
-    """Return an S3 client."""
+    """Return an S3 client with the access that the connection's extras describe."""
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
-    return bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id).get_conn()
+    from storeside.copying.s3_access import Access
+
+    return Access.of(connection.extra_dejson).given_to(
+        bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id).get_conn()
+    )
 
 
 def clickhouse_client(connection: Connection) -> Any:

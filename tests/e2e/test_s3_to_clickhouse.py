@@ -11,7 +11,7 @@ import pytest
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from storeside.transfer.preparation import BRIEF_OBJECTS
-from tests.support import process, unique, until
+from tests.support import allow_in_forms, process, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -83,6 +83,22 @@ def test_a_bucket_is_loaded_once(loader: Loader) -> None:
         f" WHERE source = 's3://{loader.bucket}/2026/' ORDER BY recorded_at"
     )
     assert states == [("partial", 4, 3), ("done", 4, 0)]
+
+
+def test_a_form_deletes_loaded_objects_only_if_the_owner_allows_it(loader: Loader) -> None:
+    loader.s3.put_object(Bucket=loader.bucket, Key="a.csv", Body=b"n\n1\n")
+    run = loader.start(after_load="delete")
+    assert loader.api.wait(DAG, run, 120)["state"] == "failed"
+    assert "'delete' is not one of the after_load that forms may use: none" in loader.api.log(DAG, run, "load")
+    lists = json.loads(loader.api.get("variables/storeside_forms")["value"])
+    allow_in_forms(loader.api, **{**lists, "after_load": ["none", "delete"]})
+    try:
+        report = loader.run(after_load="delete", modified_after="2001-01-01T00:00:00+02:00")
+    finally:
+        allow_in_forms(loader.api, **lists)
+    assert (report["loaded"], report["handled"], report["left"]) == (1, 1, 0)
+    assert "Contents" not in loader.s3.list_objects_v2(Bucket=loader.bucket)
+    assert loader.query("SELECT n FROM {table}") == [(1,)]
 
 
 def started_together(loader: Loader, *confs: dict[str, Any]) -> list[str]:

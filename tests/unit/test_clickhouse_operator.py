@@ -15,6 +15,7 @@ from jinja2 import Template
 from storeside.operators import clickhouse, params
 from storeside.operators.clickhouse import LoadOperator, S3ToClickHouseOperator
 from storeside.operators.hooks.transfer import source
+from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.engine import Report
 from storeside.transfer.errors import TransferInputError
@@ -67,6 +68,7 @@ def test_arguments_reach_the_engine() -> None:
     more: dict[str, Any] = {
         "all_or_nothing": True, "retry_failed": True, "overlap_seconds": 9.0,
         "expectations": Expectations("package.module:suite", "quarantine"),
+        "after_load": AfterLoad("tag", tags={"loaded": "true"}, rejected=True),
     }  # fmt: skip
     request = operator(**given).request(AWS, **more)
     default = Request(Source("trips"), "d.t")

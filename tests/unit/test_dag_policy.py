@@ -98,7 +98,8 @@ def test_params_are_described_and_typed(dag: Any) -> None:
 
 # Names of fields that give access to everything that a connection of Airflow reaches.
 LENDING = re.compile(
-    r"source|destination|bucket|quarantine|backends|domain|queue|chart|transformer|existing_etl|suite|\w+_connection"
+    r"source|destination|bucket|quarantine|backends|domain|queue|chart|transformer|existing_etl|suite|after_load|move_to"
+    r"|\w+_connection"
 )
 
 

@@ -51,6 +51,8 @@ def field(kind: str, default: Any = None) -> Param:
         ("queue", "tables-events"),
         ("domain", "/home/storeside/demo.h5"),
         ("transformer", "text_facts"),
+        ("after load", "none"),
+        ("place", "s3://trips/done/x"),
         ("bucket", None),
         ("backend", []),
     ],

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from storeside.aistore.spec import EtlSpec
 from storeside.errors import BadInput
 from storeside.operators import (
+    AfterLoad,
     AISCopyBucketOperator,
     AISDeleteEtlOperator,
     AISInspectBucketOperator,
@@ -85,6 +86,13 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (S3ToClickHouseOperator, {**LOAD, "table": "trips"}, "table 'trips': write database.table"),
     (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': close each brace"),
     (S3EventsToClickHouseOperator, {**LOAD, "sqs_queue": "q", "on_drift": "no"}, "on_drift 'no': choose one of"),
+    (S3ToClickHouseOperator, {**LOAD, "after_load": AfterLoad("move")}, "after_load: move_to: set it"),
+    (
+        S3EventsToClickHouseOperator,
+        {**LOAD, "sqs_queue": "q", "after_load": AfterLoad("drop")},
+        "after_load 'drop': choose",
+    ),
+    (S3ToClickHouseOperator, {**LOAD, "modified_after": "2026-01-01"}, "modified_after '2026-01-01': write a date"),
     (CheckConnectionsOperator, {"bucket": "s3://in"}, "bucket 's3://in'"),
 ]
 

@@ -45,6 +45,7 @@ def test_the_exports() -> None:
         "AISTransformObjectOperator",
         "AISTransformObjectsOperator",
         "AIStoreHook",
+        "AfterLoad",
         "CheckConnectionsOperator",
         "ClickHousePublishManifestOperator",
         "ClickHouseStageManifestOperator",

@@ -60,6 +60,12 @@ PARAMETERS: dict[str, Any] = {
     # tests/unit/test_throughput_tables.py
     "measurement": "dag/run/task/1",
     "since": "1767225600.000",
+    "modified_from": 0,
+    "key": "",
+    "version": "",
+    "all": True,
+    "action": "delete",
+    "rejected": False,
     "until": "1767225660.000",
     "cluster": "uuid",
     "nodes": 2,

@@ -18,6 +18,7 @@ from storeside.transfer.__main__ import (
     clickhouse,
     exit_code,
     ledger,
+    reader_of,
     request,
     run_of,
     servers,
@@ -27,7 +28,7 @@ from storeside.transfer.printing import report_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Drain a queue once; return 1 if messages became dead letters and 2 if the load cannot finish."""
+    """Drain a queue once; return 1 for dead letters and objects that S3 refused to change, 2 if it cannot finish."""
     parser = transfer_arguments("storeside.events", __doc__ or "")
     parser.add_argument("--queue", required=True, help="name or URL of the queue, which needs a dead-letter queue")
     parser.add_argument(
@@ -55,11 +56,11 @@ def _drain(given: argparse.Namespace) -> int:
     names = ("messages", "bytes", "seconds", "idle_seconds", "batch_messages", "lease_seconds")
     limits = Limits(**{name: getattr(given, name) for name in names})
     queue = Queue.find(aws("sqs"), given.queue)
-    drained = EventLoad(
-        queue, request(given), clickhouse(), aws("s3"), run_of(given), limits, ledger(), servers()
-    ).run()
+    wanted = request(given)
+    reader = reader_of(wanted.source, given.sse_kms_key_id)
+    drained = EventLoad(queue, wanted, clickhouse(), reader, run_of(given), limits, ledger(), servers()).run()
     print(report_text(drained, as_json=given.json))
-    return 1 if drained.dead else 0
+    return 1 if drained.dead or drained.left else 0
 
 
 if __name__ == "__main__":

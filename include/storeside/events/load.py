@@ -35,6 +35,7 @@ from storeside.transfer.errors import (
 from storeside.transfer.request import Request
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed
+from storeside.transfer.source_actions import Handled
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -51,7 +52,8 @@ class Drained:
     """Numbers of a run: messages, events by outcome, and rows; `oldest_seconds` is the longest age of a message.
 
     Events that earlier tries of the run loaded or skipped are included; the other numbers count this try only. A
-    message whose deletion was interrupted counts twice.
+    message whose deletion was interrupted counts twice. `handled` counts source objects that were deleted, moved or
+    tagged, and `left` those that S3 refused to change.
     """
 
     messages: int = 0
@@ -66,6 +68,8 @@ class Drained:
     bytes: int = 0
     oldest_seconds: float = 0.0
     seconds: float = 0.0
+    handled: int = 0
+    left: int = 0
 
     def add(self, messages: int, deliveries: Sequence[Delivery], settled: Settled, lag: float) -> None:
         """Add the numbers of a batch."""
@@ -150,6 +154,8 @@ class EventLoad:
         self.ledger.create()
         self.drained = Drained(**self.ledger.so_far(self.request.table, self.request.source.bucket))
         self._warn_of_receives()
+        if self.request.after_load:  # objects that an earlier run loaded and did not handle
+            self._add(self._new_transfer().source_actions.run())
         handed_over = Batches(self._tables, self.queue.url)
         waits = self.limits.idle_seconds > 0
         following = Following(self._tables, self.queue.url, self.run_id) if waits else nullcontext()
@@ -269,25 +275,44 @@ class EventLoad:
         self._transfer = transfer = self._new_transfer()
         around = listed_around(self.request.source, keys, self.s3)
         found = look_at(self.request.source, keys, self.client, self.s3, around, pull=transfer.pulls)
-        outcomes = {key: _before_loading(found[key]) for key in keys}
+        outcomes = {key: self._before_loading(found[key]) for key in keys}
         objects = [o for o in found.values() if isinstance(o, Listed) and not outcomes[o.key].is_final]
         states = transfer.loads.outcomes([o.key for o in objects])
-        outcomes |= {o.key: LOADED for o in objects if states.get((o.key, o.etag), ("",))[0] == "loaded"}
+        done_before = [o.key for o in objects if states.get((o.key, o.etag), ("",))[0] == "loaded"]
+        outcomes |= dict.fromkeys(done_before, LOADED)
+        self._add(transfer.source_actions.run(done_before))
         if objects := [o for o in objects if not outcomes[o.key].is_final]:
             report = transfer.run(transfer.prepare(objects, around.count))
             self.drained.rows += report.rows
             self.drained.rejected += report.rejected
             self.drained.bytes += report.bytes
+            self.drained.handled += report.handled
+            self.drained.left += report.left
             states = transfer.loads.outcomes([o.key for o in objects])
             for o in objects:
                 outcomes[o.key] = self._after_loading(o, *states.get((o.key, o.etag), ("", FailureKind.NONE, "")))
         return outcomes
+
+    def _add(self, handled: Handled) -> None:
+        self.drained.handled += handled.done
+        self.drained.left += handled.left
 
     def _new_transfer(self) -> Transfer:
         run_id = f"{self.run_id}/{uuid.uuid4().hex[:8]}"
         return Transfer(
             self.request, self.client, self.s3, run_id, owner=self.run_id, ledger=self._tables, servers=self._servers
         )
+
+    def _before_loading(self, found: Found) -> Outcome:
+        if found is None:
+            if self.request.after_load.action in ("delete", "move"):
+                return Outcome("skipped", "a load removed it, or it was deleted before it could be loaded")
+            return Outcome("skipped", "it was deleted before it could be loaded")
+        if isinstance(found, LoadObjectError):
+            return _failed(found.kind, str(found))
+        if found.modified_at < self.request.source.since:
+            return Outcome("skipped", f"it was last modified before {self.request.source.modified_after}")
+        return FOLDER if is_folder_marker(found.key, found.size) else UNTRIED
 
     def _after_loading(self, o: Listed, state: str, kind: FailureKind, reason: str) -> Outcome:
         """Return the outcome of an object. A failure is final only if the object still has the planned version."""
@@ -301,14 +326,6 @@ class EventLoad:
         if isinstance(now, Listed) and now.etag != o.etag:
             return Outcome("undone", f"it was overwritten while it was loaded: {reason}")
         return _failed(kind, reason)
-
-
-def _before_loading(found: Found) -> Outcome:
-    if found is None:
-        return Outcome("skipped", "it was deleted before it could be loaded")
-    if isinstance(found, LoadObjectError):
-        return _failed(found.kind, str(found))
-    return FOLDER if is_folder_marker(found.key, found.size) else UNTRIED
 
 
 def _failed(kind: FailureKind, reason: str) -> Outcome:

@@ -20,8 +20,10 @@ from dataclasses import replace
 from typing import Any
 
 from storeside.aistore.cluster import Cluster
+from storeside.copying.s3_access import Access
 from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
+from storeside.transfer.after_load import ACTIONS, AfterLoad
 from storeside.transfer.columns import MASKS, Columns
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferInputError, plain, shown
@@ -36,7 +38,7 @@ S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one transfer; return 1 when objects failed and 2 when the transfer cannot finish."""
+    """Run one transfer; return 1 when objects failed, or S3 refused to change them, and 2 when it cannot finish."""
     parser = transfer_arguments("storeside.transfer", __doc__ or "", f"{S3_SOURCE}; or the same with ais://")
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
@@ -57,7 +59,12 @@ def _transfer(given: argparse.Namespace) -> int:
         expectations=Expectations(given.suite, given.on_failed_expectations),
     )  # fmt: skip
     transfer = Transfer(
-        wanted, clickhouse(), reader_of(wanted.source), run_of(given), ledger=ledger(), servers=servers()
+        wanted,
+        clickhouse(),
+        reader_of(wanted.source, given.sse_kms_key_id),
+        run_of(given),
+        ledger=ledger(),
+        servers=servers(),
     )
     report = transfer.run(transfer.prepare())
     print(report_text(report, as_json=given.json))
@@ -65,7 +72,9 @@ def _transfer(given: argparse.Namespace) -> int:
         print(f"expectations: {shown(report.verdict['summary'])}")
     for key, reason in () if given.json else report.failures:
         print(f"failed: {key!r}: {reason}", file=sys.stderr)
-    return 1 if report.failed else 0
+    for key, reason in () if given.json else report.left_objects:
+        print(f"left in the source: {key!r}: {reason}", file=sys.stderr)
+    return 1 if report.failed or report.left else 0
 
 
 def exit_code(work: Callable[[], int]) -> int:
@@ -97,6 +106,9 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
             default = getattr(options, name)
             parser.add_argument(_option(name), choices=choices, default=default, help="default: %(default)s")
     parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
+    parser.add_argument("--role-arn", default="", help="role that ClickHouse assumes to read the bucket")
+    parser.add_argument("--public", action="store_true", help="read without credentials")
+    parser.add_argument("--requester-pays", action="store_true", help="pay for the requests to another's bucket")
     parser.add_argument("--delimiter", default=",", help="delimiter of CSV; default: %(default)s")
     parser.add_argument("--names", default="", help="comma-separated column names for CSV without a header")
     parser.add_argument(
@@ -127,6 +139,20 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     parser.add_argument(
         "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
     )
+    parser.add_argument(
+        "--after-load", choices=ACTIONS, default="none",
+        help="what happens to objects after their load, when their rows are on disk; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument("--move-to", default="", help="bucket and prefix of moved objects: s3://archive/trips/")
+    parser.add_argument("--sse-kms-key-id", default="", help="KMS key that encrypts moved objects")
+    parser.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help="tag; may be repeated")
+    parser.add_argument(
+        "--after-load-rejected", action="store_true", help="also delete, move or tag objects with rejected rows"
+    )
+    parser.add_argument(
+        "--modified-after", default="", metavar="INSTANT",
+        help="load only objects that were last modified then or later: 2026-01-01T00:00:00Z",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--run-id", default="", help="name of the run; a run of the same name continues")
     return parser
@@ -149,7 +175,13 @@ def request(given: argparse.Namespace) -> Request:
         _named(option, getattr(given, option)) for option in ("column", "rename", "cast", "mask")
     )
     return Request(
-        given_source(given.source, given.collection),
+        replace(
+            given_source(given.source, given.collection),
+            modified_after=given.modified_after,
+            role_arn=given.role_arn,
+            public=given.public,
+            requester_pays=given.requester_pays,
+        ),
         given.table,
         **{name: getattr(given, name) for name in CHOICES},
         read=ReadOptions(
@@ -165,6 +197,7 @@ def request(given: argparse.Namespace) -> Request:
             columns, tuple(given.system_column), order_by=given.order_by, partition_by=given.partition_by
         ),
         batches=Batches(objects=given.batch_objects),
+        after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),
     )
 
 
@@ -172,7 +205,7 @@ def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
     """Return the values of an option by column. Raises TransferInputError."""
     pairs = dict(text.partition("=")[::2] for text in texts)
     if wrong := [name for name in pairs if not (name and pairs[name])]:
-        value = {"rename": "NEW", "mask": "MASK"}.get(option, "TYPE")
+        value = {"rename": "NEW", "mask": "MASK", "tag": "VALUE"}.get(option, "TYPE")
         raise TransferInputError(f"--{option} {wrong[0]!r}: write NAME={value}")
     return pairs
 
@@ -183,9 +216,11 @@ def given_source(uri: str, collection: str = "") -> Source:
     return Source(bucket, keys, collection, "" if in_aistore(bucket) else aws("s3").meta.endpoint_url)
 
 
-def reader_of(source: Source) -> Any:
-    """Return the client of the environment's AIStore or S3 that lists and reads this source."""
-    return aistore() if source.in_aistore else aws("s3")
+def reader_of(source: Source, kms_key: str = "") -> Any:
+    """Return the client of the environment's AIStore or S3 for this source; `kms_key` encrypts its writes to S3."""
+    if source.in_aistore:
+        return aistore()
+    return Access(source.public, source.requester_pays, kms_key).given_to(aws("s3"))
 
 
 def ledger() -> Any:

@@ -37,8 +37,10 @@ from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed
+from storeside.transfer.source_actions import SourceActions
 from storeside.transfer.staged import Staged
 from storeside.transfer.staged_check import Validation
+from storeside.transfer.table import look_up
 from storeside.transfer.work import Work
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ class Report:
 
     `rejected` counts rows that could not be parsed, and rows in the quarantine; `filtered` counts rows that the
     condition of `Columns` excluded. `verdict` is that of the request's
-    suite, as values for JSON; None if no rows were checked.
+    suite, as values for JSON; None if no rows were checked. `handled` counts source objects that were deleted, moved
+    or tagged, and `left` those that S3 refused to change, with examples in `left_objects` as (key, reason).
     """
 
     listed: int
@@ -75,6 +78,9 @@ class Report:
     failures: tuple[tuple[str, str], ...] = ()
     verdict: dict[str, Any] | None = None
     filtered: int = 0
+    handled: int = 0
+    left: int = 0
+    left_objects: tuple[tuple[str, str], ...] = ()
 
 
 class Transfer:
@@ -105,11 +111,12 @@ class Transfer:
         if request.read.columns:  # no run may continue a statement that had other options
             text += f"\0{request.read.columns}"
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.loads = Loads(ledger or client, self.id, request.table, source, run_id)
+        self.loads = Loads(ledger or client, self.id, request.table, source, run_id, request.after_load.action)
         self.plan = Plan(self.loads)
         self._preparation = Preparation(request, client, s3, self.plan, servers)
         self.started = time.time()
         self._neighbours = 0
+        self._given: list[str] | None = None
 
     @property
     def _clients(self) -> tuple[Client, ...]:
@@ -121,6 +128,14 @@ class Transfer:
         """Whether ClickHouse reads the objects itself."""
         return self._preparation.pulls
 
+    @property
+    def source_actions(self) -> SourceActions:
+        """The actions on source objects after their load; `run` also takes them."""
+        return SourceActions(
+            self.loads, self.s3, self.request.after_load, self.stop,
+            lambda: look_up(self.client, self.request.table, self.servers),
+        )  # fmt: skip
+
     def prepare(self, objects: Sequence[Listed] | None = None, neighbours: int = 0) -> Prepared:
         """List, plan, and create a missing table; `objects` replaces the listing.
 
@@ -129,6 +144,7 @@ class Transfer:
         request cannot be carried out.
         """
         self._neighbours = neighbours
+        self._given = None if objects is None else [o.key for o in objects]
         return self._preparation.prepare(objects)
 
     def run(self, prepared: Prepared) -> Report:
@@ -154,6 +170,7 @@ class Transfer:
                 raise
         totals = self.loads.totals()
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
+        handled = self.source_actions.run(self._given)
         queries.at_once(
             lambda: self.plan.forget("load_plan"),
             lambda: self.plan.forget("load_listings"),
@@ -162,7 +179,8 @@ class Transfer:
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
-            validation.verdict() if validation is not None else None, totals.filtered,
+            validation.verdict() if validation is not None else None, totals.filtered, handled.done, handled.left,
+            handled.examples,
         )  # fmt: skip
 
     def _validation(self) -> Validation | None:

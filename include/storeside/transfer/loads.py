@@ -27,7 +27,7 @@ _LEDGER = {
     "kind": "String",
     **dict.fromkeys(("rows", "rejected", "filtered", "bytes"), "UInt64"),
     "modified": "DateTime64(3)",
-    **dict.fromkeys(("reason", "run_id"), "String"),
+    **dict.fromkeys(("reason", "run_id", "after_load"), "String"),
 }
 # Rows that this try has recorded: each plan includes the objects again that earlier tries of the run failed to load.
 NOW = (
@@ -57,7 +57,8 @@ class Loaded:
     """An object whose rows are ready to be published; `nulls` has its footer's number of NULLs by column.
 
     `filtered` counts the rows that the load's condition excludes, which are not in `rows`.
-    `recorded_at`, in microseconds since the epoch, is the time of its row in the ledger if it comes from there.
+    `recorded_at`, in microseconds since the epoch, is the time of its row in the ledger if it comes from there, and
+    `after_load` is the action of the run that wrote that row.
     """
 
     planned: Planned
@@ -66,6 +67,7 @@ class Loaded:
     nulls: tuple[tuple[str, int], ...] = ()
     recorded_at: int = 0
     filtered: int = 0
+    after_load: str = "none"
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,15 @@ class Totals:
 class Loads:
     """Reads and writes ``storeside.loads`` for one transfer: one destination, one source, one run."""
 
-    def __init__(self, client: Client, transfer: str, destination: str, source: Source, run_id: str) -> None:
+    def __init__(
+        self, client: Client, transfer: str, destination: str, source: Source, run_id: str, after_load: str = "none"
+    ) -> None:
         self.client = client
         self.transfer = transfer
         self.destination = destination
         self.source = source
         self.run_id = run_id
+        self.after_load = after_load
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -129,7 +134,10 @@ class Loads:
     def doubtful(self, objects: Sequence[Planned] | None = None) -> list[Loaded]:
         """Return the loads whose publication began and did not end, for these objects or for all."""
         rows = self._ledger("state = 'publishing'", objects, by="load_id")
-        return [Loaded(Planned(*row[:5]), row[5], row[6], recorded_at=row[8], filtered=row[9]) for row in rows]
+        return [
+            Loaded(Planned(*row[:5]), row[5], row[6], recorded_at=row[8], filtered=row[9], after_load=row[10])
+            for row in rows
+        ]
 
     def others(self, objects: Sequence[Planned]) -> list[Planned]:
         """Return the loaded versions of the same keys other than these versions."""
@@ -149,7 +157,7 @@ class Loads:
                 those += f" AND load_id IN ({ids_text(some)})" if by == "load_id" else ""
             rows = self.client.query(
                 "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, toString(state),"
-                " toUnixTimestamp64Micro(recorded_at), filtered FROM storeside.loads FINAL"
+                " toUnixTimestamp64Micro(recorded_at), filtered, toString(after_load) FROM storeside.loads FINAL"
                 f" WHERE destination = {{destination:String}} AND bucket = {{bucket:String}}{those} AND {where}",
                 parameters=self.parameters,
                 settings={"max_query_size": LONG_STATEMENT},
@@ -179,6 +187,7 @@ class Loads:
             [
                 self.destination, self.source.bucket, o.key, o.version, o.load_id, state, kind.value, counts.rows,
                 counts.rejected, counts.filtered, o.size, _moment(o.modified), reason, self.run_id,
+                self.after(counts),
             ]
             for counts, state, kind, reason in rows
             for o in [counts.planned]
@@ -188,6 +197,10 @@ class Loads:
                 "storeside.loads", lines, column_names=list(_LEDGER), column_type_names=list(_LEDGER.values()),
                 settings=SYNCHRONOUS,
             )  # fmt: skip
+
+    def after(self, o: Loaded) -> str:
+        """Return the action for a loaded object: of this run, or else of the run that began to publish it."""
+        return self.after_load if self.after_load != "none" else o.after_load
 
     def forget_doubtful(self, loaded: Sequence[Loaded]) -> None:
         """Remove interrupted loads from the ledger whose rows are not in the table.

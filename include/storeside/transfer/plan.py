@@ -79,11 +79,14 @@ class Plan:
         parameters = {**self.loads.parameters, "overlap": int(overlap_seconds * 1000)}
         return str(first_row(self.loads.client.query(sql.query("start_after"), parameters=parameters))[0])
 
-    def make(self, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool) -> tuple[int, int, int]:
+    def make(
+        self, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool, since: int = 0
+    ) -> tuple[int, int, int]:
         """Plan the listed objects that are not loaded; return the numbers listed and planned, and the planned bytes.
 
-        Objects that failed for good in other runs are left out, unless `retry_failed`. Raises TransferInputError if
-        an object has no version.
+        Objects that failed for good in other runs are left out, unless `retry_failed`, and so are objects that were
+        last modified before `since`, in seconds since the epoch. Raises TransferInputError if an object has no
+        version.
         """
         self.forget("load_plan")
         self.loads.client.command(
@@ -94,6 +97,7 @@ class Plan:
                 "batch_objects": batch_objects,
                 "push": push,
                 "retry_failed": retry_failed,
+                "modified_from": since * 1000,
                 "wild": WILD,
             },
         )

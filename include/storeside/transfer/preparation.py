@@ -14,6 +14,7 @@ from storeside.transfer import queries
 from storeside.transfer.aistore_objects import list_bucket
 from storeside.transfer.content import Content, s3_error
 from storeside.transfer.creation import create
+from storeside.transfer.durability import require_right
 from storeside.transfer.errors import (
     LoadObjectError,
     TransferError,
@@ -101,6 +102,8 @@ class Preparation:
         )
         if destination is not None:
             sweep(destination.others, self.loads.transfer)
+        if self.request.after_load:
+            require_right([self.client, *(destination.others if destination else ())])
         is_whole, pulls, _ = queries.at_once(
             lambda: self._list(objects),
             lambda: self.pulls,
@@ -113,6 +116,7 @@ class Preparation:
             push=push,
             # All-or-nothing also covers objects that failed in other runs.
             retry_failed=self.request.retry_failed or self.request.all_or_nothing,
+            since=self.request.source.since,
         )
         if not is_whole:
             self.plan.forget("load_listings")
@@ -142,7 +146,7 @@ class Preparation:
     @cached_property
     def pulls(self) -> bool:
         """Whether ClickHouse reads the objects itself."""
-        if self.request.loader == "push" or self.request.source.in_aistore:
+        if self.request.loader == "push" or self.request.source.only_by_worker:
             return False
         try:
             self.client.query(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer import queries
+from storeside.transfer.durability import flush
 from storeside.transfer.errors import DIFFERENT_STRUCTURE, UNKNOWN_TABLE, StaleError, code_of, plain
 from storeside.transfer.loads import Loaded, Loads, Planned
 from storeside.transfer.lock import Hold, locked
@@ -101,6 +102,9 @@ def _finish(destination: Destination, loads: Loads, published: Sequence[Loaded],
     if gone:
         destination.remove(gone)
         loads.record_replaced(gone)
+    if any(loads.after(o) != "none" for o in published):
+        # No run can load an object again that is gone: its rows must survive a loss of power.
+        flush(destination)
     loads.record(published, "loaded")
 
 

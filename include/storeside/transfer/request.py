@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import FORMATS, Csv
@@ -46,6 +47,7 @@ class Request:
     `overlap_seconds`: if keys grow with time, list only keys after those loaded this many seconds before the newest;
     None lists all keys and misses none.
     `expectations`: a suite that checks the rows before they are published.
+    `after_load`: what happens to an object after its load.
     """
 
     source: Source
@@ -63,14 +65,23 @@ class Request:
     batches: Batches = field(default_factory=Batches)
     limits: LoadLimits = field(default_factory=LoadLimits)
     expectations: Expectations = field(default_factory=Expectations)
+    after_load: AfterLoad = field(default_factory=AfterLoad)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             require_choice(name, getattr(self, name), choices)
-        for options in (self.read, self.table_options, self.batches, self.limits, self.expectations):
+        for options in (
+            self.read, self.table_options, self.batches, self.limits, self.expectations, self.after_load,
+        ):  # fmt: skip
             options.check()
+        self.after_load.check_source(self.source)
         if self.source.in_aistore:
             self._check_aistore()
+        elif self.source.only_by_worker and self.loader == "pull":
+            raise TransferInputError(
+                "loader 'pull': with a named collection, ClickHouse does not send that the requester pays: use"
+                " 'auto', or give ClickHouse an endpoint and a role instead of the collection"
+            )
         if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
             raise TransferInputError(f"table {self.table!r}: write database.table")
         if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
@@ -114,4 +125,5 @@ class Request:
         given["batches"] = Batches(**given["batches"])
         given["limits"] = LoadLimits(**given.get("limits", {}))
         given["expectations"] = Expectations(**given.get("expectations", {}))
+        given["after_load"] = AfterLoad(**given.get("after_load", {}))
         return cls(**given)

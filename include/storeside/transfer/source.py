@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote_plus
@@ -13,6 +15,7 @@ from xml.etree import ElementTree
 
 from storeside.aistore.buckets import Bucket, common_prefix
 from storeside.aistore.names import is_folder_marker
+from storeside.copying.s3_access import REQUESTER_PAYS, Access
 from storeside.transfer.errors import TransferInputError
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|7z)$|(?i:\.(?:z
 _GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
+_ROLE = re.compile(r"arn:[\w-]+:iam::\d{12}:role/[\w+=,.@/-]+")
 AISTORE = "ais://"
 # The key of a page's objects in botocore's response, and the id of the handler that adds them.
 _TAKEN = "StoresideObjects"
@@ -38,6 +42,14 @@ class Listed(NamedTuple):
     size: int
     modified: str
 
+    @property
+    def modified_at(self) -> float:
+        """The time `modified` in seconds since the epoch; 0 if the server states none."""
+        try:
+            return datetime.fromisoformat(self.modified).timestamp()
+        except ValueError:
+            return 0.0
+
 
 @dataclass(frozen=True)
 class Source:
@@ -47,7 +59,11 @@ class Source:
     reads AIStore, so the other fields have no effect there. `keys` is a prefix, or a pattern with ``*`` (within a
     folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse reads with the URL and the credentials of its named
     `collection`. Without a collection, it uses `endpoint` and the credentials of its own environment or role. With
-    `cluster`, all replicas of that cluster read.
+    `cluster`, all replicas of that cluster read. With `modified_after`, only objects that were last modified at this
+    instant or later are loaded: a date and time with a time zone, such as ``2026-01-01T00:00:00+01:00``.
+
+    ClickHouse assumes the role `role_arn`, sends requests without credentials for a `public` bucket, and pays for the
+    requests if the bucket `requester_pays`.
     """
 
     bucket: str
@@ -55,6 +71,10 @@ class Source:
     collection: str = ""
     endpoint: str = ""
     cluster: str = ""
+    modified_after: str = ""
+    role_arn: str = ""
+    public: bool = False
+    requester_pays: bool = False
 
     def __post_init__(self) -> None:
         if self.in_aistore:
@@ -67,11 +87,43 @@ class Source:
         if self.collection and not re.fullmatch(r"\w+", self.collection):
             raise TransferInputError(f"named collection {self.collection!r}: needs letters, digits and '_'")
         pattern(self.keys)
+        if self.role_arn and (self.public or not _ROLE.fullmatch(self.role_arn)):
+            raise TransferInputError(
+                f"role {self.role_arn!r}: write arn:aws:iam::123456789012:role/name, and not together with `public`"
+            )
+        if self.since and self.in_aistore:
+            raise TransferInputError(
+                f"modified_after: AIStore lists no times of changes for {self.bucket}: omit it, and select keys"
+            )
+
+    @property
+    def since(self) -> int:
+        """The instant `modified_after` in whole seconds since the epoch, rounded down as S3's times are; else 0.
+
+        Raises TransferInputError.
+        """
+        if not self.modified_after:
+            return 0
+        try:
+            instant = datetime.fromisoformat(self.modified_after)
+        except ValueError:
+            instant = None
+        if instant is None or instant.tzinfo is None:
+            raise TransferInputError(
+                f"modified_after {self.modified_after!r}: write a date and time with a time zone, such as"
+                " 2026-01-01T00:00:00+01:00 or 2026-01-01T00:00:00Z"
+            )
+        return math.floor(instant.timestamp())
 
     @property
     def in_aistore(self) -> bool:
         """Whether the bucket is one of AIStore's."""
         return in_aistore(self.bucket)
+
+    @property
+    def only_by_worker(self) -> bool:
+        """Whether ClickHouse cannot read it: with a named collection, it ignores the header of requester pays."""
+        return self.in_aistore or bool(self.requester_pays and self.collection)
 
     @property
     def uri(self) -> str:
@@ -117,10 +169,16 @@ class Source:
         arguments = {"format": form, "structure": structure, "compression_method": compression}
         given = {name: value for name, value in arguments.items() if value and value != "auto"}
         if self.collection:
+            given |= {"no_sign_request": "1"} if self.public else {}
+            given |= {"role_arn": self.role_arn} if self.role_arn else {}
             named = "".join(f", {name} = {literal(value)}" for name, value in given.items())
             return self._call(f"{self.collection}, filename = {literal(f'{self.bucket}/{path}')}{named}")
         url = f"{self.endpoint.rstrip('/')}/{self.bucket}/{path}"
-        named = f", {literal(form)}, {literal(structure or 'auto')}, {literal(compression)}"
+        named = f"{', NOSIGN' if self.public else ''}, {literal(form)}, {literal(structure or 'auto')}"
+        named += f", {literal(compression)}"
+        if self.requester_pays:
+            named += ", headers({} = {})".format(*map(literal, REQUESTER_PAYS))
+        named += f", extra_credentials(role_arn = {literal(self.role_arn)})" if self.role_arn else ""
         return self._call(f"{literal(url)}{named}")
 
     def _call(self, arguments: str) -> str:
@@ -132,13 +190,18 @@ def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:
 
     ClickHouse reads with its named collection ``clickhouse_collection``. Without one, it uses the credentials of its
     own environment and the endpoint ``clickhouse_endpoint``, or else the connection's ``endpoint_url``, or else AWS's
-    endpoint of the region. With ``clickhouse_cluster``, all replicas of that cluster read (``s3Cluster``).
+    endpoint of the region. With ``clickhouse_cluster``, all replicas of that cluster read (``s3Cluster``). ClickHouse
+    assumes the role ``clickhouse_role_arn``; ``public`` and ``requester_pays`` also apply to it.
     """
     if in_aistore(bucket):
         return Source(bucket, keys)
     given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
     endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
-    return Source(bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""))
+    access = Access.of(extra)
+    return Source(
+        bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""),
+        role_arn=extra.get("clickhouse_role_arn", ""), public=access.public, requester_pays=access.requester_pays,
+    )  # fmt: skip
 
 
 def in_aistore(bucket: str) -> bool:

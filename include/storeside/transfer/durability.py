@@ -1,0 +1,36 @@
+"""Brings a table's rows from the servers' memory to their disks, before the source of the rows is removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storeside.sql.answers import first_row
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.table import Destination
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+_RIGHT = "SYSTEM SYNC FILE CACHE"
+
+
+def flush(destination: Destination) -> None:
+    """Write all that the servers of a table and of the ledger have written, to their disks. Raises DatabaseError.
+
+    Without this, an INSERT or ATTACH that has succeeded is in the page cache of the operating system for up to half a
+    minute. MergeTree's settings `fsync_after_insert` and `fsync_part_directory` are settings of the user's table, and
+    do not cover the hard links that ATTACH PARTITION makes. This statement is the system call sync(2), which covers
+    files, directories and the ledger.
+    """
+    for client in (destination.client, *destination.others):
+        client.command(_RIGHT)
+
+
+def require_right(clients: list[Client]) -> None:
+    """Raise TransferInputError unless the user of each client may `flush` its server."""
+    for client in clients:
+        if not first_row(client.query(f"CHECK GRANT {_RIGHT} ON *.*"))[0]:
+            raise TransferInputError(
+                "after_load: the load must bring rows to the server's disks before it changes their source, and its"
+                f" user may not: GRANT {_RIGHT} ON *.* TO that user"
+            )

@@ -1,0 +1,199 @@
+"""Deletes, moves or tags single S3 objects, each only while it still has the version that was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from storeside.copying.s3 import head_object
+from storeside.transfer.after_load import AfterLoad
+from storeside.transfer.source import Source
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+    from types_boto3_s3.type_defs import CopySourceTypeDef, TagTypeDef
+
+# S3 copies up to 5 GiB in one request; larger objects are copied in parts.
+LARGEST_COPY, PART = 5 << 30, 512 << 20
+_GONE = "it was not in the bucket any more"
+_CHANGED = "another version replaced it after the load: it was left as it is"
+_RIGHTS = {
+    "HeadObject": "s3:GetObject",
+    "CopyObject": "s3:GetObject on the source and s3:PutObject on the target",
+    "GetObjectTagging": "s3:GetObjectTagging",
+    "PutObjectTagging": "s3:PutObjectTagging",
+    "DeleteObject": "s3:DeleteObject",
+}
+
+
+@dataclass(frozen=True)
+class Due:
+    """A loaded object that is to be changed. After an interrupted move, `place` is the URI of its complete copy.
+
+    `load_id` is its load by an earlier run; 0 if this run has loaded it, or if it has no rows.
+    """
+
+    key: str
+    version: str
+    state: str = ""
+    place: str = ""
+    reason: str = ""
+    load_id: int = 0
+
+    def now(self, state: str, reason: str = "") -> Due:
+        """Return the object in another state: ``copied``, ``done``, ``changed`` or ``failed``."""
+        return replace(self, state=state, reason=reason)
+
+
+class SourceChanges:
+    """Changes objects of one source. The methods raise ClientError and BotoCoreError.
+
+    Several threads may use it. Each method compares the object's ETag with the loaded version first, and sends the
+    condition with the request as well. A server that ignores the condition of a request leaves the time between
+    these two requests in which another client's new version would be lost.
+    """
+
+    def __init__(self, s3: S3Client, source: Source, action: AfterLoad) -> None:
+        self.s3 = s3
+        self.source = source
+        self.action = action
+        self._bucket, self._prefix = action.place if action.action == "move" else ("", "")
+
+    def copy(self, o: Due) -> Due:
+        """Copy an object that is to be moved, and verify the copy; the object itself stays."""
+        if self.action.selects(self.source, o.key):
+            return o.now("failed", f"{self.action.move_to} is among the keys of the source: choose another place")
+        if o.place and self._head(*self._parts(o.place)):  # an earlier run has verified it
+            return o.now("copied")
+        head = self._loaded(o)
+        if isinstance(head, Due):
+            return head
+        return replace(o, state="copied", place=self._copied(o, head), reason="")
+
+    def delete(self, o: Due) -> Due:
+        """Delete an object. In a bucket with versions S3 keeps it behind a delete marker."""
+        head = self._loaded(o)
+        if isinstance(head, Due):
+            return replace(head, reason="") if o.state == "copied" and head.reason == _GONE else head
+        try:
+            self._conditional(self.s3.delete_object, {"IfMatch": head["ETag"]}, Bucket=self.source.bucket, Key=o.key)
+        except self.s3.exceptions.ClientError as e:
+            if status(e) == HTTPStatus.NOT_FOUND:
+                return o.now("done")
+            if status(e) == HTTPStatus.PRECONDITION_FAILED:
+                return o.now("changed", _CHANGED)
+            raise
+        return o.now("done")
+
+    def tag(self, o: Due) -> Due:
+        """Add the tags to an object; its other tags stay. S3 has no condition for tags, but takes a version id."""
+        head = self._loaded(o)
+        if isinstance(head, Due):
+            return head
+        place: dict[str, Any] = {"Bucket": self.source.bucket, "Key": o.key}
+        if head.get("VersionId"):
+            place["VersionId"] = head["VersionId"]
+        now = {tag["Key"]: tag["Value"] for tag in self.s3.get_object_tagging(**place)["TagSet"]}
+        wanted = now | dict(self.action.tags)
+        if wanted != now:
+            tags: list[TagTypeDef] = [{"Key": name, "Value": value} for name, value in wanted.items()]
+            self.s3.put_object_tagging(**place, Tagging={"TagSet": tags})
+        return o.now("done")
+
+    def _loaded(self, o: Due) -> dict[str, Any] | Due:
+        """Return the answer to a HEAD for the loaded version, or the object's state if it is gone or changed."""
+        head = self._head(self.source.bucket, o.key)
+        if head is None:
+            return o.now("done", _GONE)
+        if head["ETag"].strip('"') != o.version:
+            return o.now("changed", _CHANGED)
+        return head
+
+    def _head(self, bucket: str, key: str) -> dict[str, Any] | None:
+        try:
+            return dict(head_object(self.s3, bucket, key))
+        except self.s3.exceptions.ClientError as e:
+            if status(e) == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def _copied(self, o: Due, head: Mapping[str, Any]) -> str:
+        """Copy an object and return the copy's URI.
+
+        The whole key follows the prefix. If another object has that name, such as an earlier version that was moved,
+        the version is added to the name, so that no copy replaces another one.
+        """
+        name = self._prefix + o.key
+        there = self._head(self._bucket, name)
+        if there is None:
+            try:
+                self._copy(o, head, name, {"IfNoneMatch": "*"})
+            except self.s3.exceptions.ClientError as e:
+                if status(e) != HTTPStatus.PRECONDITION_FAILED:
+                    raise
+            there = self._head(self._bucket, name)
+            if there and there["ContentLength"] == head["ContentLength"]:
+                return self._uri(name)
+        elif _is_copy(there, head):  # an earlier attempt copied it
+            return self._uri(name)
+        name = f"{name}.{o.version}"
+        self._copy(o, head, name, {})
+        there = self._head(self._bucket, name)
+        if there is None or there["ContentLength"] != head["ContentLength"]:
+            raise OSError(f"{self._uri(name)} is no complete copy")
+        return self._uri(name)
+
+    def _copy(self, o: Due, head: Mapping[str, Any], name: str, condition: Mapping[str, str]) -> None:
+        origin: CopySourceTypeDef = {"Bucket": self.source.bucket, "Key": o.key}
+        if head.get("VersionId"):
+            origin["VersionId"] = head["VersionId"]
+        if head["ContentLength"] <= LARGEST_COPY:
+            self._conditional(
+                self.s3.copy_object, condition, Bucket=self._bucket, Key=name, CopySource=origin,
+                CopySourceIfMatch=head["ETag"],
+            )  # fmt: skip
+            return
+        from boto3.s3.transfer import TransferConfig
+
+        self.s3.copy(
+            origin, self._bucket, name, ExtraArgs={"CopySourceIfMatch": head["ETag"], "TaggingDirective": "COPY"},
+            Config=TransferConfig(multipart_threshold=LARGEST_COPY, multipart_chunksize=PART),
+        )  # fmt: skip
+
+    def _conditional(self, send: Callable[..., Any], condition: Mapping[str, str], **request: Any) -> None:
+        """Send a request with a condition, or without it to a server that does not implement the condition."""
+        try:
+            send(**request, **condition)
+        except self.s3.exceptions.ClientError as e:
+            if not condition or status(e) != HTTPStatus.NOT_IMPLEMENTED:
+                raise
+            send(**request)
+
+    def _uri(self, name: str) -> str:
+        return f"s3://{self._bucket}/{name}"
+
+    def _parts(self, uri: str) -> tuple[str, str]:
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        return bucket, key
+
+
+def status(error: Any) -> int:
+    """Return the HTTP status of botocore's ClientError."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def reason_of(error: Any) -> str:
+    """Return the reason why S3 did not change an object, with the remedy."""
+    if not hasattr(error, "response"):
+        return f"{error}: the next run tries again"
+    code = error.response.get("Error", {}).get("Code", "")
+    if status(error) == HTTPStatus.FORBIDDEN:
+        right = _RIGHTS.get(error.operation_name, f"s3:{error.operation_name}")
+        return f"S3 denied {error.operation_name}: allow {right} to the user of the worker's connection"
+    return f"{error.operation_name}: {code or status(error)}: the next run tries again"
+
+
+def _is_copy(there: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
+    return bool(there["ContentLength"] == head["ContentLength"] and there["ETag"] == head["ETag"])

@@ -1,0 +1,405 @@
+"""Source objects that are deleted, moved or tagged after their load, but never before their rows are safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.awsrequest import AWSResponse
+
+from storeside.copying.s3_access import Access
+from storeside.stack import demo, s3
+from storeside.stack.clickhouse_users import LEDGER
+from storeside.stack.settings import Stack
+from storeside.transfer import lock, source_changes
+from storeside.transfer.after_load import AfterLoad
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.source import Source
+from tests.mailboxes import Mailbox
+from tests.support import unique
+from tests.transfers import Loading, jsonl, request_of
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+DELETE = AfterLoad("delete")
+TAG = AfterLoad("tag", tags={"loaded": "true"})
+DENIED = "<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+class Bucket(Loading):
+    """One test's bucket, table, and bucket of moved objects."""
+
+    def __init__(self, stack: Stack, clickhouse: Any, s3_client: Any) -> None:
+        super().__init__(stack, clickhouse, s3_client)
+        self.archive = unique("archive")
+        s3_client.create_bucket(Bucket=self.archive)
+
+    @property
+    def move(self) -> AfterLoad:
+        return AfterLoad("move", f"s3://{self.archive}/loaded")
+
+    def names(self, bucket: str = "") -> list[str]:
+        found = self.s3.list_objects_v2(Bucket=bucket or self.bucket).get("Contents", [])
+        return [entry["Key"] for entry in found]
+
+    def body(self, bucket: str, key: str) -> bytes:
+        return bytes(self.s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    def tags(self, key: str) -> dict[str, str]:
+        found = self.s3.get_object_tagging(Bucket=self.bucket, Key=key)["TagSet"]
+        return {tag["Key"]: tag["Value"] for tag in found}
+
+    def own_client(self) -> S3Client:
+        """Return a client to which a test adds handlers."""
+        return s3.client("s3", self.stack.url("s3"), *s3.keys(self.stack))
+
+    def states(self) -> dict[str, str]:
+        rows = self.query(
+            "SELECT key, toString(state) FROM storeside.source_objects FINAL WHERE bucket = {b:String}"
+            " ORDER BY recorded_at",
+            b=self.bucket,
+        )
+        return dict(rows)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def bucket(stack: Stack, clickhouse: Any, s3_client: Any) -> Bucket:
+    return Bucket(stack, clickhouse, s3_client)
+
+
+def rows_of(*numbers: int) -> bytes:
+    return jsonl([{"n": n} for n in numbers])
+
+
+def denying(client: S3Client, operation: str) -> None:
+    """Let a client's requests for an operation be answered with 403."""
+
+    class Body:
+        def stream(self, **_: Any) -> Iterator[bytes]:
+            yield DENIED.encode()
+
+    client.meta.events.register(
+        f"before-send.s3.{operation}", lambda request, **_: AWSResponse(request.url, 403, {}, Body())
+    )
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_loaded_objects_are_deleted_and_no_others(bucket: Bucket, loader: str) -> None:
+    bucket.put({f"in/{n} a+b.jsonl": rows_of(n) for n in range(3)})
+    bucket.put({"in/broken.jsonl": b"{", "other/x.jsonl": rows_of(9)})
+    report = bucket.load("in/", after_load=DELETE, loader=loader)
+    assert (report.loaded, report.failed, report.handled, report.left) == (3, 1, 3, 0)
+    assert bucket.rows() == [(0,), (1,), (2,)]
+    assert bucket.names() == ["in/broken.jsonl", "other/x.jsonl"]
+    assert set(bucket.states().values()) == {"done"}
+    again = bucket.load("in/", after_load=DELETE, loader=loader)
+    assert (again.loaded, again.handled) == (0, 0)
+
+
+def test_only_loads_that_ask_for_it_change_their_source(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    assert bucket.load().handled == 0
+    assert bucket.load(after_load=DELETE).handled == 0  # a run without the option loaded it
+    bucket.put({"b.jsonl": rows_of(2)})
+    assert bucket.load(after_load=TAG).handled == 1
+    assert bucket.load(after_load=DELETE).handled == 0  # it was loaded to be tagged
+    assert bucket.names() == ["a.jsonl", "b.jsonl"]
+
+
+def test_an_object_that_returns_with_the_loaded_content_is_deleted_and_not_loaded(bucket: Bucket) -> None:
+    for _ in range(2):
+        bucket.put({"a.jsonl": rows_of(1)})
+        assert bucket.load(after_load=DELETE).handled == 1
+        assert (bucket.names(), bucket.rows()) == ([], [(1,)])
+
+
+def test_rows_are_on_disk_before_they_count_as_loaded_and_recorded_before_the_source_goes(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    happened: list[str] = []
+    client, ledger, reader = bucket.client(), demo.clickhouse_client(bucket.stack, LEDGER), bucket.own_client()
+
+    def noted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def send(*args: Any, **kwargs: Any) -> Any:
+            text = str(args[0])
+            if text == "storeside.loads":
+                happened.append(next(str(cell) for cell in args[1][0] if cell in ("publishing", "loaded")))
+            elif "ATTACH PARTITION" in text or text.startswith("SYSTEM"):
+                happened.append(text.partition(" ")[0])
+            return call(*args, **kwargs)
+
+        return send
+
+    client.command, ledger.insert = noted(client.command), noted(ledger.insert)
+    reader.meta.events.register("before-call.s3.DeleteObject", lambda **_: happened.append("delete"))
+    request = request_of(Source(bucket.bucket, "", "storeside_s3"), bucket.table, after_load=DELETE)
+    transfer = Transfer(request, client, reader, unique("run"), ledger=ledger)
+    transfer.run(transfer.prepare())
+    assert happened == ["publishing", "ALTER", "SYSTEM", "loaded", "delete"]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("anywhere", ["shards"], indirect=True)
+def test_every_shard_writes_to_disk_before_the_source_goes(anywhere: Loading) -> None:
+    anywhere.put({"a.csv": b"row\n1\n2\n3\n4\n"})
+    anywhere.create("row UInt32")
+    happened: list[str] = []
+
+    def noting(client: Any) -> Any:
+        command = client.command
+
+        def send(text: str, *args: Any, **kwargs: Any) -> Any:
+            if text.startswith("SYSTEM"):
+                happened.append(client.url)
+            return command(text, *args, **kwargs)
+
+        client.command = send
+        return client
+
+    reader = s3.client("s3", anywhere.stack.url("s3"), *s3.keys(anywhere.stack))
+    reader.meta.events.register("before-call.s3.DeleteObject", lambda **_: happened.append("delete"))
+    request = request_of(Source(anywhere.bucket, "", "storeside_s3"), anywhere.table, after_load=DELETE)
+    transfer = Transfer(request, noting(anywhere.client()), reader, unique("run"), servers=anywhere.servers(noting))
+    report = transfer.run(transfer.prepare())
+    assert (report.loaded, report.handled) == (1, 1)
+    assert len(set(happened[:-1])) == 2
+    assert happened[-1] == "delete"
+    assert anywhere.rows() == [(1,), (2,), (3,), (4,)]
+
+
+def test_a_user_who_may_not_write_to_disk_is_told_so(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    request = request_of(Source(bucket.bucket, "", "storeside_s3"), bucket.table, after_load=DELETE)
+    transfer = Transfer(request, demo.clickhouse_client(bucket.stack, LEDGER), bucket.s3, unique("run"))
+    with pytest.raises(TransferInputError, match="GRANT SYSTEM SYNC FILE CACHE ON"):
+        transfer.prepare()
+
+
+@pytest.mark.parametrize("operation", ["HeadObject", "DeleteObject"])
+def test_an_object_that_is_overwritten_after_its_load_stays(bucket: Bucket, operation: str) -> None:
+    bucket.put({"a.jsonl": rows_of(1), "b.jsonl": rows_of(2)})
+    reader = bucket.own_client()
+    new = {"a.jsonl": rows_of(1, 1)}
+    reader.meta.events.register(
+        f"before-call.s3.{operation}",
+        lambda params, **_: bucket.put(new) if "a.jsonl" in params["url_path"] else None,
+    )
+    report = bucket.load(after_load=DELETE, s3=reader)
+    assert (report.handled, report.left) == (1, 0)
+    assert bucket.names() == ["a.jsonl"]
+    assert bucket.states() == {"a.jsonl": "changed", "b.jsonl": "done"}
+    assert bucket.load(after_load=DELETE).handled == 1
+    assert (bucket.names(), bucket.rows()) == ([], [(1,), (1,), (1,), (2,)])
+
+
+def test_a_refused_deletion_is_listed_and_repeated_and_nothing_is_loaded_again(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    reader = bucket.own_client()
+    denying(reader, "DeleteObject")
+    for loaded in (1, 0):
+        report = bucket.load(after_load=DELETE, s3=reader)
+        assert (report.loaded, report.handled, report.left) == (loaded, 0, 1)
+        assert report.left_objects[0][0] == "a.jsonl"
+        assert "allow s3:DeleteObject" in report.left_objects[0][1]
+    assert bucket.states() == {"a.jsonl": "failed"}
+    report = bucket.load(after_load=DELETE)
+    assert (report.loaded, report.handled, report.left) == (0, 1, 0)
+    assert (bucket.names(), bucket.rows(), bucket.states()) == ([], [(1,)], {"a.jsonl": "done"})
+
+
+@pytest.mark.parametrize("gone", ["TRUNCATE TABLE", "DROP TABLE"])
+def test_an_object_whose_rows_were_removed_before_its_deletion_stays(bucket: Bucket, gone: str) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    denied = bucket.own_client()
+    denying(denied, "DeleteObject")
+    assert bucket.load(after_load=DELETE, s3=denied).left == 1
+    bucket.clickhouse.command(f"{gone} {bucket.table}")
+    transfer = bucket.transfer(after_load=DELETE)
+    report = transfer.run(transfer.prepare())
+    assert (report.handled, report.left) == (0, 1)
+    assert "its rows are not in the table" in report.left_objects[0][1]
+    assert bucket.names() == ["a.jsonl"]
+
+
+def test_objects_with_rejected_rows_stay_unless_the_user_said_so(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1), "b.jsonl": rows_of(2) + b"{\n"})
+    assert bucket.load(after_load=DELETE, on_bad_rows="skip").handled == 1
+    assert bucket.names() == ["b.jsonl"]
+    assert bucket.load(after_load=AfterLoad("delete", rejected=True), on_bad_rows="skip").handled == 1
+    assert bucket.names() == []
+
+
+def test_moves_keep_whole_keys_and_replace_nothing(bucket: Bucket) -> None:
+    bucket.put({"x/a.jsonl": rows_of(1), "y/a.jsonl": rows_of(2)})
+    bucket.s3.put_object(Bucket=bucket.bucket, Key="z.jsonl", Body=rows_of(3), Metadata={"by": "me"}, Tagging="k=v")
+    assert bucket.load(after_load=bucket.move).handled == 3
+    assert bucket.names() == []
+    assert bucket.names(bucket.archive) == ["loaded/x/a.jsonl", "loaded/y/a.jsonl", "loaded/z.jsonl"]
+    assert bucket.s3.head_object(Bucket=bucket.archive, Key="loaded/z.jsonl")["Metadata"] == {"by": "me"}
+    tags = bucket.s3.get_object_tagging(Bucket=bucket.archive, Key="loaded/z.jsonl")["TagSet"]
+    assert tags == [{"Key": "k", "Value": "v"}]
+    bucket.put({"x/a.jsonl": rows_of(4)})
+    version = bucket.s3.head_object(Bucket=bucket.bucket, Key="x/a.jsonl")["ETag"].strip('"')
+    assert bucket.load(after_load=bucket.move).handled == 1
+    assert bucket.body(bucket.archive, "loaded/x/a.jsonl") == rows_of(1)
+    assert bucket.body(bucket.archive, f"loaded/x/a.jsonl.{version}") == rows_of(4)
+    assert bucket.rows() == [(1,), (2,), (3,), (4,)]
+
+
+def test_large_objects_are_moved_in_parts(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_changes, "LARGEST_COPY", 5 << 20)
+    monkeypatch.setattr(source_changes, "PART", 5 << 20)
+    content = b"".join(b'{"n": 1, "text": "' + b"x" * 1000 + b'"}\n' for _ in range(7000))
+    bucket.s3.put_object(Bucket=bucket.bucket, Key="a.jsonl", Body=content, Metadata={"by": "me"}, Tagging="k=v%20w")
+    refused = bucket.own_client()
+    denying(refused, "DeleteObject")
+    assert bucket.load(after_load=bucket.move, s3=refused).left == 1
+    assert bucket.load(after_load=bucket.move).handled == 1  # it uses the copy that has another ETag
+    assert (bucket.names(), bucket.names(bucket.archive)) == ([], ["loaded/a.jsonl"])
+    assert bucket.body(bucket.archive, "loaded/a.jsonl") == content
+    place = {"Bucket": bucket.archive, "Key": "loaded/a.jsonl"}
+    assert bucket.s3.head_object(**place)["Metadata"] == {"by": "me"}  # type: ignore[arg-type]
+    tags = bucket.s3.get_object_tagging(**place)["TagSet"]  # type: ignore[arg-type]
+    assert tags == [{"Key": "k", "Value": "v w"}]
+
+
+def test_moved_objects_are_encrypted_with_the_key_of_the_connection(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    keyed = Access(kms_key="alias/loads").given_to(bucket.own_client())
+    assert bucket.load(after_load=bucket.move, s3=keyed).handled == 1
+    head = bucket.s3.head_object(Bucket=bucket.archive, Key="loaded/a.jsonl")
+    assert (head["ServerSideEncryption"], head["SSEKMSKeyId"]) == ("aws:kms", "alias/loads")
+
+
+def test_tags_are_added_to_those_of_the_object(bucket: Bucket) -> None:
+    bucket.s3.put_object(Bucket=bucket.bucket, Key="a.jsonl", Body=rows_of(1), Tagging="team=x&loaded=no")
+    assert bucket.load(after_load=TAG).handled == 1
+    assert bucket.tags("a.jsonl") == {"team": "x", "loaded": "true"}
+    assert bucket.load(after_load=TAG).handled == 0
+
+
+def test_a_versioned_bucket_keeps_a_deleted_object_behind_a_marker(bucket: Bucket) -> None:
+    bucket.s3.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration={"Status": "Enabled"})
+    bucket.put({"a.jsonl": rows_of(1)})
+    assert bucket.load(after_load=DELETE).handled == 1
+    assert bucket.names() == []
+    assert len(bucket.s3.list_object_versions(Bucket=bucket.bucket)["Versions"]) == 1
+
+
+def settled(bucket: Bucket, action: AfterLoad, run: str) -> None:
+    """Repeat a killed run, and check that the source is handled and the table has each row once."""
+    transfer = bucket.transfer(run_id=run, after_load=action, loader="push")
+    bucket.check(transfer.run(transfer.prepare()))
+    assert bucket.rows() == [(0,), (1,)]
+    if action.action == "tag":
+        assert [bucket.tags(key) for key in bucket.names()] == [{"loaded": "true"}] * 2
+        return
+    assert bucket.names() == []
+    if action.action == "move":
+        assert bucket.names(bucket.archive) == ["loaded/a.jsonl", "loaded/x/a.jsonl"]
+
+
+REQUESTS = {
+    "delete": ("HeadObject", "DeleteObject"),
+    "tag": ("GetObjectTagging", "PutObjectTagging"),
+    "move": ("CopyObject", "DeleteObject"),
+}
+
+
+@pytest.mark.parametrize(
+    ("action", "when", "operation"),
+    [(action, when, one) for action, names in REQUESTS.items() for one in names for when in ("before", "after")],
+)
+def test_a_kill_at_each_request_to_s3(bucket: Bucket, action: str, when: str, operation: str) -> None:
+    bucket.put({"a.jsonl": rows_of(0), "x/a.jsonl": rows_of(1)})
+    chosen = {"delete": DELETE, "tag": TAG, "move": bucket.move}[action]
+    reader, run = bucket.own_client(), unique("run")
+
+    def killed(**_: Any) -> None:
+        raise KilledError
+
+    reader.meta.events.register(f"{when}-call.s3.{operation}", killed)
+    transfer = bucket.transfer(run_id=run, after_load=chosen, s3=reader, loader="push")
+    with pytest.raises(KilledError):
+        transfer.run(transfer.prepare())
+    settled(bucket, chosen, run)
+
+
+@pytest.mark.parametrize(
+    ("action", "again", "step"),
+    [
+        ("delete", "same run", 4),
+        ("move", "next run", 4),
+        *(
+            pytest.param(action, again, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(600)])
+            for action in ("delete", "move")
+            for again in ("same run", "next run")
+        ),
+    ],
+)
+def test_a_kill_after_each_statement_that_follows_the_publication(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, action: str, again: str, step: int
+) -> None:
+    """The statements: the flush, the record of the load, and those of `SourceActions`."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    survived, killed = 0, True
+    while killed:
+        bucket = Bucket(bucket.stack, bucket.clickhouse, bucket.s3)
+        chosen = DELETE if action == "delete" else bucket.move
+        bucket.put({"a.jsonl": rows_of(0), "x/a.jsonl": rows_of(1)})
+        run, left, published = unique("run"), [survived], [False]
+        client = bucket.client()
+
+        def mortal(call: Callable[..., Any], left: list[int], published: list[bool]) -> Callable[..., Any]:
+            def send(*args: Any, **kwargs: Any) -> Any:
+                published[0] |= "ATTACH PARTITION" in str(args[0])
+                left[0] -= published[0]
+                if left[0] < 0:
+                    raise KilledError
+                return call(*args, **kwargs)
+
+            return send
+
+        for name in ("command", "query", "insert", "raw_insert"):
+            setattr(client, name, mortal(getattr(client, name), left, published))
+        request = request_of(
+            Source(bucket.bucket, "", "storeside_s3"), bucket.table, after_load=chosen, loader="push"
+        )
+        transfer = Transfer(request, client, bucket.s3, run)
+        killed = False
+        try:
+            transfer.run(transfer.prepare())
+        except KilledError:
+            killed = True
+        settled(bucket, chosen, run if again == "same run" else unique("run"))
+        survived += step
+    assert survived > 9
+
+
+def test_events_delete_what_they_loaded_and_repeat_what_failed(
+    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any
+) -> None:
+    mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client)
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(3)})
+    mailbox.arrive(3)
+    reader = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    denying(reader, "DeleteObject")
+    mailbox.s3, plain = reader, mailbox.s3
+    found = mailbox.drain(after_load=DELETE)
+    assert (found.loaded, found.deleted, found.dead, found.handled, found.left) == (3, 3, 0, 0, 3)
+    mailbox.s3 = plain
+    mailbox.send(mailbox.record("0.jsonl"))  # a duplicate
+    found = mailbox.drain(after_load=DELETE)
+    assert (found.handled, found.left, found.dead, found.rows) == (3, 0, 0, 0)
+    assert mailbox.rows() == [(0,), (1,), (2,)]
+    assert "Contents" not in plain.list_objects_v2(Bucket=mailbox.bucket)
+    mailbox.put({"0.jsonl": rows_of(0)})  # the loaded version again
+    mailbox.drain(after_load=DELETE)
+    assert "Contents" not in plain.list_objects_v2(Bucket=mailbox.bucket)
+    assert mailbox.rows() == [(0,), (1,), (2,)]

@@ -1,0 +1,77 @@
+"""The option for source objects after their load: refused values, and its text in forms, commands and JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from storeside.transfer import __main__ as command
+from storeside.transfer.after_load import AfterLoad
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source
+
+TAGS = {"loaded": "true"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "reason"),
+    [
+        ("", {"action": "remove"}, "choose one of none, delete, move, tag"),
+        ("", {"action": "move"}, "move_to: set it"),
+        ("", {"action": "delete", "move_to": "s3://archive/"}, "move_to: set it"),
+        ("", {"action": "move", "move_to": "archive/"}, "write s3://bucket/prefix"),
+        ("", {"action": "move", "move_to": "ais://archive/"}, "write the URI of an S3 bucket"),
+        ("", {"action": "tag"}, "tags: set them"),
+        ("", {"action": "none", "tags": TAGS}, "tags: set them"),
+        ("", {"action": "tag", "tags": {"aws:x": "y"}}, "tag 'aws:x'"),
+        ("", {"action": "tag", "tags": {"": "y"}}, "tag ''"),
+        ("", {"action": "tag", "tags": {str(n): "" for n in range(11)}}, "11 tags"),
+        ("", {"action": "move", "move_to": "s3://trips/done/"}, "would be loaded again"),
+        ("in/", {"action": "move", "move_to": "s3://trips/in/done"}, "would be loaded again"),
+    ],
+)
+def test_wrong_options_are_refused(keys: str, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(TransferInputError, match=reason):
+        Request(Source("trips", keys), "data.trips", after_load=AfterLoad(**options))
+
+
+def test_objects_of_aistore_are_never_changed() -> None:
+    with pytest.raises(TransferInputError, match=r"not those of ais://trips"):
+        Request(Source("ais://trips"), "data.trips", after_load=AfterLoad("delete"))
+
+
+def test_a_key_that_a_pattern_would_select_again_is_recognized() -> None:
+    source, action = Source("trips", "**.csv"), AfterLoad("move", "s3://trips/done")
+    action.check_source(source)
+    assert action.place == ("trips", "done/")
+    assert action.selects(source, "a.csv")
+    assert not AfterLoad("move", "s3://other/done").selects(source, "a.csv")
+
+
+def test_a_form_states_tags_as_text_and_requests_survive_json() -> None:
+    action = AfterLoad("tag", tags="loaded = true, by=me")  # type: ignore[arg-type]
+    assert action.tags == {"loaded": "true", "by": "me"}
+    request = Request(Source("trips"), "data.trips", after_load=action)
+    assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
+    old = {name: value for name, value in request.to_dict().items() if name != "after_load"}
+    assert Request.from_dict(old).after_load == AfterLoad()
+
+
+def test_the_command_has_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "given_source", lambda uri, collection: Source("trips"))
+
+    def parsed(*arguments: str) -> AfterLoad:
+        given = command.transfer_arguments("storeside.transfer", "").parse_args(["s3://trips", "data.t", *arguments])
+        return command.request(given).after_load
+
+    assert parsed() == AfterLoad()
+    assert parsed("--after-load", "tag", "--tag", "a=b", "--tag", "c=d") == AfterLoad(
+        "tag", tags={"a": "b", "c": "d"}
+    )
+    moved = parsed("--after-load", "move", "--move-to", "s3://archive/x", "--after-load-rejected")
+    assert moved == AfterLoad("move", "s3://archive/x", rejected=True)
+    with pytest.raises(TransferInputError, match="--tag 'a': write NAME=VALUE"):
+        parsed("--after-load", "tag", "--tag", "a")
