@@ -46,6 +46,7 @@ def test_the_exports() -> None:
         "AISTransformObjectsOperator",
         "AIStoreHook",
         "CheckConnectionsOperator",
+        "ClickHouseExportManifestOperator",
         "ClickHousePublishManifestOperator",
         "ClickHouseStageManifestOperator",
         "Columns",
