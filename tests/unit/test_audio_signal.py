@@ -83,6 +83,15 @@ def test_clipping_is_a_share_of_samples(read: Reader) -> None:
 
 
 @every_reader
+def test_a_run_of_clipped_samples_ends_with_the_first_other_sample(read: Reader) -> None:
+    sound = np.zeros(RATE, "<i2")
+    sound[[318, 319, 640]] = 32_767  # the last two of a frame, and the first of the frame after the next
+    assert read(wav(sound)).clipped_share == 0
+    sound[[1_278, 1_279, 1_280]] = 32_767  # across two frames
+    assert read(wav(sound)).clipped_share == 3 / RATE
+
+
+@every_reader
 def test_each_channel_clips_on_its_own(read: Reader) -> None:
     left = (2 * sine(2, amplitude=1, hz=100)).clip(-1, 1)
     assert read(wav(s16(np.stack([left, left * 0.5], axis=1)))).clipped_share == pytest.approx(1 / 3, abs=0.01)
