@@ -43,7 +43,7 @@ $(UV):
 	@$(VENV_PYTHON) -m venv "$(STATE)/uv"
 	@"$(STATE)/uv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $(LOCKS)/uv.lock
 
-$(STAMP): requirements.lock include/storeside/transformers/native/pcm.c | $(UV)
+$(STAMP): requirements.lock $(addprefix include/storeside/transformers/native/,pcm.c signal.c signal.h) | $(UV)
 	@echo "installing packages into $(VENV)" >&2
 	@test -x $(PYTHON) || $(UV) venv --quiet --python $(or $(BASE_PYTHON),3.12) $(VENV) || { \
 		echo "error: Python 3.11 or 3.12 is not installed, and uv cannot download it: install it, or set BASE_PYTHON to its path" >&2; exit 1; }

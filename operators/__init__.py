@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from storeside.operators.speech import ClickHouseStageManifestOperator as ClickHouseStageManifestOperator
     from storeside.operators.speech import GXValidateManifestOperator as GXValidateManifestOperator
     from storeside.operators.speech import SqsSettleSpeechEventsOperator as SqsSettleSpeechEventsOperator
+    from storeside.operators.speech_export import (
+        ClickHouseExportManifestOperator as ClickHouseExportManifestOperator,
+    )
     from storeside.operators.storage import StorageBenchmarkOperator as StorageBenchmarkOperator
     from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
     from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
@@ -92,6 +95,7 @@ _NAMES = {
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
         "GXValidateManifestOperator", "SqsSettleSpeechEventsOperator",
     ),
+    "operators.speech_export": ("ClickHouseExportManifestOperator",),
     "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
     "operators.throughput": ("AISMeasureThroughputOperator",),
     "operators.transform_events": ("SqsSettleTransformEventsOperator",),

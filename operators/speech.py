@@ -136,6 +136,10 @@ class GXValidateManifestOperator(_ManifestOperator):
     :param on_invalid_rows: ``fail`` or ``report``
     :param require_complete: accept a row only if its recording's container states the length and the recording has
         this length. Recordings in containers that state no length, such as AAC in ADTS, are then invalid
+    :param max_silence_share: largest share of silent frames, 0 to 1; a row without this fact is valid, here and below
+    :param max_clipped_share: largest share of clipped samples, 0 to 1
+    :param min_bandwidth_hz: lowest effective bandwidth of the recording in Hz
+    :param min_snr_db: lowest estimate of the signal-to-noise ratio in dB
     """
 
     template_fields = (
@@ -146,6 +150,10 @@ class GXValidateManifestOperator(_ManifestOperator):
         "min_seconds",
         "max_seconds",
         "require_complete",
+        "max_silence_share",
+        "max_clipped_share",
+        "min_bandwidth_hz",
+        "min_snr_db",
     )
     ui_color = "#e2f0d9"
 
@@ -158,6 +166,10 @@ class GXValidateManifestOperator(_ManifestOperator):
         max_seconds: float | str = 3_600,
         on_invalid_rows: str = "fail",
         require_complete: bool | str = False,
+        max_silence_share: float | str = 1,
+        max_clipped_share: float | str = 1,
+        min_bandwidth_hz: float | str = 0,
+        min_snr_db: float | str = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -167,6 +179,10 @@ class GXValidateManifestOperator(_ManifestOperator):
         self.min_seconds = min_seconds
         self.max_seconds = max_seconds
         self.on_invalid_rows = on_invalid_rows
+        self.max_silence_share = max_silence_share
+        self.max_clipped_share = max_clipped_share
+        self.min_bandwidth_hz = min_bandwidth_hz
+        self.min_snr_db = min_snr_db
         check_literals(
             self,
             on_invalid_rows=lambda value: check_policy(value, "on_invalid_rows"),
@@ -176,7 +192,7 @@ class GXValidateManifestOperator(_ManifestOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Validate all staged rows and return the verdict as a dictionary of bounded size."""
         from storeside.quality.validation import combine, validate
-        from storeside.speech.suites import SUMMARY_SELECT, speech_manifest_suite, summary_suite
+        from storeside.speech.suites import SUMMARY_SELECT, SignalRanges, speech_manifest_suite, summary_suite
 
         started = time.monotonic()
         with airflow_errors():
@@ -188,13 +204,19 @@ class GXValidateManifestOperator(_ManifestOperator):
                 as_number(self.max_seconds, "max_seconds", float),
             )
             require_complete = as_bool(self.require_complete, "require_complete")
+            signal = SignalRanges(
+                as_number(self.max_silence_share, "max_silence_share", float),
+                as_number(self.max_clipped_share, "max_clipped_share", float),
+                as_number(self.min_bandwidth_hz, "min_bandwidth_hz", float),
+                as_number(self.min_snr_db, "min_snr_db", float),
+            )
             manifest = self.manifest(context)
         if not manifest.staged():  # before a suite is made, because the import of Great Expectations takes seconds
             self.log.info("no rows are staged: nothing to validate")
             return {"success": True, "rows": 0, "invalid": 0}
         manifest.forget_verdicts()
         with airflow_errors():
-            suite = speech_manifest_suite(*arguments, require_complete=require_complete)
+            suite = speech_manifest_suite(*arguments, require_complete=require_complete, signal=signal)
             rows = validate(
                 manifest.frames(),
                 suite,

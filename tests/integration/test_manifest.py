@@ -7,7 +7,7 @@ import io
 import json
 import wave
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +19,13 @@ from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
 from storeside.operators.speech import GXValidateManifestOperator
 from storeside.speech.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
+from storeside.speech.suites import SIGNAL_COLUMNS
 from storeside.stack import airflow, demo, speech_corpus
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob, acknowledge
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
+from storeside.transformers.audio import probe
 from storeside.transformers.formats import AudioFormat
 from tests.support import contents, failures, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
 
@@ -173,6 +175,9 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
         assert row["rms_dbfs"] <= row["peak_dbfs"] <= 0
         assert (row["complete"], row["ignored"]) == ("yes", "")
         assert row["declared_seconds"] == pytest.approx(row["duration_seconds"])
+        known = asdict(probe(content))
+        assert [row[column] for column in SIGNAL_COLUMNS] == [known[column] for column in SIGNAL_COLUMNS]
+        assert 0 < row["bandwidth_hz"] <= 8_000
         assert row["run_id"] == run
 
     shelf.acknowledge(job, manifest)
@@ -311,6 +316,30 @@ def test_publishing_is_repeated_wherever_its_clean_up_ended(shelf: Shelf, monkey
     assert shelf.probe(unique("run"))[1].skipped == 3
 
 
+def test_facts_of_earlier_transformers_give_rows_without_the_newer_facts(shelf: Shelf) -> None:
+    names = ["plain.wav", "odd?name.wav"]  # the worker reads the second one
+    put(shelf.aistore, shelf.audio, {name: tone(1) for name in names})
+    run = unique("run")
+    job, _ = shelf.probe(run)
+    for name, content in shelf.found_facts(run).items():
+        older = {key: value for key, value in json.loads(content).items() if key not in SIGNAL_COLUMNS}
+        put(shelf.aistore, shelf.facts, {run_prefix(run) + name: json.dumps(older).encode()})
+    manifest = shelf.manifest(run)
+    assert manifest.stage(shelf.aistore, job.scope).rows == 2
+    assert manifest.publish(job.scope) == 2
+    assert [[row[column] for column in SIGNAL_COLUMNS] for row in shelf.rows()] == [[None] * 4] * 2
+    assert manifest.stage(shelf.aistore, job.scope).rows == 0
+
+    later = unique("run")  # measures the objects again, because no run recorded them as done
+    job, _ = shelf.probe(later)
+    manifest = shelf.manifest(later)
+    assert manifest.stage(shelf.aistore, job.scope).rows == 2
+    assert manifest.publish(job.scope) == 2
+    assert [row["silence_share"] for row in shelf.rows() if row["run_id"] == later] == [0, 0]
+    assert manifest.stage(shelf.aistore, job.scope).rows == 0
+    shelf.acknowledge(job, manifest)
+
+
 def test_staged_rows_that_are_gone_are_missed(shelf: Shelf) -> None:
     put(shelf.aistore, shelf.audio, {"a.wav": tone(1)})
     run = unique("run")
@@ -323,10 +352,10 @@ def test_staged_rows_that_are_gone_are_missed(shelf: Shelf) -> None:
 
 
 def measured(facts: dict[str, bytes]) -> dict[str, dict[str, Any]]:
-    """Return the facts without those about the container: a transcode's describe the recording that it read."""
-    about_container = {"complete", "declared_seconds", "ignored"}
+    """Return the facts without those about the source: a transcode's describe the recording that it read."""
+    about_source = {"complete", "declared_seconds", "ignored", *SIGNAL_COLUMNS}
     return {
-        name: {key: value for key, value in json.loads(content).items() if key not in about_container}
+        name: {key: value for key, value in json.loads(content).items() if key not in about_source}
         for name, content in facts.items()
     }
 

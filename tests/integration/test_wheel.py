@@ -98,6 +98,7 @@ def test_the_wheel_has_engine_operators_and_pages_but_not_the_embedded_stack(whe
         "operators/__init__.py", "operators/triggers/aistore.py", "plugins/storeside_plugin.py",
         "plugins/pages/templates/run.html", "plugins/pages/static/pages.css", "transfer/engine.py",
         "sql/migrations/0001_objects_and_runs.sql", "transformers/native/pcm.c",
+        "transformers/native/signal.c", "transformers/native/signal.h",
     ):  # fmt: skip
         assert f"storeside/{name}" in names, name
     assert not [name for name in names if name.startswith("storeside/stack") or name.endswith((".so", ".pyc"))]

@@ -12,6 +12,7 @@ import pytest
 from storeside.transformers import audio_transformers
 from storeside.transformers.audio import AudioError, probe, transcode
 from storeside.transformers.audio_limits import Limits
+from storeside.transformers.audio_signal import SignalFacts
 from storeside.transformers.audio_transformers import AudioProbe, AudioTranscode, AudioTranscodeProbe
 from storeside.transformers.formats import AudioFormat
 from storeside.transformers.transformer import Result
@@ -27,8 +28,10 @@ def test_the_sidecar_is_what_probing_the_result_says(container: str, codec: str,
     for source in (str(SPEECH), SPEECH.read_bytes()):
         result = AudioTranscodeProbe(target, LIMITS).transform(source, "a.flac", "")
         assert bytes(result.data) == bytes(transcode(source, target))
-        assert json.loads(result.sidecar) == asdict(probe(bytes(result.data)))
-        assert result.sidecar == AudioProbe(LIMITS).transform(bytes(result.data), "a", "")
+        signal = {name: getattr(probe(source), name) for name in SignalFacts.__dataclass_fields__}
+        assert json.loads(result.sidecar) == {**asdict(probe(bytes(result.data))), **signal}
+        probed = json.loads(bytes(AudioProbe(LIMITS).transform(bytes(result.data), "a", "")))
+        assert result.sidecar == json.dumps({**probed, **signal}).encode() + b"\n"
         assert result.sidecar_name == f"a.{container}.json"
 
 

@@ -24,6 +24,7 @@ from storeside.operators import (
     AISTranscodeAudioOperator,
     AISTransformBucketOperator,
     CheckConnectionsOperator,
+    ClickHouseExportManifestOperator,
     ClickHouseStageManifestOperator,
     GXValidateManifestOperator,
     S3EventsToClickHouseOperator,
@@ -35,6 +36,7 @@ from storeside.operators.shared import plain
 
 PAIR = {"source": "s3://in", "destination": "ais://out"}
 FACTS = {"bucket": "ais://speech", "facts": "ais://facts"}
+EXPORT = {"bucket": "ais://speech", "destination": "s3://out/a.jsonl"}
 LOAD = {"bucket": "trips", "table": "data.trips"}
 FROM = {"table": "data.trips"}
 ETL = {"etl": EtlSpec("e", "image")}
@@ -70,6 +72,18 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISPrefetchBucketOperator, {"bucket": "in"}, "bucket 'in'"),
     (StorageCopyBucketOperator, {**PAIR, "source": "gs://in"}, "source: gs://in: a worker reaches"),
     (ClickHouseStageManifestOperator, {**FACTS, "bucket": "speech", "effect": ""}, "bucket 'speech'"),
+    (ClickHouseExportManifestOperator, {**EXPORT, "format": "kaldi"}, "format 'kaldi' is not one of nemo, lhotse_"),
+    (ClickHouseExportManifestOperator, {**EXPORT, "bucket": "speech"}, "bucket 'speech'"),
+    (
+        ClickHouseExportManifestOperator,
+        {**EXPORT, "destination": "s3://out/"},
+        "destination: key '': name one object",
+    ),
+    (
+        ClickHouseExportManifestOperator,
+        {**EXPORT, "destination": "ais://out/a"},
+        "destination 'ais://out/a': ClickHouse's token for AIStore only reads",
+    ),
     (GXValidateManifestOperator, {**FACTS, "on_invalid_rows": "no"}, "on_invalid_rows 'no': use"),
     (S3ToClickHouseOperator, {**LOAD, "bucket": "s3://trips"}, "bucket 's3://trips': a bucket's name has"),
     (S3ToClickHouseOperator, {**LOAD, "bucket": "ais://facts"}, "bucket 'ais://facts': write source='ais://facts'"),

@@ -33,6 +33,7 @@ echo "$*" >> asked
 [[ -z ${NO_NETWORK:-} || $1 != venv ]] || exit 2
 [[ $1 != venv ]] || { mkdir -p .venv/bin && ln -sf "$(command -v python3)" .venv/bin/python; }
 """
+NATIVE = [f"include/storeside/transformers/native/{name}" for name in ("pcm.c", "signal.c", "signal.h")]
 NEEDED = ("bash", "chmod", "ln", "mkdir", "rm", "rmdir", "touch")
 
 
@@ -40,7 +41,7 @@ NEEDED = ("bash", "chmod", "ln", "mkdir", "rm", "rmdir", "touch")
 def checkout(tmp_path: Path) -> Path:
     """A checkout with only the files that an installation reads, and a folder of programs for PATH."""
     folder = tmp_path / "checkout"
-    for name in ("Makefile", "requirements.lock", "include/storeside/transformers/native/pcm.c"):
+    for name in ("Makefile", "requirements.lock", *NATIVE):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(CHECKOUT / name)
     programs = tmp_path / "bin"

@@ -26,6 +26,7 @@ RELEASED = {
     "0005_throughput": "5db0edf2299671b817f79d09ecf7508df644b9576f22fc90555a17b4fbcc62dd",
 }
 DATABASES = ("storeside", "storeside_staging", "speech")
+SIGNAL = "silence_share, clipped_share, bandwidth_hz, snr_db"
 # Those of version 0.1.0, which kept no record of them.
 FIRST_EDITION = 5
 
@@ -121,8 +122,10 @@ def test_tables_of_the_first_edition_keep_their_rows(engine: Engine) -> None:
     migrate(Client(engine))
     rows["speech"] = 0  # users' tables have another database
     assert {name: engine.run(f"SELECT count() FROM storeside.{name}")[0][0] for name in rows} == rows
-    moved = engine.run("SELECT * EXCEPT (complete, declared_seconds, ignored) FROM speech.manifest ORDER BY object")
+    later = f"complete, declared_seconds, ignored, {SIGNAL}"
+    moved = engine.run(f"SELECT * EXCEPT ({later}) FROM speech.manifest ORDER BY object")
     assert moved == manifest
+    assert engine.run(f"SELECT DISTINCT {SIGNAL} FROM speech.manifest") == [[None] * 4]
     completeness = engine.run("SELECT DISTINCT complete, declared_seconds, ignored FROM speech.manifest")
     assert completeness == [["unknown", None, ""]]
     assert engine.run("SELECT DISTINCT result_version FROM storeside.objects") == [[""]]
@@ -191,6 +194,18 @@ def test_a_process_that_dies_after_any_statement_is_made_up_for(engine: Engine) 
         migrate(Client(engine))
         assert definitions(engine) == whole, last
         engine.run("DROP DATABASE storeside")
+
+
+def test_a_manifest_without_the_newest_columns_survives_a_lost_ledger(engine: Engine) -> None:
+    migrate(Client(engine))
+    whole = definitions(engine)
+    engine.run("INSERT INTO speech.manifest (bucket, object) VALUES ('ais://speech', 'a.wav')")
+    columns = ", ".join(f"DROP COLUMN {name}" for name in SIGNAL.split(", "))
+    engine.run(f"ALTER TABLE speech.manifest {columns}")
+    engine.run("DROP DATABASE storeside")
+    migrate(Client(engine))
+    assert definitions(engine) == whole
+    assert engine.run(f"SELECT object, {SIGNAL} FROM speech.manifest") == [["a.wav", *[None] * 4]]
 
 
 def test_rows_that_a_task_of_the_version_before_published_move_with_the_next_application(engine: Engine) -> None:

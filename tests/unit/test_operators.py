@@ -560,6 +560,7 @@ def test_deleting_etls_says_whether_they_are_gone(
         GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", channels="mono"),
         GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", min_seconds="some"),
         GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", max_seconds="many"),
+        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", min_snr_db="clean"),
         late(GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b"), on_invalid_rows="Fail"),
         late(
             AISInspectBucketOperator(task_id="t", source="ais://a", etl=EtlSpec("e", "image")), on_failed_objects="no"

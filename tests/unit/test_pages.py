@@ -695,6 +695,17 @@ def test_a_hung_clickhouse_is_named_without_the_libraries_text(
         assert HOST not in str(failed.value)
 
 
+def test_the_page_of_a_recording_has_the_facts_that_are_known(pages: TestClient, tables: Tables) -> None:
+    facts = {"silence_share": 0.25, "clipped_share": 0, "bandwidth_hz": 7_968.75, "snr_db": None}
+    levels = dict.fromkeys(("duration_seconds", "sample_rate", "bytes", "peak_dbfs", "rms_dbfs", "recorded_ms"), 1)
+    names = dict.fromkeys(("checksum", "codec", "complete", "ignored", "source_version"), "x")
+    tables.answers["pages_manifest_of"] = [{**facts, **levels, **names, "channels": 1, "run_id": "d/r"}]
+    page = pages.get("/object", params={"bucket": "ais://b", "object": "a.wav"}).text
+    for label, value in (("silence", "0.25 of frames"), ("clipped", "0 of samples"), ("bandwidth", "7,969 Hz")):
+        assert f"<dt>{label}</dt><dd>{value}</dd>" in page
+    assert "signal-to-noise ratio" not in page
+
+
 # what pages never show
 
 

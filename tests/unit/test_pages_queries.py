@@ -281,13 +281,16 @@ def test_lineage_goes_back_to_the_origin_and_on_to_everything_made_of_it(client:
     client.fill(
         "loads", destination="db.t", bucket="in", key="a.flac", version="v", state="loaded", rows=3, run_id="d/r"
     )
-    client.fill("speech.manifest", bucket="ais://wav", object="a.wav", duration_seconds=2, run_id="d/r")
+    client.fill(
+        "speech.manifest", bucket="ais://wav", object="a.wav", duration_seconds=2, run_id="d/r", silence_share=0.25
+    )
     for place in (Place("ais://wav", "a.wav"), Place("s3://in", "a.flac"), Place("ais://facts", "r/a.wav.json")):
         found = objects.lineage(Tables(client), place)
         assert {step.destination.bucket for step in found.steps} >= {"ais://in", "ais://wav", "ais://facts"}
         assert [p.object for p in found.audio] == ["a.flac", "a.wav"]  # not the failed one
         assert found.manifest
         assert found.manifest["duration_seconds"] == 2
+        assert (found.manifest["silence_share"], found.manifest["snr_db"]) == (0.25, None)
         assert {load["destination"] for load in found.loads} == {"db.t"}
     assert not objects.lineage(Tables(client), Place("ais://in", "b")).known
 

@@ -47,6 +47,7 @@ def test_the_exports() -> None:
         "AIStoreHook",
         "AfterLoad",
         "CheckConnectionsOperator",
+        "ClickHouseExportManifestOperator",
         "ClickHousePublishManifestOperator",
         "ClickHouseStageManifestOperator",
         "Columns",

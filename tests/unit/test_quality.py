@@ -19,6 +19,7 @@ from storeside.speech.suites import (
     MANIFEST_COLUMNS,
     NAME_COLUMNS,
     SUMMARY_COLUMNS,
+    SignalRanges,
     speech_manifest_suite,
     summary_suite,
 )
@@ -124,6 +125,52 @@ def test_each_violation_is_found_and_nothing_else(found: dict[int, set[str]], ro
 def test_every_expectation_has_a_violation() -> None:
     tried = set.union(*(descriptions for _, _, descriptions in VIOLATIONS))
     assert {outcome.description for outcome in check().expectations} == tried
+
+
+SIGNAL = {"silence_share": 0.2, "clipped_share": 0.001, "bandwidth_hz": 8_000.0, "snr_db": 30.0}
+RANGES = SignalRanges(max_silence_share=0.5, max_clipped_share=0.01, min_bandwidth_hz=7_000, min_snr_db=15)
+
+
+def check_signal(ranges: SignalRanges = RANGES, **spoiled: Any) -> set[tuple[str, int]]:
+    """Return the failed expectations of a manifest whose third row has these values, with their numbers of rows."""
+    frame = manifest(**SIGNAL).astype(dict.fromkeys(spoiled, object))
+    for column, value in spoiled.items():
+        frame.loc[2, column] = value
+    verdict = validate([frame], speech_manifest_suite(16_000, 1, 1, 20, signal=ranges), key_column="object")
+    return {(outcome.column, outcome.unexpected_count) for outcome in verdict.failed}
+
+
+@pytest.mark.parametrize(
+    ("column", "bad", "good"),
+    [
+        ("silence_share", 0.51, 0.5),
+        ("clipped_share", 0.011, 0.01),
+        ("bandwidth_hz", 3_900.0, 7_000.0),
+        ("snr_db", 14.9, 15.0),
+    ],
+)
+def test_facts_of_the_signal_have_limits(column: str, bad: float, good: float) -> None:
+    assert check_signal(**{column: bad}) == {(column, 1)}
+    assert check_signal(SignalRanges(), **{column: bad}) == set()
+    assert check_signal(SignalRanges(), **{column: -1.0}) == {(column, 1)}
+    assert check_signal(**{column: good}) == set()
+    assert check_signal(**{column: None}) == set()
+
+
+def test_a_manifest_without_facts_of_the_signal_is_valid() -> None:
+    verdict = validate(
+        [manifest(**dict.fromkeys(SIGNAL))],
+        speech_manifest_suite(16_000, 1, 1, 20, signal=RANGES),
+        key_column="object",
+    )
+    assert verdict.success
+
+
+@pytest.mark.parametrize("name", ["max_silence_share", "max_clipped_share", "min_bandwidth_hz", "min_snr_db"])
+@pytest.mark.parametrize("value", [-0.1, 1e6, float("nan")])
+def test_impossible_limits_are_refused(name: str, value: float) -> None:
+    with pytest.raises(QualityError, match=f"{name} is .*: use 0 to "):
+        SignalRanges(**{name: value})
 
 
 def test_silence_is_a_warning_and_does_not_fail_the_verdict() -> None:

@@ -43,9 +43,17 @@ FACTS = {
     "complete": "String",
     "declared_seconds": "Nullable(Float64)",
     "ignored": "String",
+    "silence_share": "Nullable(Float64)",
+    "clipped_share": "Nullable(Float64)",
+    "bandwidth_hz": "Nullable(Float64)",
+    "snr_db": "Nullable(Float64)",
 }
 # Values for facts from transformers of earlier versions, which lack these fields.
-_UNSTATED: dict[str, Any] = {"complete": "unknown", "declared_seconds": None, "ignored": ""}
+_UNSTATED: dict[str, Any] = {
+    **dict.fromkeys(name for name, kind in FACTS.items() if kind.startswith("Nullable")),
+    "complete": "unknown",
+    "ignored": "",
+}
 _BATCH = 1000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.quality.suite import NUMBER, TEXT, QualityError, Suite
@@ -25,8 +26,13 @@ MANIFEST_COLUMNS: Mapping[str, str] = {
     "checksum": TEXT,
     "codec": TEXT,
 }
+SIGNAL_COLUMNS: Mapping[str, str] = dict.fromkeys(
+    ("silence_share", "clipped_share", "bandwidth_hz", "snr_db"), NUMBER
+)
 NAME_COLUMNS = ("object", "bucket", "source_object", "source_bucket")
 HIGHEST_PEAK_DBFS = 0.1
+HIGHEST_BANDWIDTH_HZ = 384_000  # half the highest sample rate of recordings
+HIGHEST_SNR_DB = 100  # the range of the levels that the estimate uses
 
 SUMMARY_COLUMNS = ("rows", "expected_rows", "distinct_objects", "distinct_buckets", "seconds")
 # The columns to select from a manifest for `summary_suite`; `expected_rows` is a query parameter.
@@ -34,6 +40,49 @@ SUMMARY_SELECT = (
     "count() AS rows, {expected_rows:UInt64} AS expected_rows, uniqExact(object) AS distinct_objects, "
     "uniqExact(bucket) AS distinct_buckets, sum(duration_seconds) AS seconds"
 )
+
+
+@dataclass(frozen=True)
+class SignalRanges:
+    """The limits for the facts of a recording's signal; a row without a fact meets the limit for this fact.
+
+    Shares are 0 to 1, the bandwidth is in Hz, the signal-to-noise ratio in dB. The defaults allow all
+    possible values. Raises QualityError for limits that no recording can meet.
+    """
+
+    max_silence_share: float = 1
+    max_clipped_share: float = 1
+    min_bandwidth_hz: float = 0
+    min_snr_db: float = 0
+
+    def __post_init__(self) -> None:
+        for name, most in (
+            ("max_silence_share", 1),
+            ("max_clipped_share", 1),
+            ("min_bandwidth_hz", HIGHEST_BANDWIDTH_HZ),
+            ("min_snr_db", HIGHEST_SNR_DB),
+        ):
+            if not 0 <= getattr(self, name) <= most:
+                raise QualityError(f"{name} is {getattr(self, name)}: use 0 to {most}")
+
+    def expectations(self) -> list[Any]:
+        """Return the expectations about SIGNAL_COLUMNS."""
+        gxe = _expectations()
+        silence, clipped, snr = self.max_silence_share, self.max_clipped_share, self.min_snr_db
+        return [
+            gxe.ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high, description=description)
+            for column, low, high, description in (
+                ("silence_share", 0, silence, f"share of silence is at most {silence}"),
+                ("clipped_share", 0, clipped, f"share of clipped samples is at most {clipped}"),
+                (
+                    "bandwidth_hz",
+                    self.min_bandwidth_hz,
+                    HIGHEST_BANDWIDTH_HZ,
+                    f"bandwidth is at least {self.min_bandwidth_hz} Hz",
+                ),
+                ("snr_db", snr, HIGHEST_SNR_DB, f"signal-to-noise ratio is at least {snr} dB"),
+            )
+        ]
 
 
 def speech_manifest_suite(
@@ -44,12 +93,14 @@ def speech_manifest_suite(
     min_rms_dbfs: float = -70,
     *,
     require_complete: bool = False,
+    signal: SignalRanges | None = None,
 ) -> Suite:
     """Return the row-level suite of a manifest with MANIFEST_COLUMNS.
 
     Durations are in seconds, with both limits allowed; levels are in dB relative to full scale. Audio quieter than
     `min_rms_dbfs` is a warning; every other failure is critical. With `require_complete`, the manifest needs a column
     `complete` with the value "yes": the recording's container states its length, and the recording has that length.
+    With `signal`, the manifest needs the columns SIGNAL_COLUMNS, whose values are in these ranges or missing.
     Raises QualityError for limits that no audio can meet.
     """
     gxe = _expectations()
@@ -120,8 +171,13 @@ def speech_manifest_suite(
             ),
             gxe.ExpectColumnValueLengthsToBeBetween(column="codec", min_value=1, description="codec is not empty"),
             *([_is_complete()] if require_complete else []),
+            *(signal.expectations() if signal else []),
         ],
-        columns={**MANIFEST_COLUMNS, **({"complete": TEXT} if require_complete else {})},
+        columns={
+            **MANIFEST_COLUMNS,
+            **({"complete": TEXT} if require_complete else {}),
+            **(SIGNAL_COLUMNS if signal else {}),
+        },
         derived={
             "samples_beyond_duration": _samples_beyond_duration,
             "pcm_bytes_beyond_samples": _pcm_bytes_beyond_samples,

@@ -13,12 +13,14 @@ from . import audio_native
 from .audio_errors import AudioError
 from .audio_facts import AudioFacts
 from .audio_limits import Limits
+from .audio_signal import SignalFacts
 from .formats import AudioFormat
 from .transformer import Data
 
 __all__ = ["AudioError", "AudioFacts", "probe", "transcode"]
 
 _Engine = Callable[["str | bytes | bytearray", AudioFormat, Limits], Data]
+_MeasuringEngine = Callable[["str | bytes | bytearray", AudioFormat, Limits], tuple[Data, SignalFacts]]
 
 
 def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limits | None = None) -> Data:
@@ -32,11 +34,24 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
 
 def engine(target: AudioFormat) -> _Engine:
     """Return the engine that writes this format on this machine, with its libraries loaded."""
-    if target.is_wav_s16 and target.is_whole and audio_native.is_available():
+    if _is_native(target):
         return _native
     from . import audio_libav
 
     return audio_libav.transcode
+
+
+def measuring_engine(target: AudioFormat) -> _MeasuringEngine:
+    """Return the engine like `engine`; it also returns the facts of the source."""
+    if _is_native(target):
+        return _native_measuring
+    from . import audio_libav
+
+    return audio_libav.transcode_and_measure
+
+
+def _is_native(target: AudioFormat) -> bool:
+    return target.is_wav_s16 and target.is_whole and audio_native.is_available()
 
 
 def _native(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> Data:
@@ -47,6 +62,17 @@ def _native(source: str | bytes | bytearray, target: AudioFormat, limits: Limits
         from . import audio_libav
 
         return audio_libav.transcode(source, target, limits)
+
+
+def _native_measuring(
+    source: str | bytes | bytearray, target: AudioFormat, limits: Limits
+) -> tuple[Data, SignalFacts]:
+    try:
+        return audio_native.transcode_and_measure(source, target, limits)
+    except audio_native.NotSupported:
+        from . import audio_libav
+
+        return audio_libav.transcode_and_measure(source, target, limits)
 
 
 def probe(source: str | bytes | bytearray | memoryview, limits: Limits | None = None) -> AudioFacts:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from .audio_errors import AudioError
 from .audio_input import open_input
 from .audio_limits import Limits
+from .audio_signal import Signal, interleaved
 from .containers.stated import Stated
 from .formats import AudioFormat
 from .transformer import Data, open_source
@@ -33,7 +33,8 @@ class AudioFacts:
     `complete` is "yes" if the container declares the length of the recording and all of it exists, and "unknown" if
     the container declares no length. "no" is reserved for readers that keep truncated recordings, which this package
     rejects. `declared_seconds` is the declared length, or None. `ignored` describes unread bytes after the recording,
-    such as "ID3v1 tag". For a transcoded result these three fields describe the source recording.
+    such as "ID3v1 tag". For a transcoded result these three fields describe the source recording, and so do the last
+    four; see `SignalFacts`. They are None in facts from transformers of earlier versions.
     """
 
     duration_seconds: float
@@ -48,6 +49,10 @@ class AudioFacts:
     complete: str = "unknown"
     declared_seconds: float | None = None
     ignored: str = ""
+    silence_share: float | None = None
+    clipped_share: float | None = None
+    bandwidth_hz: float | None = None
+    snr_db: float | None = None
 
 
 def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> AudioFacts:
@@ -59,11 +64,13 @@ def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> Audio
         digest = _digest(source)
         data.seek(0)  # `data` and `source` may share one file position
         decoder = Decoder(data, limits)
-        levels = _Levels()
+        levels, signal = _Levels(), Signal()
         try:
             for frame in decoder.frames():
-                for packed in _packed(frame):
-                    levels.add(packed.to_ndarray().ravel())
+                for packed in interleaved(frame):
+                    samples = packed.to_ndarray()
+                    levels.add(samples.ravel())
+                    signal.add(packed, samples, decoder.codec)
             if not levels.are_finite:
                 raise AudioError(f"the {decoder.codec} samples contain values that are not finite numbers")
             return AudioFacts(
@@ -79,6 +86,7 @@ def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> Audio
                 complete=stated.complete,
                 declared_seconds=stated.seconds,
                 ignored=stated.ignored,
+                **asdict(signal.facts()),
             )
         finally:
             decoder.close()
@@ -89,22 +97,6 @@ def _digest(source: str | bytes | bytearray | memoryview) -> str:
         return hashlib.sha256(source).hexdigest()
     with open(open_source(source), "rb", buffering=0) as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
-
-
-def _packed(frame: Any) -> Iterator[Any]:
-    """Yield the frame, interleaved if it has many channels.
-
-    PyAV 18.1 counts a frame's planes up to a null pointer. With more than 8 planes there is no null pointer, and PyAV
-    crashes.
-    """
-    if not frame.format.is_planar or len(frame.layout.channels) < 8:
-        yield frame
-        return
-    from .audio_filters import Filters
-
-    packer = Filters(lambda _: [("aformat", f"sample_fmts={frame.format.packed.name}")])
-    yield from packer.process(frame)
-    yield from packer.process(None)
 
 
 def stated_of(source: str | bytes | bytearray | memoryview) -> Stated:

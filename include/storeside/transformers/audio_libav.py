@@ -16,6 +16,7 @@ from .audio_errors import AudioError
 from .audio_input import open_input
 from .audio_limits import Limits
 from .audio_measure import measure
+from .audio_signal import Signal, SignalFacts
 from .formats import MUXERS, AudioFormat
 
 _Steps = Callable[[Any], list[filters.Filter]]
@@ -23,6 +24,20 @@ _Steps = Callable[[Any], list[filters.Filter]]
 
 def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> memoryview:
     """Transcode one object. Raises AudioError."""
+    return _transcode(source, target, limits, None)
+
+
+def transcode_and_measure(
+    source: str | bytes | bytearray, target: AudioFormat, limits: Limits
+) -> tuple[memoryview, SignalFacts]:
+    """Transcode one object, and return the facts of the transcoded part of the source as well. Raises AudioError."""
+    signal = Signal(target.start_seconds, target.end_seconds)
+    return _transcode(source, target, limits, signal), signal.facts()
+
+
+def _transcode(
+    source: str | bytes | bytearray, target: AudioFormat, limits: Limits, signal: Signal | None
+) -> memoryview:
     written = io.BytesIO()
     steps = _filters(source, target, limits)
     with open_input(source) as data:
@@ -31,7 +46,7 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
             # Bit-exact: the result depends only on the audio, not on the version of the library that writes it.
             muxer = MUXERS.get(target.container, target.container)
             with av.open(written, "w", format=muxer, options={"fflags": "+bitexact"}) as out:
-                for packets in _encoded(decoder, target, steps, out):
+                for packets in _encoded(decoder, target, steps, out, signal):
                     out.mux(packets)
                     _require_size(written, limits)
         finally:
@@ -66,10 +81,12 @@ def _stream(out: Any, target: AudioFormat, layout: str) -> Any:
     return stream
 
 
-def _encoded(decoder: Decoder, target: AudioFormat, steps: _Steps, out: Any) -> Iterator[Any]:
+def _encoded(decoder: Decoder, target: AudioFormat, steps: _Steps, out: Any, signal: Signal | None) -> Iterator[Any]:
     """Yield all packets of the result."""
     samples = 0
     frames = decoder.frames(target.end_seconds)
+    if signal:
+        frames = signal.of(frames, decoder.codec)
     first = next(frames)
     try:
         stream = _stream(out, target, filters.layout(target, first.layout))

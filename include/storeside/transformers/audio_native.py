@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 from collections.abc import Callable
@@ -9,9 +10,10 @@ from collections.abc import Callable
 from . import audio_errors as errors
 from .audio_input import CONTAINERS, SOURCE_RATES, open_input
 from .audio_limits import Limits
+from .audio_signal import SignalFacts
 from .containers.stated import Stated
 from .formats import AudioFormat
-from .native.converter import ConversionError, Converter, Status, Target, load
+from .native.converter import ConversionError, Converter, Pcm, Status, Target, load
 
 _SAMPLE_BYTES = 2
 _PLAIN_HEADER, _EXTENSIBLE_HEADER = 44, 68
@@ -35,11 +37,27 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
 
     Raises the same AudioErrors as the other engines, and NotSupported.
     """
+    return _converted(source, target, limits, measures=False)[0]
+
+
+def transcode_and_measure(
+    source: str | bytes | bytearray, target: AudioFormat, limits: Limits
+) -> tuple[memoryview, SignalFacts]:
+    """Transcode like `transcode`, and return the facts of the source as well."""
+    data, pcm = _converted(source, target, limits, measures=True)
+    silence, clipped, *estimates = pcm.signal
+    return data, SignalFacts(silence, clipped, *(None if math.isnan(value) else value for value in estimates))
+
+
+def _converted(
+    source: str | bytes | bytearray, target: AudioFormat, limits: Limits, *, measures: bool
+) -> tuple[memoryview, Pcm]:
     with open_input(source) as opened:
         stated = opened.stated
         if stated.seconds and stated.seconds > limits.seconds:
             raise errors.too_long(limits.seconds)
         wanted = _target(target, limits, stated)
+        wanted.measures = measures
         descriptor, content = (opened.fileno(), None) if isinstance(source, str) else (-1, source)
         try:
             pcm = _converter().convert(wanted, content, descriptor, stated.start, stated.end)
@@ -48,7 +66,7 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
     stated.require(pcm.samples, pcm.rate)
     header = _header(target, len(pcm.data), pcm.mask)
     pcm.data[: len(header)] = header
-    return pcm.data
+    return pcm.data, pcm
 
 
 def _target(target: AudioFormat, limits: Limits, stated: Stated) -> Target:

@@ -55,30 +55,33 @@ class AudioProbe:
 class AudioTranscodeProbe:
     """Transcodes each object and writes the facts of the result as a sidecar, which is named after the result.
 
-    The fields `complete`, `declared_seconds` and `ignored` describe the source.
+    The fields `complete`, `declared_seconds`, `ignored` and those of `SignalFacts` describe the source.
     """
 
     opens_source = True
 
     def __init__(self, target: AudioFormat, limits: Limits) -> None:
         from . import audio_facts
+        from .audio import measuring_engine
 
-        self._transcode = AudioTranscode(target, limits)
+        self._engine = measuring_engine(target)
         self.mime_type = target.mime_type
         self._target = target
         self._limits = limits
         self._facts = audio_facts
 
-    def transform(self, source: Source, name: str, arguments: str) -> Result:
+    def transform(self, source: Source, name: str, _arguments: str) -> Result:
         """Return the transcoded object and its facts. Raises AudioError."""
-        data = self._transcode.transform(source, name, arguments)
+        data, signal = self._engine(source, self._target, self._limits)
         if self._target.is_wav_s16:
             facts = self._facts.facts_of_wav(data, self._target)
         else:
             facts = self._facts.probe(data, self._limits)
         stated = self._facts.stated_of(source)
         whole = stated.complete if math.isinf(self._target.end_seconds) else "unknown"
-        facts = replace(facts, complete=whole, declared_seconds=stated.seconds, ignored=stated.ignored)
+        facts = replace(
+            facts, complete=whole, declared_seconds=stated.seconds, ignored=stated.ignored, **asdict(signal)
+        )
         return Result(data, _json(facts), self._target.facts_name(name))
 
 

@@ -20,9 +20,10 @@ LIBRARIES = ("libavformat", "libavcodec", "libswresample", "libavutil")
 # The first release with AVChannelLayout, FFmpeg 5.1 (doc/APIchanges).
 OLDEST_LIBAVUTIL = "57.28"
 SOURCE = Path(__file__).with_name("pcm.c")
+PARTS = tuple(SOURCE.with_name(name) for name in ("signal.c", "signal.h"))
 PACKAGES = "apt-get install gcc libc6-dev pkg-config " + " ".join(f"{name}-dev" for name in LIBRARIES)
 FLAGS = (
-    "-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra",
+    "-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra",
     "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-Wl,-z,relro,-z,now",
 )  # fmt: skip
 
@@ -38,8 +39,8 @@ def library_path() -> Path:
 
 @cache
 def source_digest() -> str:
-    """Return the SHA-256 of the source, in hex."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    """Return the SHA-256 of the source files, in hex."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in (SOURCE, *PARTS))).hexdigest()
 
 
 def build() -> bool:
@@ -51,7 +52,9 @@ def build() -> bool:
     path = library_path()
     if _built_from(path) == built_from:
         return False
-    libraries = _run(pkg_config, "--cflags", "--libs", *LIBRARIES).split()
+    libraries = [*_run(pkg_config, "--cflags", "--libs", *LIBRARIES).split(), "-lm"]
+    defined = (f'-DBUILT_FROM="{built_from}"', f"-I{PARTS[0].parent}")
+    sources = [str(path) for path in (SOURCE, *PARTS) if path.suffix == ".c"]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, unfinished = tempfile.mkstemp(".so", dir=path.parent)
@@ -59,7 +62,7 @@ def build() -> bool:
         raise BuildError(f"{path.parent} cannot be written ({e.strerror}): set STORESIDE_NATIVE_DIR") from e
     os.close(handle)
     try:
-        _run(compiler, *FLAGS, f'-DBUILT_FROM="{built_from}"', str(SOURCE), "-o", unfinished, *libraries)
+        _run(compiler, *FLAGS, *defined, *sources, "-o", unfinished, *libraries)
         os.chmod(unfinished, 0o755)  # noqa: S103 - usual for libraries; another user may run the server
         os.replace(unfinished, path)
     finally:

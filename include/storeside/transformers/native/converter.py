@@ -48,6 +48,7 @@ class Status(IntEnum):
 class Target(ctypes.Structure):
     """The wanted result and the accepted input; sizes are in bytes and include `headroom`, the space for a header.
 
+    With `measures`, the conversion also computes the source's `SignalFacts`.
     `expected_seconds` is the exact length that the container declares, or 0. Damage after that length is not part of
     the recording.
     """
@@ -62,7 +63,12 @@ class Target(ctypes.Structure):
         ("max_source_rate", ctypes.c_int),
         ("rate", ctypes.c_int),
         ("channels", ctypes.c_int),
+        ("measures", ctypes.c_int),
     )
+
+
+class _SignalFacts(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_double) for name in ("silence_share", "clipped_share", "bandwidth_hz", "snr_db"))
 
 
 class _Block(ctypes.Structure):
@@ -80,6 +86,7 @@ class _Outcome(ctypes.Structure):
         ("channels", ctypes.c_int),
         ("container", ctypes.c_char * 64),
         ("codec", ctypes.c_char * 32),
+        ("signal", _SignalFacts),
     )
 
 
@@ -87,13 +94,15 @@ class _Outcome(ctypes.Structure):
 class Pcm:
     """A converted object: `data` starts with the headroom; `mask` is the WAV channel mask of the result.
 
-    `samples` is the number of decoded samples per channel; `rate` is the source's sample rate in Hz.
+    `samples` is the number of decoded samples per channel; `rate` is the source's sample rate in Hz. `signal` has the
+    facts of the source, if the target `measures`; their order is that of `SignalFacts`, and NaN stands for None.
     """
 
     data: memoryview
     mask: int
     samples: int
     rate: int
+    signal: tuple[float, float, float, float]
 
 
 class ConversionError(Exception):
@@ -145,7 +154,9 @@ class Converter:
             raise self._error(outcome)
         owner = (ctypes.c_ubyte * block.capacity).from_address(block.data)
         weakref.finalize(owner, self._reclaim, block).atexit = False
-        return Pcm(memoryview(owner).cast("B")[: outcome.size], outcome.mask, outcome.samples, outcome.rate)
+        heard = outcome.signal
+        signal = (heard.silence_share, heard.clipped_share, heard.bandwidth_hz, heard.snr_db)
+        return Pcm(memoryview(owner).cast("B")[: outcome.size], outcome.mask, outcome.samples, outcome.rate, signal)
 
     def _reclaim(self, block: _Block) -> None:
         if self._spare or block.capacity > _KEPT_BYTES:

@@ -23,6 +23,8 @@
 #include <libavutil/mathematics.h>
 #include <libswresample/swresample.h>
 
+#include "signal.h"
+
 #define PUBLIC __attribute__((visibility("default")))
 
 enum { IO_BUFFER = 64 << 10, FIRST_BLOCK = 1 << 20, SAMPLE_BYTES = 2 };
@@ -61,6 +63,7 @@ typedef struct {
     double expected_seconds; /* the exact length that the container declares, or 0 */
     int min_source_rate, max_source_rate;
     int rate, channels;
+    int measures; /* whether to fill `signal` of the outcome */
 } Target;
 
 /* The memory of the result, which grows as needed and is reused for the next object. */
@@ -76,6 +79,7 @@ typedef struct {
     int status, error;
     int rate, channels; /* of the source */
     char container[64], codec[32];
+    SignalFacts signal; /* of the source */
 } Outcome;
 
 /* State that is reused for the next object. */
@@ -83,6 +87,7 @@ typedef struct {
     AVPacket *packet;
     AVFrame *frame;
     SwrContext *resampler;
+    Signal *signal;
     AVChannelLayout from_layout, to_layout;
     int from_rate, from_format, to_rate;
 } Converter;
@@ -355,6 +360,14 @@ static Status resample(Job *job, const AVFrame *frame, int *made)
     return outcome->size > job->target->max_bytes ? fail(job, TOO_LARGE, 0) : OK;
 }
 
+static Status start(Job *job, const AVFrame *frame)
+{
+    Status status = start_resampler(job, frame);
+    if (status == OK && job->target->measures && !signal_start(job->converter->signal, frame, job->codec->codec_id))
+        return NO_MEMORY;
+    return status;
+}
+
 static Status take_frame(Job *job, const AVFrame *frame)
 {
     Status status = OK;
@@ -362,9 +375,11 @@ static Status take_frame(Job *job, const AVFrame *frame)
     if (!frame->nb_samples)
         return OK;
     if (!job->first_rate)
-        status = start_resampler(job, frame);
+        status = start(job, frame);
     else if (!same_form(job, frame))
         status = fail(job, FORM_CHANGED, 0);
+    if (status == OK && job->target->measures)
+        signal_add(job->converter->signal, frame);
     if (status == OK)
         status = resample(job, frame, &made);
     job->outcome->samples += frame->nb_samples;
@@ -420,6 +435,8 @@ static Status finish(Job *job)
         if (status != OK)
             return status;
     } while (made > 0);
+    if (job->target->measures)
+        signal_finish(job->converter->signal, &job->outcome->signal);
     return outcome->size == job->target->headroom ? fail(job, TOO_SHORT, 0) : OK;
 }
 
@@ -468,6 +485,7 @@ PUBLIC void storeside_close(Converter *converter)
     av_packet_free(&converter->packet);
     av_frame_free(&converter->frame);
     swr_free(&converter->resampler);
+    signal_close(converter->signal);
     av_channel_layout_uninit(&converter->from_layout);
     free(converter);
 }
@@ -481,7 +499,8 @@ PUBLIC Converter *storeside_open(void)
     av_log_set_level(AV_LOG_QUIET); /* affects only this library's libav; errors are returned to the caller */
     converter->packet = av_packet_alloc();
     converter->frame = av_frame_alloc();
-    if (converter->packet && converter->frame)
+    converter->signal = signal_open();
+    if (converter->packet && converter->frame && converter->signal)
         return converter;
     storeside_close(converter);
     return NULL;

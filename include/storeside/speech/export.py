@@ -1,0 +1,74 @@
+"""Exports of the speech manifest for training frameworks; ClickHouse writes the file into object storage itself."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from storeside import sql
+from storeside.errors import BadInput, StoresideError
+from storeside.sql.answers import first_row
+from storeside.transfer.source import Source, wild
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.httpclient import HttpClient
+
+log = logging.getLogger(__name__)
+
+# The query of each format.
+FORMATS = {
+    "nemo": lambda: sql.query("export_nemo"),
+    "lhotse_recordings": lambda: sql.query("export_lhotse_recordings"),
+    "lhotse_cuts": lambda: sql.query("export_lhotse_cuts"),
+}
+_SETTINGS = {
+    "max_threads": 1,  # reads in the order of the table's key, so that sorting needs no memory
+    "s3_truncate_on_insert": 1,  # a repeated task replaces the file
+    "output_format_json_quote_64bit_integers": 0,
+    "output_format_json_quote_denormals": 0,
+    "output_format_json_escape_forward_slashes": 0,
+    "output_format_json_named_tuples_as_objects": 1,
+}
+
+
+class ExportError(StoresideError, BadInput):
+    """The file cannot be written where the task wants it; the message states why."""
+
+
+def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: str = "") -> int:
+    """Write the rows of a bucket's recordings in a format; return their number.
+
+    `target` is one object in S3, compressed with gzip if its key ends with ``.gz``; `form` is one of FORMATS. With
+    `run_id`, only the rows that this run published are written. One statement writes the object, which readers see
+    when it is complete; until then, they see the previous one. Without rows, nothing is written. Raises ExportError.
+    """
+    key = target.keys
+    check_target(key)
+    compression = "gzip" if key.endswith(".gz") else "none"
+    function = replace(target, cluster="").objects([key], "JSONEachRow", compression=compression)
+    query = query_of(form)
+    parameters = {"bucket": bucket, "run_id": run_id}
+    rows = int(first_row(client.query(f"SELECT count() FROM ({query})", parameters=parameters))[0])
+    if not rows:
+        log.warning("speech.manifest has no rows of %s %s: nothing is written", bucket, run_id)
+        return 0
+    client.command(f"INSERT INTO FUNCTION {function} {query}", parameters=parameters, settings=_SETTINGS)
+    log.info("ClickHouse wrote %d recordings of %s to %s", rows, bucket, target.uri)
+    return rows
+
+
+def query_of(form: str) -> str:
+    """Return the query of a format. Raises ExportError for other formats."""
+    if form not in FORMATS:
+        raise ExportError(f"format {form!r} is not one of {', '.join(FORMATS)}")
+    return FORMATS[form]()
+
+
+def check_target(key: str) -> None:
+    """Raise ExportError if ClickHouse cannot write an object with this key."""
+    if not key or key.endswith("/") or wild(key):
+        raise ExportError(
+            f"key {key!r}: name one object, such as manifests/train.jsonl.gz, without ?, *, braces, // and endings of"
+            " archives or compressions other than .gz"
+        )

@@ -1,0 +1,82 @@
+"""The operator that exports the speech manifest for training frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook, BaseOperatorLink
+
+from storeside.aistore.buckets import Bucket
+from storeside.operators.errors import airflow_errors
+from storeside.operators.forms import FormOperator
+from storeside.operators.hooks.transfer import clickhouse_client, source
+from storeside.operators.links import RunPageLink
+from storeside.operators.literals import check_literals, flag
+from storeside.operators.shared import as_bool, run_key
+from storeside.speech.export import ExportError, check_target, export, query_of
+from storeside.transfer.source import in_aistore, place_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class ClickHouseExportManifestOperator(FormOperator):
+    """Writes the published rows of a bucket's recordings into S3, for NeMo or Lhotse.
+
+    ClickHouse writes the object itself, in one statement and with bounded memory; no row passes through the worker.
+    An object of this name is replaced. Paths of audio are AIStore's, such as ``ais://speech/a.wav``. Without rows,
+    the task writes nothing. Returns the number of recordings and the object's URI.
+
+    :param bucket: URI of the AIStore bucket whose recordings the manifest describes
+    :param destination: URI of the object to write; ``.gz`` at its end compresses it:
+        ``s3://datasets/train/cuts.jsonl.gz``
+    :param format: ``nemo``, ``lhotse_recordings`` or ``lhotse_cuts``
+    :param only_this_run: export only the rows that this DAG run published
+    :param aws_conn_id: connection whose extras name ClickHouse's way to S3, as for loads
+    :param clickhouse_conn_id: connection whose user may read ``speech.manifest`` and write to S3
+    """
+
+    template_fields: Sequence[str] = ("bucket", "destination", "format", "only_this_run")
+    ui_color = "#fdf0d5"
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (RunPageLink(),)
+
+    def __init__(
+        self,
+        *,
+        bucket: str,
+        destination: str,
+        format: str = "nemo",
+        only_this_run: bool | str = False,
+        aws_conn_id: str = "aws_default",
+        clickhouse_conn_id: str = "clickhouse_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.bucket = bucket
+        self.destination = destination
+        self.format = format
+        self.only_this_run = only_this_run
+        self.aws_conn_id = aws_conn_id
+        self.clickhouse_conn_id = clickhouse_conn_id
+        check_literals(
+            self, bucket=Bucket.parse, destination=_place, format=query_of, only_this_run=flag("only_this_run")
+        )
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Let ClickHouse write the object."""
+        with airflow_errors():
+            run_id = run_key(context) if as_bool(self.only_this_run, "only_this_run") else ""
+            bucket = str(Bucket.parse(self.bucket))
+            target = source(BaseHook.get_connection(self.aws_conn_id), *_place(self.destination))
+            client = clickhouse_client(BaseHook.get_connection(self.clickhouse_conn_id))
+            rows = export(client, target, self.format, bucket, run_id)
+        return {"recordings": rows, "destination": self.destination}
+
+
+def _place(uri: str) -> tuple[str, str]:
+    bucket, key = place_of(uri)
+    if in_aistore(bucket):
+        raise ExportError(f"destination {uri!r}: ClickHouse's token for AIStore only reads: write s3://bucket/key")
+    check_target(key)
+    return bucket, key
