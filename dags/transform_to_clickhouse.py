@@ -66,6 +66,7 @@ PARAMS = {
         values_display={"report": "Load the good results, list the bad objects", "fail": "Fail the task"},
         description="What happens when objects cannot be transformed or loaded; a failed transform loads nothing",
     ),
+    "on_nothing": params.ON_NOTHING,
     "retry_failed": params.RETRY_FAILED,
 }
 
@@ -110,6 +111,7 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
         latest="{{ not params.source.startswith('ais://') }}",
         on_failed_objects="{{ params.on_failure }}",
+        on_nothing="{{ params.on_nothing }}",
         retry_failed="{{ params.retry_failed }}",
     )
     load = S3ToClickHouseOperator(

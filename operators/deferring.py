@@ -10,6 +10,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import get_current_context
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from storeside.operators.forms import FormOperator
@@ -85,3 +86,11 @@ class DeferringOperator(FormOperator):
             asyncio.run(trigger.on_kill())
         except Exception as e:  # the task fails with the timeout, even if stopping fails
             self.log.warning("the job or query of this task may still run: %s", e)
+
+
+class WaitingOperator(DeferringOperator):
+    """Base class of operators that wait for another system, in the triggerer or in the worker."""
+
+    def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = conf.getboolean("operators", "default_deferrable") if deferrable is None else deferrable

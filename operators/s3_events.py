@@ -25,6 +25,7 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
+from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, as_list, as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 
@@ -166,6 +167,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 " the messages' attributes contain the reasons: fix the cause, then send the messages back with"
                 " SqsRedriveDeadLettersOperator"
             )
+        if not report["messages"]:
+            self.end_without(f"the queue {self.sqs_queue} has no messages")
         return dict(plain(report))
 
 
@@ -235,16 +238,8 @@ class QueueOperator(FormOperator):
         return vars(settled)
 
 
-class SqsLeaseS3EventsOperator(QueueOperator):
-    """Leases the messages of a queue for the tasks of this run; a setup task.
-
-    A teardown task decides which objects are done and deletes their messages: in the speech pipeline the
-    `SqsSettleSpeechEventsOperator`.
-
-    If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
-    from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
-    Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
-    `SqsS3EventsSensor` also waits for messages. Returns the number of messages.
+class LeaseOperator(QueueOperator):
+    """Base class of the operators that lease messages for the tasks of a run.
 
     :param max_messages: maximum number of messages to receive
     :param lease_seconds: seconds that messages stay invisible unless their lease is extended
@@ -255,8 +250,8 @@ class SqsLeaseS3EventsOperator(QueueOperator):
         self.max_messages = max_messages
         self.lease_seconds = lease_seconds
 
-    def execute(self, context: Context) -> dict[str, int]:
-        """Take over the trigger's batches, or receive messages."""
+    def lease(self, context: Context) -> dict[str, int]:
+        """Take over the trigger's batches, or receive messages; return the number of messages that this run has."""
         from storeside.events.lease import take_or_receive
 
         with airflow_errors():
@@ -268,6 +263,28 @@ class SqsLeaseS3EventsOperator(QueueOperator):
             )
         self.log.info("%d messages of %s are leased for this run", count, queue.name)
         return {"messages": count}
+
+
+class SqsLeaseS3EventsOperator(LeaseOperator, SelectingOperator):
+    """Leases the messages of a queue for the tasks of this run; a setup task.
+
+    A teardown task decides which objects are done and deletes their messages: in the speech pipeline the
+    `SqsSettleSpeechEventsOperator`.
+
+    If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
+    from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
+    Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
+    `SqsS3EventsSensor` also waits for messages. Returns the number of messages.
+    """
+
+    template_fields = (*LeaseOperator.template_fields, "on_nothing")
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Lease messages; end as `on_nothing` says if there are none."""
+        leased = self.lease(context)
+        if not leased["messages"]:
+            self.end_without(f"the queue {self.sqs_queue} has no messages for this run")
+        return leased
 
 
 class SqsRedriveDeadLettersOperator(QueueOperator):

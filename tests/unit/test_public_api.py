@@ -17,8 +17,8 @@ from storeside.stack.settings import CHECKOUT
 FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
-    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FormOperator", "LoadOperator", "MovementOperator",
-    "QueueOperator",
+    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FollowingOperator", "FormOperator", "LeaseOperator",
+    "LoadOperator", "MovementOperator", "QueueOperator", "SelectingOperator", "WaitingOperator",
     # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
     "SqsMessagesTrigger",
