@@ -12,7 +12,7 @@ from storeside.operators import (
     AISTransformBucketOperator,
     S3EventsTrigger,
     SqsLeaseS3EventsOperator,
-    SqsSettleTransformEventsOperator,
+    SqsSettleS3EventsOperator,
     dag_settings,
     form_choices,
     params,
@@ -133,7 +133,7 @@ schedule and a queue in it, runs start from the form only. The Variable
 
     if QUEUE:
         lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
-        settle_events = SqsSettleTransformEventsOperator(
+        settle_events = SqsSettleS3EventsOperator(
             task_id="settle_events",
             sqs_queue=QUEUE,
             source="{{ params.source }}",

@@ -268,8 +268,7 @@ class LeaseOperator(QueueOperator):
 class SqsLeaseS3EventsOperator(LeaseOperator, SelectingOperator):
     """Leases the messages of a queue for the tasks of this run; a setup task.
 
-    A teardown task decides which objects are done and deletes their messages: in the speech pipeline the
-    `SqsSettleSpeechEventsOperator`.
+    A teardown task, `SqsSettleS3EventsOperator`, deletes the messages of objects that are done.
 
     If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
     from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.

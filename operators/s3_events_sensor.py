@@ -24,7 +24,7 @@ class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
     While the task waits, it leases nothing. Sensors of several DAGs may wait for one queue: each
     message is leased for one of them, and the others wait on. Give the DAG ``max_active_runs=1``, because a run takes
     over messages that another run of its DAG did not settle. Nothing extends the lease later, so set `lease_seconds`
-    longer than the run. A teardown task such as `SqsSettleTransformEventsOperator` then deletes the messages of
+    longer than the run. A teardown task such as `SqsSettleS3EventsOperator` then deletes the messages of
     finished objects. Returns the number of messages.
 
     :param timeout: seconds to wait; after them the task fails, or is skipped with `soft_fail`

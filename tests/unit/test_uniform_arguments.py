@@ -126,7 +126,7 @@ def test_operators_that_select_objects_have_on_nothing() -> None:
 def test_the_three_ends_of_a_task_without_objects() -> None:
     made(AISCopyBucketOperator).end_without("no object of s3://in")
     for policy, error in (("skip", AirflowSkipException), ("fail", AirflowFailException)):
-        with pytest.raises(error, match="^no object of s3://in"):
+        with pytest.raises(error, match=r"^no object of s3://in"):
             made(AISCopyBucketOperator, on_nothing=policy).end_without("no object of s3://in")
 
 
