@@ -79,7 +79,10 @@ class DeferringOperator(FormOperator):
 
     def _stop(self, context: Context) -> None:
         try:
-            waits_for = context["ti"].xcom_pull(key=WAITS_FOR)
+            instance = context["ti"]
+            # without an index, Airflow 3.3 returns the XComs of all instances of a mapped task
+            index = instance.map_index if instance.map_index is not None and instance.map_index >= 0 else None
+            waits_for = instance.xcom_pull(key=WAITS_FOR, map_indexes=index)
             trigger = resolve_name(waits_for["trigger"])(**waits_for["arguments"])
             limit = self.execution_timeout  # Airflow applies it to this method, too
             time.sleep(min(TRIGGERER_SECONDS, limit.total_seconds() / 2) if limit else TRIGGERER_SECONDS)
