@@ -112,7 +112,7 @@ SELECTING = ("CopyBucket", "TransformBucket", "TransformObjects", "TranscodeAudi
 def test_operators_that_select_objects_have_on_nothing() -> None:
     public_ones = {kind for kind in kinds() if kind.__name__ in operators.__all__}
     selecting = {kind for kind in public_ones if issubclass(kind, SelectingOperator)}
-    assert selecting == {kind for kind in public_ones if any(part in kind.__name__ for part in SELECTING)}
+    assert selecting >= {kind for kind in public_ones if any(part in kind.__name__ for part in SELECTING)}
     for kind in selecting:
         assert made(kind).on_nothing == "succeed", kind
         assert "on_nothing" in kind.template_fields, kind
