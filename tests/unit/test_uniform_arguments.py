@@ -104,7 +104,7 @@ def test_mapped_tasks_have_the_argument() -> None:
         mapped.expand(source=["s3://a", "s3://b"])
 
 
-# Without objects they have nothing to measure, publish or settle, and their own policies apply.
+# Parts of the names of operators that select objects or messages.
 SELECTING = ("CopyBucket", "TransformBucket", "TransformObjects", "TranscodeAudio", "ProbeAudio", "SplitShards",
              "InspectBucket", "PrefetchBucket", "ToClickHouse", "LeaseS3Events")  # fmt: skip
 
