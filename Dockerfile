@@ -77,6 +77,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/storeside/dags \
     AIRFLOW__CORE__PLUGINS_FOLDER=/opt/storeside/plugins \
     AIRFLOW__CORE__LOAD_EXAMPLES=False \
+    AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE=True \
     AIRFLOW__USAGE_DATA_COLLECTION__ENABLED=False
 WORKDIR /opt/airflow
 USER 50000:0

@@ -12,7 +12,7 @@ from storeside.operators import (
     AISTransformBucketOperator,
     S3EventsTrigger,
     SqsLeaseS3EventsOperator,
-    SqsSettleTransformEventsOperator,
+    SqsSettleS3EventsOperator,
     dag_settings,
     form_choices,
     params,
@@ -72,6 +72,7 @@ PARAMS = {
         values_display={"report": "Keep the good results, list the bad objects", "fail": "Fail the run"},
         description="What happens to the run when an object cannot be transformed",
     ),
+    "on_nothing": params.ON_NOTHING,
     "retry_failed": params.RETRY_FAILED,
     "plan_only": Param(
         False,
@@ -125,13 +126,14 @@ schedule and a queue in it, runs start from the form only. The Variable
         latest="{{ not params.source.startswith('ais://') }}",
         quarantine="{{ params.quarantine or '' }}",
         on_failed_objects="{{ params.on_failure }}",
+        on_nothing="{{ params.on_nothing }}",
         retry_failed="{{ params.retry_failed }}",
         plan_only="{{ params.plan_only }}",
     )
 
     if QUEUE:
         lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
-        settle_events = SqsSettleTransformEventsOperator(
+        settle_events = SqsSettleS3EventsOperator(
             task_id="settle_events",
             sqs_queue=QUEUE,
             source="{{ params.source }}",

@@ -1,15 +1,19 @@
-"""Transforms a bucket inside AIStore and loads the results into a ClickHouse table."""
+"""Transforms a bucket inside AIStore and loads the results into a table: by form, on a schedule, and on S3 events."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
+from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
     AISTransformBucketOperator,
+    S3EventsTrigger,
     S3ToClickHouseOperator,
+    SqsLeaseS3EventsOperator,
+    SqsSettleS3EventsOperator,
     dag_settings,
     form_choices,
     params,
@@ -17,10 +21,12 @@ from storeside.operators import (
 )
 
 # The Airflow Variable storeside_transform_to_clickhouse replaces any of these.
+ALL = ("source", "destination", "table")
 SETTINGS = dag_settings(
     "transform_to_clickhouse",
-    {"schedule": ("source", "destination", "table")},
+    {"schedule": ALL, "queue": ALL},
     schedule="",  # cron; empty for none
+    queue="",  # SQS queue with the events of the source; empty for none
     source="",
     destination="",
     prefix="",
@@ -33,7 +39,16 @@ SETTINGS = dag_settings(
     communication="ws",
     table="",
     suite="",  # Great Expectations: a path, or package.module:function
+    on_failed_expectations="fail",  # or quarantine
 )
+
+QUEUE = SETTINGS["queue"]
+TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
+ARRIVALS = None
+if QUEUE:
+    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
+    ARRIVALS = [Asset(SETTINGS["source"], watchers=[watcher])]
+SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
 
 RESULTS = Param(
     type="string",
@@ -57,6 +72,9 @@ PARAMS = {
     **params.etl(SETTINGS),
     **params.EXPECTATIONS,
     "suite": params.preset(params.EXPECTATIONS["suite"], SETTINGS["suite"]),
+    "on_failed_expectations": params.preset(
+        params.EXPECTATIONS["on_failed_expectations"], SETTINGS["on_failed_expectations"]
+    ),
     "on_failure": Param(
         "report",
         type="string",
@@ -66,13 +84,14 @@ PARAMS = {
         values_display={"report": "Load the good results, list the bad objects", "fail": "Fail the task"},
         description="What happens when objects cannot be transformed or loaded; a failed transform loads nothing",
     ),
+    "on_nothing": params.ON_NOTHING,
     "retry_failed": params.RETRY_FAILED,
 }
 
 with DAG(
     dag_id="transform_to_clickhouse",
     description="Transforms a bucket of any data beside the disks that hold it, and loads the results into a table",
-    schedule=CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None,
+    schedule=SCHEDULE,
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
     params=PARAMS,
@@ -81,15 +100,20 @@ with DAG(
     doc_md="""
 ### Transform a bucket and load the results
 
-1. **transform**: AIStore transforms each new or changed object of the source beside the disk that holds it, with a
+1. **lease_events**: only with a queue in the Variable: leases the SQS messages of new objects.
+2. **transform**: AIStore transforms each new or changed object of the source beside the disk that holds it, with a
    transform of Storeside's image or with an ETL that runs already. The results are Parquet, CSV or JSON Lines.
-2. **load**: loads each new version of a result into the table, once. The worker streams the results from AIStore's
+3. **load**: loads each new version of a result into the table, once. The worker streams the results from AIStore's
    targets to ClickHouse. The rows of a changed result replace its old rows, unless the form says otherwise. A suite
    of Great Expectations, if the form or the setting `suite` names one, checks the rows before they are published.
+4. **settle_events**: only with a queue: deletes messages of objects whose results are loaded, sends messages of
+   objects that failed for good to the dead-letter queue with their reasons, and releases all others. It does so after
+   successful and failed runs.
 
-The Airflow Variable `storeside_transform_to_clickhouse` contains the schedule, the image and the form's defaults:
-`{"schedule": "0 4 * * *", "source": "s3://papers", "destination": "ais://paper-facts", "table": "data.papers"}`. The
-Variable `storeside_forms` lists the buckets, transformers, ETLs and suites that the form accepts.
+The Airflow Variable `storeside_transform_to_clickhouse` contains the schedule, the queue, the image and the form's
+defaults: `{"queue": "papers-events", "source": "s3://papers", "destination": "ais://paper-facts",
+"table": "data.papers"}`. Without a schedule and a queue in it, runs start from the form only. The Variable
+`storeside_forms` lists the buckets, transformers, ETLs and suites that the form accepts.
 
 Objects that were not transformed: `SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed'`.
 Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed'`.
@@ -110,6 +134,7 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
         latest="{{ not params.source.startswith('ais://') }}",
         on_failed_objects="{{ params.on_failure }}",
+        on_nothing="{{ params.on_nothing }}",
         retry_failed="{{ params.retry_failed }}",
     )
     load = S3ToClickHouseOperator(
@@ -121,3 +146,18 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         retry_failed="{{ params.retry_failed }}",
     )
     transform >> load
+
+    if QUEUE:
+        lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
+        settle_events = SqsSettleS3EventsOperator(
+            task_id="settle_events",
+            sqs_queue=QUEUE,
+            source="{{ params.source }}",
+            destination="{{ params.destination }}",
+            prefix="{{ params.prefix or '' }}",
+            table="{{ params.table }}",
+            complete="{{ ti.xcom_pull('load') is not none }}",
+        )
+        lease_events >> transform
+        load >> settle_events
+        settle_events.as_teardown(setups=lease_events)

@@ -34,7 +34,7 @@ COMMON = {
     "clickhouse_conn_id": "connection to ClickHouse",
     "aws_conn_id": "connection to S3 and SQS",
     "poll_interval": "seconds between two polls",
-    "deferrable": "True waits in the triggerer, False in the worker",
+    "deferrable": "True waits in the triggerer, False in the worker; None means Airflow's `default_deferrable`",
 }
 _PARAM = re.compile(r"^:param (\w+): (.*?)(?=^:param |\Z)", re.MULTILINE | re.DOTALL)
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
     from storeside.operators.s3_events_sensor import SqsS3EventsSensor as SqsS3EventsSensor
     from storeside.operators.settings import dag_settings as dag_settings
+    from storeside.operators.settle_events import SqsSettleS3EventsOperator as SqsSettleS3EventsOperator
     from storeside.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
@@ -54,9 +55,6 @@ if TYPE_CHECKING:
     from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
     from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
     from storeside.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
-    from storeside.operators.transform_events import (
-        SqsSettleTransformEventsOperator as SqsSettleTransformEventsOperator,
-    )
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
     from storeside.transfer.after_load import AfterLoad as AfterLoad
     from storeside.transfer.columns import Columns as Columns
@@ -89,6 +87,7 @@ _NAMES = {
     ),
     "operators.s3_events_sensor": ("SqsS3EventsSensor",),
     "operators.settings": ("dag_settings",),
+    "operators.settle_events": ("SqsSettleS3EventsOperator",),
     "operators.shards": ("AISSplitShardsOperator",),
     "operators.shared": ("only_when",),
     "operators.speech": (
@@ -98,7 +97,6 @@ _NAMES = {
     "operators.speech_export": ("ClickHouseExportManifestOperator",),
     "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
     "operators.throughput": ("AISMeasureThroughputOperator",),
-    "operators.transform_events": ("SqsSettleTransformEventsOperator",),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "transfer.after_load": ("AfterLoad",),
     "transfer.columns": ("Columns",),

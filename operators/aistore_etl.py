@@ -16,13 +16,14 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.charts import object_at
-from storeside.operators.deferring import DeferringOperator
 from storeside.operators.errors import airflow_errors
+from storeside.operators.following import FollowingOperator
 from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.literals import LiteralArgumentError, check_literals
 from storeside.operators.outcome import check_policy
+from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import ledger, plain, run_columns
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.transform.inspection import Inspection
@@ -136,10 +137,10 @@ class AISDeleteEtlOperator(FormOperator):
         return gone
 
 
-class AISInspectBucketOperator(DeferringOperator):
+class AISInspectBucketOperator(FollowingOperator, SelectingOperator):
     """Transforms every object of a bucket inside AIStore and discards the results, to find objects that fail.
 
-    The task is deferred while AIStore works. Returns the numbers of objects read and failed, with examples; the
+    Returns the numbers of objects read and failed, with examples; the
     task's log lists all failures.
 
     :param source: bucket URI
@@ -151,7 +152,7 @@ class AISInspectBucketOperator(DeferringOperator):
     :param stall_seconds: seconds without progress after which the job is aborted
     """
 
-    template_fields: Sequence[str] = ("source", "prefix", "on_failed_objects")
+    template_fields: Sequence[str] = ("source", "prefix", "on_failed_objects", "on_nothing")
     ui_color = "#d7e9f7"
     operator_extra_links = (RunPageLink(),)
 
@@ -185,21 +186,19 @@ class AISInspectBucketOperator(DeferringOperator):
         source = Bucket.parse(self.source)
         return Inspection(hook.get_conn(), source, self.etl, self.prefix, self.workers, hook.pods)
 
-    def execute(self, context: Context) -> None:
-        """Submit the job and defer until it ends."""
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Submit the job and wait until it ends."""
         with airflow_errors():
             check_policy(self.on_failed_objects)
             job_id = self.inspection().submit()
-        self.defer(
-            trigger=AISJobTrigger(
-                self.aistore_conn_id,
-                job_id,
-                started=time.time(),
-                stall_seconds=self.stall_seconds,
-                etl_names=self.etl.over("hpush").own_names,
-            ),
-            method_name="report",
+        trigger = AISJobTrigger(
+            self.aistore_conn_id,
+            job_id,
+            started=time.time(),
+            stall_seconds=self.stall_seconds,
+            etl_names=self.etl.over("hpush").own_names,
         )
+        return dict(self.wait_for(trigger, "report", context))
 
     def report(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Read the failures from AIStore, record them in ``storeside.runs``, log and return them.
@@ -233,6 +232,8 @@ class AISInspectBucketOperator(DeferringOperator):
             raise AirflowFailException(
                 f"{len(failed)} objects cannot be transformed, such as {failed[0][0]!r}: {failed[0][1]}"
             )
+        if not event["objects"] and not failed:
+            self.end_without(f"no object of {self.source} matches the prefix {self.prefix!r}")
         return dict(plain(result))
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from storeside.aistore.buckets import Bucket, StoredObject
-from storeside.aistore.jobs import Follower, Progress
 from storeside.aistore.spec import EtlSpec
-from storeside.operators.errors import OperatorInputError, airflow_errors, is_final
+from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
+from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
-from storeside.operators.triggers.aistore import AISJobTrigger, cancel, describe
+from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
 from storeside.transform.naming import Naming
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 BRIEF_SECONDS = 10.0
 
 
-class BucketJobOperator(MovementOperator):
-    """Runs a `BucketJob`; the task is deferred while AIStore works, unless the job ends within `BRIEF_SECONDS`.
+class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
+    """Runs a `BucketJob`; a task that is `deferrable` follows it in the worker for `BRIEF_SECONDS`, then it defers.
 
     A task that is killed and retried follows the job that still runs. The log and ``storeside.objects`` list failed
     objects with their reasons; `on_failed_objects` decides whether the task then fails. Returns the job's `Summary`
@@ -48,6 +49,7 @@ class BucketJobOperator(MovementOperator):
         "prefix",
         "prepend",
         "on_failed_objects",
+        "on_nothing",
         "retry_failed",
         "latest",
         "quarantine",
@@ -92,7 +94,6 @@ class BucketJobOperator(MovementOperator):
         self.poll_interval = poll_interval
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
-        self._stop_job: Callable[[], None] | None = None
         check_literals(
             self, source=Bucket.parse, destination=Bucket.parse, quarantine=Bucket.parse,
             on_failed_objects=check_policy, retry_failed=flag("retry_failed"), latest=flag("latest"),
@@ -159,14 +160,14 @@ class BucketJobOperator(MovementOperator):
     def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         """Continue after an AIStore job ended: reconcile, retry missing objects, or finish."""
         with airflow_errors():
-            self._log_end(event["job_id"], event["progress"], event["error"])
+            self._log_end(event)
             job = self.job(context)
             return self._go_on(context, job, job.advance(State(**state), event["seconds"]))
 
-    def _log_end(self, job_id: str, progress: str, error: str) -> None:
-        self.log.info("job %s: %s", job_id, progress)
-        if error:
-            self.log.warning("job %s: %s; the task retries the missing objects", job_id, error)
+    def _log_end(self, event: dict[str, Any]) -> None:
+        self.log.info("job %s: %s", event["job_id"], event["progress"])
+        if event["error"]:
+            self.log.warning("job %s: %s; the task retries the missing objects", event["job_id"], event["error"])
 
     def after_delay(self, context: Context, event: Any, state: dict[str, Any]) -> dict[str, Any]:
         """Continue when the delay before the next attempt is over."""
@@ -176,10 +177,7 @@ class BucketJobOperator(MovementOperator):
     def _go_on(self, context: Context, job: BucketJob | InPlaceJob, state: State) -> dict[str, Any]:
         while state.phase != "done":
             if state.not_before > time.time() + self.poll_interval:
-                moment = datetime.fromtimestamp(state.not_before, UTC)
-                self.defer(
-                    trigger=DateTimeTrigger(moment), method_name="after_delay", kwargs={"state": state.to_dict()}
-                )
+                self._delay(state)
             state = job.submit(state)
             if state.job_id:
                 record_running(
@@ -188,13 +186,25 @@ class BucketJobOperator(MovementOperator):
                     aistore_conn_id=self.aistore_conn_id, etls=list(state.etl_names),
                 )  # fmt: skip
                 trigger = self._trigger(job, state)
-                progress = self._ended_soon(job, trigger)
-                if progress is None:
+                event = self.follow(job.client, trigger, BRIEF_SECONDS if self.deferrable else inf)
+                if event is None:
                     self.defer(trigger=trigger, method_name="resume", kwargs={"state": state.to_dict()})
-                state = job.advance(state, progress.seconds)
+                self._log_end(event)
+                state = job.advance(state, event["seconds"])
             else:
                 state = job.advance(state)
-        return finish(self, context, job.ledger, self.kind, job.finish(state), self.on_failed_objects)
+        result = finish(self, context, job.ledger, self.kind, job.finish(state), self.on_failed_objects)
+        if not result["listed"]:
+            self.end_without(f"no object of {self.source} matches the prefix {self.prefix!r}")
+        return result
+
+    def _delay(self, state: State) -> None:
+        """Wait until the time of the next attempt."""
+        if not self.deferrable:
+            time.sleep(max(state.not_before - time.time(), 0))
+            return
+        moment = datetime.fromtimestamp(state.not_before, UTC)
+        self.defer(trigger=DateTimeTrigger(moment), method_name="after_delay", kwargs={"state": state.to_dict()})
 
     def _trigger(self, job: BucketJob | InPlaceJob, state: State) -> AISJobTrigger:
         return AISJobTrigger(
@@ -207,26 +217,3 @@ class BucketJobOperator(MovementOperator):
             own=not state.waits,
             etl_names=job.spec.all_names if job.spec and not job.options.keep_etl else (),
         )
-
-    def _ended_soon(self, job: BucketJob | InPlaceJob, trigger: AISJobTrigger) -> Progress | None:
-        """Follow the job for `BRIEF_SECONDS`; return its progress if it ends in this time."""
-        follower = Follower(job.client, trigger.job_id, self.stall_seconds, is_final)
-        if trigger.own:
-            self._stop_job = partial(cancel, job.client, trigger.job_id, trigger.etl_names)
-        try:
-            while time.time() - trigger.started < BRIEF_SECONDS:
-                progress = follower.poll()
-                if progress.finished:
-                    text = describe(progress, trigger.total, time.time() - trigger.started)
-                    self._log_end(trigger.job_id, text, progress.error)
-                    return progress
-                time.sleep(self.poll_interval)
-            return None
-        finally:
-            self._stop_job = None
-
-    def on_kill(self) -> None:
-        """Abort the job that this worker follows, because a user killed or cleared the task or set its state."""
-        if self._stop_job:
-            self.log.info("aborting AIStore's job")
-            self._stop_job()

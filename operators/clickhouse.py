@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from storeside.operators.deferring import WaitingOperator
 from storeside.operators.deprecated import FlatLoadArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
@@ -24,6 +25,7 @@ from storeside.operators.hooks.transfer import (
 )
 from storeside.operators.literals import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
 from storeside.operators.outcome import check_policy, fail_for_objects, log_load
+from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.transfer.after_load import AfterLoad
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from storeside.transfer.request import Request
 
 
-class LoadOperator(FlatLoadArguments):
+class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
     """Base class of the operators that load into ClickHouse: common arguments and the end of the task.
 
     :param bucket: bucket, without ``s3://``
@@ -76,6 +78,7 @@ class LoadOperator(FlatLoadArguments):
         "on_bad_rows",
         "on_overwrite",
         "on_failed_objects",
+        "on_nothing",
         "read",
         "table_options",
     )
@@ -96,7 +99,6 @@ class LoadOperator(FlatLoadArguments):
         table_options: TableOptions | None = None,
         batch_bytes: int = 1 << 30,
         limits: LoadLimits | None = None,
-        deferrable: bool = True,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
@@ -113,7 +115,6 @@ class LoadOperator(FlatLoadArguments):
         self.on_failed_objects = on_failed_objects
         self.batch_bytes = batch_bytes
         self.limits = limits or LoadLimits()
-        self.deferrable = deferrable
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
@@ -311,6 +312,8 @@ class S3ToClickHouseOperator(LoadOperator):
 
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
         verdict = report.get("verdict")
+        detail = {name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left")}
+        detail |= {"loader": self._loader, **({"verdict": verdict} if verdict else {})}
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         self.record_end(
@@ -327,13 +330,7 @@ class S3ToClickHouseOperator(LoadOperator):
                 "failed": report["failed"],
                 "bytes_in": report["bytes"],
                 "seconds": report["seconds"],
-                "detail": json.dumps(
-                    {
-                        **{name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left")},
-                        "loader": self._loader,
-                        **({"verdict": verdict} if verdict else {}),
-                    }
-                ),
+                "detail": json.dumps(detail),
             },
             rows=report["rows"],
             rejected=report["rejected"],
@@ -341,6 +338,8 @@ class S3ToClickHouseOperator(LoadOperator):
         log_load(self.log, uri_of(*self.place()), self.table, report)
         if self.on_failed_objects == "fail":
             fail_for_objects(report, run_key(context))
+        if not report["listed"] and not report["handled"]:
+            self.end_without(f"no object matches {uri_of(*self.place())}")
         if verdict:
             report = {**report, "verdict": {name: verdict[name] for name in ("success", "rows", "invalid", "suite")}}
         return dict(plain(report))

@@ -10,6 +10,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import get_current_context
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from storeside.operators.forms import FormOperator
@@ -78,10 +79,21 @@ class DeferringOperator(FormOperator):
 
     def _stop(self, context: Context) -> None:
         try:
-            waits_for = context["ti"].xcom_pull(key=WAITS_FOR)
+            instance = context["ti"]
+            # without an index, Airflow 3.3 returns the XComs of all instances of a mapped task
+            index = instance.map_index if instance.map_index is not None and instance.map_index >= 0 else None
+            waits_for = instance.xcom_pull(key=WAITS_FOR, map_indexes=index)
             trigger = resolve_name(waits_for["trigger"])(**waits_for["arguments"])
             limit = self.execution_timeout  # Airflow applies it to this method, too
             time.sleep(min(TRIGGERER_SECONDS, limit.total_seconds() / 2) if limit else TRIGGERER_SECONDS)
             asyncio.run(trigger.on_kill())
         except Exception as e:  # the task fails with the timeout, even if stopping fails
             self.log.warning("the job or query of this task may still run: %s", e)
+
+
+class WaitingOperator(DeferringOperator):
+    """Base class of operators that wait for another system, in the triggerer or in the worker."""
+
+    def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = conf.getboolean("operators", "default_deferrable") if deferrable is None else deferrable

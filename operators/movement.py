@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 from airflow.sdk import Asset, AssetAlias, BaseOperatorLink
 
 from storeside.ledger.objects import Ledger
-from storeside.operators.deferring import DeferringOperator
+from storeside.operators.forms import FormOperator
 from storeside.operators.links import RunPageLink
 from storeside.operators.shared import run_columns
 
@@ -39,7 +39,7 @@ class Movement:
     rejected: int | None = None
 
 
-class MovementOperator(DeferringOperator):
+class MovementOperator(FormOperator):
     """Base class of operators that move data and report it to ``storeside.runs``, metrics, assets and OpenLineage.
 
     Unless the operator has `outlets`, the task emits an asset event after it has changed its destination. The asset

@@ -104,6 +104,15 @@ ON_FAILURE: Final = Param(
     values_display={"report": "Succeed and list failed objects", "fail": "Fail the run"},
     description="What happens when some objects cannot be loaded; all other objects are loaded in both cases",
 )
+ON_NOTHING: Final = Param(
+    "succeed",
+    type="string",
+    enum=["succeed", "skip", "fail"],
+    title="No objects",
+    section="How",
+    values_display={"succeed": "Succeed", "skip": "Skip the task and the tasks after it", "fail": "Fail the task"},
+    description="What happens when no object matches; unchanged objects match, too",
+)
 # URI of a bucket that AIStore can read or write.
 BUCKET_URI: Final = r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$"
 SOURCE: Final = Param(

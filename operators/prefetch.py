@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.errors import airflow_errors
+from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy
+from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, ledger, plain
 from storeside.operators.triggers.aistore import AISJobTrigger
 
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
 ROUNDS = 3
 
 
-class AISPrefetchBucketOperator(MovementOperator):
+class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOperator):
     """Fetches a remote bucket's objects into the AIStore cluster, so that later reads use the cluster's disks.
 
-    The task is deferred while AIStore fetches objects that the cluster does not have. Then the task compares the
-    cluster with the backend and lists missing objects with their reasons.
+    AIStore fetches objects that the cluster does not have. Then the task compares the cluster with the backend and
+    lists missing objects with their reasons.
 
     :param bucket: bucket URI of a remote bucket, such as ``s3://recordings``
     :param prefix: fetch only objects whose names start with this
@@ -43,7 +45,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         missing objects
     """
 
-    template_fields: Sequence[str] = ("bucket", "prefix", "latest", "on_failed_objects")
+    template_fields: Sequence[str] = ("bucket", "prefix", "latest", "on_failed_objects", "on_nothing")
     ui_color = "#d7e9f7"
 
     def __init__(
@@ -82,34 +84,37 @@ class AISPrefetchBucketOperator(MovementOperator):
         return Prefetch(AIStoreHook(self.aistore_conn_id).get_conn(), Bucket.parse(self.bucket), self.prefix)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Compare the cluster with the backend, submit a job and defer; end at once if no object is missing."""
+        """Compare the cluster with the backend, submit a job and wait; end at once if no object is missing."""
         with airflow_errors():
             prefetch = self.prefetch()
             prefetch.check()
             missing = prefetch.missing()
             self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
             if not missing.objects and not as_bool(self.latest, "latest"):
-                return self._finish(context, missing, missing, time.time())
-        self._submit(prefetch, {"objects": missing.objects, "size": missing.bytes, "started": time.time()}, missing)
+                result = self._finish(context, missing, missing, time.time())
+                if prefetch.is_empty():
+                    self.end_without(f"no object of {self.bucket} matches the prefix {self.prefix!r}")
+                return result
+        begun = {"objects": missing.objects, "size": missing.bytes, "started": time.time()}
+        return self._submit(context, prefetch, begun, missing)
 
-    def _submit(self, prefetch: Prefetch, begun: dict[str, Any], missing: Missing, rounds: int = 1) -> NoReturn:
-        """Submit a job for the missing objects, and defer."""
+    def _submit(
+        self, context: Context, prefetch: Prefetch, begun: dict[str, Any], missing: Missing, rounds: int = 1
+    ) -> dict[str, Any]:
+        """Submit a job for the missing objects, and wait for it."""
         with airflow_errors():
             job_id = prefetch.submit(
                 latest=as_bool(self.latest, "latest"), workers=self.workers, blob_threshold=self.blob_threshold
             )
-        self.defer(
-            trigger=AISJobTrigger(
-                aistore_conn_id=self.aistore_conn_id,
-                job_id=job_id,
-                started=time.time(),
-                total=missing.objects,
-                poll_interval=self.poll_interval,
-                stall_seconds=self.stall_seconds,
-            ),
-            method_name="resume",
-            kwargs={**begun, "before": missing.objects, "rounds": rounds},
+        trigger = AISJobTrigger(
+            aistore_conn_id=self.aistore_conn_id,
+            job_id=job_id,
+            started=time.time(),
+            total=missing.objects,
+            poll_interval=self.poll_interval,
+            stall_seconds=self.stall_seconds,
         )
+        return dict(self.wait_for(trigger, "resume", context, **begun, before=missing.objects, rounds=rounds))
 
     def resume(
         self,
@@ -136,7 +141,7 @@ class AISPrefetchBucketOperator(MovementOperator):
         if self._may_come(event["error"], left):
             if left.objects < before and rounds < ROUNDS:
                 self.log.info("%d objects are still missing: submitting another job", left.objects)
-                self._submit(prefetch, begun, left, rounds + 1)
+                return self._submit(context, prefetch, begun, left, rounds + 1)
             raise AirflowException(self._told(event["error"], left))
         return self._finish(context, Missing(objects, size), left, started)
 

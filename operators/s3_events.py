@@ -26,6 +26,7 @@ from storeside.operators.hooks.transfer import (
 )
 from storeside.operators.links import QueuePageLink
 from storeside.operators.literals import check_instant, check_literals
+from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, as_list, as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 from storeside.transfer.after_load import AfterLoad
@@ -185,6 +186,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 " and the next run tries again. Reasons: SELECT key, reason FROM storeside.source_objects FINAL WHERE"
                 " state = 'failed'"
             )
+        if not report["messages"]:
+            self.end_without(f"the queue {self.sqs_queue} has no messages")
         return dict(plain(report))
 
 
@@ -254,16 +257,8 @@ class QueueOperator(FormOperator):
         return vars(settled)
 
 
-class SqsLeaseS3EventsOperator(QueueOperator):
-    """Leases the messages of a queue for the tasks of this run; a setup task.
-
-    A teardown task decides which objects are done and deletes their messages: in the speech pipeline the
-    `SqsSettleSpeechEventsOperator`.
-
-    If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
-    from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
-    Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
-    `SqsS3EventsSensor` also waits for messages. Returns the number of messages.
+class LeaseOperator(QueueOperator):
+    """Base class of the operators that lease messages for the tasks of a run.
 
     :param max_messages: maximum number of messages to receive
     :param lease_seconds: seconds that messages stay invisible unless their lease is extended
@@ -274,8 +269,8 @@ class SqsLeaseS3EventsOperator(QueueOperator):
         self.max_messages = max_messages
         self.lease_seconds = lease_seconds
 
-    def execute(self, context: Context) -> dict[str, int]:
-        """Take over the trigger's batches, or receive messages."""
+    def lease(self, context: Context) -> dict[str, int]:
+        """Take over the trigger's batches, or receive messages; return the number of messages that this run has."""
         from storeside.events.lease import take_or_receive
 
         with airflow_errors():
@@ -287,6 +282,27 @@ class SqsLeaseS3EventsOperator(QueueOperator):
             )
         self.log.info("%d messages of %s are leased for this run", count, queue.name)
         return {"messages": count}
+
+
+class SqsLeaseS3EventsOperator(LeaseOperator, SelectingOperator):
+    """Leases the messages of a queue for the tasks of this run; a setup task.
+
+    A teardown task, `SqsSettleS3EventsOperator`, deletes the messages of objects that are done.
+
+    If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
+    from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
+    Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
+    `SqsS3EventsSensor` also waits for messages. Returns the number of messages.
+    """
+
+    template_fields = (*LeaseOperator.template_fields, "on_nothing")
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Lease messages; end as `on_nothing` says if there are none."""
+        leased = self.lease(context)
+        if not leased["messages"]:
+            self.end_without(f"the queue {self.sqs_queue} has no messages for this run")
+        return leased
 
 
 class SqsRedriveDeadLettersOperator(QueueOperator):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
-from storeside.operators.deferring import DeferringOperator
+from storeside.operators.deferring import WaitingOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.s3_events import SqsLeaseS3EventsOperator
+from storeside.operators.s3_events import LeaseOperator
 from storeside.operators.triggers.sqs import SqsMessagesTrigger
 
 if TYPE_CHECKING:
@@ -18,35 +18,27 @@ if TYPE_CHECKING:
     from storeside.events.queue import Queue
 
 
-class SqsS3EventsSensor(DeferringOperator, SqsLeaseS3EventsOperator):
+class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
     """Waits until a queue has messages and leases them for the tasks of this run; for DAGs without an `AssetWatcher`.
 
-    While the task waits, it is deferred and leases nothing. Sensors of several DAGs may wait for one queue: each
+    While the task waits, it leases nothing. Sensors of several DAGs may wait for one queue: each
     message is leased for one of them, and the others wait on. Give the DAG ``max_active_runs=1``, because a run takes
     over messages that another run of its DAG did not settle. Nothing extends the lease later, so set `lease_seconds`
-    longer than the run. A teardown task such as `SqsSettleTransformEventsOperator` then deletes the messages of
+    longer than the run. A teardown task such as `SqsSettleS3EventsOperator` then deletes the messages of
     finished objects. Returns the number of messages.
 
     :param timeout: seconds to wait; after them the task fails, or is skipped with `soft_fail`
     :param soft_fail: skip the task, and so the tasks after it, instead of failing it after `timeout`
     :param poke_interval: seconds between two requests for the number of messages
-    :param deferrable: wait in the triggerer; if off, the task occupies a worker's slot
     """
 
     def __init__(
-        self,
-        *,
-        timeout: float = 3600,
-        soft_fail: bool = False,
-        poke_interval: float = 5,
-        deferrable: bool = True,
-        **kwargs: Any,
+        self, *, timeout: float = 3600, soft_fail: bool = False, poke_interval: float = 5, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.timeout = timeout
         self.soft_fail = soft_fail
         self.poke_interval = poke_interval
-        self.deferrable = deferrable
 
     def execute(self, context: Context) -> dict[str, int]:
         """Lease messages, or wait for some."""
@@ -63,7 +55,7 @@ class SqsS3EventsSensor(DeferringOperator, SqsLeaseS3EventsOperator):
         return self.conn()
 
     def _lease(self, context: Context, deadline: float) -> dict[str, int]:
-        while not (leased := super().execute(context))["messages"]:
+        while not (leased := self.lease(context))["messages"]:
             if (left := deadline - time.time()) <= 0:
                 self._give_up()
             if self.deferrable:

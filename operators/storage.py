@@ -15,6 +15,7 @@ from storeside.operators.links import BenchmarksPageLink
 from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
+from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, plain, run_key, task_key
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-class StorageCopyBucketOperator(MovementOperator):
+class StorageCopyBucketOperator(MovementOperator, SelectingOperator):
     """Copies a bucket through the worker, in parallel ranges and parts; each object version is copied once.
 
     Use it if no service can copy between the two endpoints, such as from OCI's native API to AIStore or between S3
@@ -55,6 +56,7 @@ class StorageCopyBucketOperator(MovementOperator):
         "prefix",
         "prepend",
         "on_failed_objects",
+        "on_nothing",
         "retry_failed",
         "multipart",
         "source_conn_id",
@@ -121,7 +123,10 @@ class StorageCopyBucketOperator(MovementOperator):
             self._job = self.job(context)
             summary = self._job.run()
         told = {"source": self.source, "destination": self.destination}  # without the server
-        return finish(self, context, self._job.ledger, "copy", summary, self.on_failed_objects, "copied", **told)
+        result = finish(self, context, self._job.ledger, "copy", summary, self.on_failed_objects, "copied", **told)
+        if not summary.listed:
+            self.end_without(f"no object of {self.source} matches the prefix {self.prefix!r}")
+        return result
 
     def on_kill(self) -> None:
         """Stop the copy, which then aborts its open uploads."""

@@ -45,6 +45,7 @@ settings.load_profile("repeatable")
 # Airflow creates its home when it is imported: keep it out of the user's home, and separate for each worker.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="storeside-tests-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"] = "True"  # as in the stack and in the image
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 

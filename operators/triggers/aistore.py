@@ -79,7 +79,7 @@ class AISJobTrigger(BaseTrigger):
         except Exception as e:
             if not is_final(e):
                 raise
-            yield self._over(Progress(finished=True, error=str(e)), str(e))
+            yield TriggerEvent(ended(self.job_id, Progress(finished=True, error=str(e)), str(e)))
             return
         reported = time.time()
         await asyncio.sleep(SETTLE_SECONDS)
@@ -88,23 +88,12 @@ class AISJobTrigger(BaseTrigger):
             now = time.time()
             text = describe(progress, self.total, now - self.started)
             if progress.finished:
-                yield self._over(progress, text)
+                yield TriggerEvent(ended(self.job_id, progress, text))
                 return
             if now - reported >= REPORT_SECONDS:
                 self.log.info("job %s: %s", self.job_id, text)
                 reported = now
             await asyncio.sleep(self.poll_interval)
-
-    def _over(self, progress: Progress, text: str) -> TriggerEvent:
-        return TriggerEvent(
-            {
-                "job_id": self.job_id,
-                "objects": progress.objects,
-                "error": progress.error,
-                "seconds": progress.seconds,
-                "progress": text,
-            }
-        )
 
     async def on_kill(self) -> None:
         """Abort the job, because a user killed or cleared the task or set its state."""
@@ -115,6 +104,17 @@ class AISJobTrigger(BaseTrigger):
     async def _client(self) -> Any:
         # The trigger reads the connection, so Airflow's database does not store the token with the trigger.
         return cluster_of(await BaseHook.aget_connection(self.aistore_conn_id)).client()
+
+
+def ended(job_id: str, progress: Progress, text: str) -> dict[str, Any]:
+    """Return what a task learns about a job that has ended; `text` describes its progress."""
+    return {
+        "job_id": job_id,
+        "objects": progress.objects,
+        "error": progress.error,
+        "seconds": progress.seconds,
+        "progress": text,
+    }
 
 
 def cancel(client: Client, job_id: str, etl_names: Sequence[str]) -> None:

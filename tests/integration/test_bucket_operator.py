@@ -16,7 +16,12 @@ from airflow.sdk.exceptions import TaskDeferred
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
-from storeside.operators import AISGetObjectOperator, AISTransformBucketOperator
+from storeside.operators import (
+    AISGetObjectOperator,
+    AISInspectBucketOperator,
+    AISPrefetchBucketOperator,
+    AISTransformBucketOperator,
+)
 from storeside.operators import bucket_job as operators
 from storeside.stack import airflow
 from storeside.stack.settings import Stack
@@ -30,7 +35,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left"
 def task(stack: Stack, aistore: Any, clickhouse: Any, monkeypatch: pytest.MonkeyPatch) -> AISTransformBucketOperator:
     """A transform of three objects, each of which takes a second."""
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
-    for module in ("aistore", "bucket_job"):
+    for module in ("aistore", "aistore_etl", "bucket_job", "prefetch"):
         monkeypatch.setattr(f"storeside.operators.{module}.ledger", lambda _: Ledger(clickhouse))
     monkeypatch.setattr(bucket_job, "RETRIES", 0)
     source = Bucket("ais", unique("in"))
@@ -87,6 +92,27 @@ def test_a_longer_job_ends_in_the_triggerer(
 
     payload = asyncio.run(event()).payload
     assert task.resume(context, payload, **(deferred.value.kwargs or {}))["done"] == 3
+
+
+def test_a_task_that_is_not_deferrable_waits_in_the_worker(
+    task: AISTransformBucketOperator, context: Any, aistore: Any, s3_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "BRIEF_SECONDS", 0)
+    put(aistore, Bucket.parse(task.source), {"broken.txt": b"bad"})
+    task.deferrable = False
+    found = task.execute(context)
+    assert found["done"] == 4, found
+
+    inspect = AISInspectBucketOperator(
+        task_id="inspect", source=task.source, etl=small_spec("upper"), deferrable=False
+    )
+    assert inspect.execute(context)["examples"] == [["broken.txt", "this object is bad"]]
+
+    bucket = unique("remote")
+    s3_client.create_bucket(Bucket=bucket)
+    s3_client.put_object(Bucket=bucket, Key="a.txt", Body=b"a")
+    prefetch = AISPrefetchBucketOperator(task_id="prefetch", bucket=f"s3://{bucket}", deferrable=False, outlets=[])
+    assert prefetch.execute(context)["done"] == 1
 
 
 def test_a_task_that_is_killed_in_the_worker_ends_its_job(

@@ -15,8 +15,8 @@ from storeside.events.batches import Batches
 from storeside.events.following import Following
 from storeside.events.lease import Lease, take_or_receive
 from storeside.events.load import EventLoad
+from storeside.events.processed import settle_processed
 from storeside.events.settle import Settled
-from storeside.events.transforms import settle_transform
 from storeside.events.watch import Watch, Window
 from storeside.ledger.objects import Ledger
 from storeside.speech.recordings import settle_run
@@ -531,13 +531,15 @@ def test_objects_that_a_transform_has_done_and_others(mailbox: Mailbox, run: Run
     run.ledger_row(source, "ais://other", "in/elsewhere.txt", "in/elsewhere.json", "done")
 
     def settle(complete: bool) -> Settled:
-        return settle_transform(mailbox.queue, run.client, mailbox.s3, run.id, source, to, "in/", complete=complete)
+        return settle_processed(
+            mailbox.queue, run.client, mailbox.s3, run.id, source, "in/", destination=to, complete=complete
+        )
 
     assert settle(complete=True) == Settled(deleted=4, released=2, dead=1)
     assert mailbox.dead() == {"in/bad.txt": f"{source}/in/bad.txt: broken"}
     reasons = {key: mailbox.events()[key, "ObjectCreated:Put"][0] for key in ("in/elsewhere.txt", "other.txt")}
     assert reasons["in/elsewhere.txt"][0] == "released"
-    assert "storeside.objects has no outcome of the object" in reasons["in/elsewhere.txt"][1]
+    assert "Storeside's ledger has no outcome of the object" in reasons["in/elsewhere.txt"][1]
     assert reasons["other.txt"] == ("released", f"the last run with its event processes only {source}/in/*")
     assert settle(complete=True) == Settled()
 
@@ -546,7 +548,9 @@ def test_a_transform_that_did_not_end_counts_no_failures(mailbox: Mailbox, run: 
     put(mailbox, "a.txt")
     assert run.lease() == 1
     source = f"s3://{mailbox.bucket}"
-    settled = settle_transform(mailbox.queue, run.client, mailbox.s3, run.id, source, "ais://words", complete=False)
+    settled = settle_processed(
+        mailbox.queue, run.client, mailbox.s3, run.id, source, destination="ais://words", complete=False
+    )
     assert settled == Settled(released=1)
     ((_, reason),) = mailbox.events()["a.txt", "ObjectCreated:Put"]
     assert reason == "the run ended before it reached this object: its log has the reason"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseOperator
+from airflow.sdk.definitions._internal.types import NOTSET
 from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 from airflow.sdk.serde import deserialize, serialize
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -41,16 +42,25 @@ class Waiting(BaseTrigger):
 
 
 class Instance:
-    """The part of a task instance that the operator uses; its XComs go through Airflow's own serialization."""
+    """The part of a task instance that the operator uses; its XComs go through Airflow's own serialization.
 
-    def __init__(self) -> None:
-        self.xcoms: dict[str, Any] = {}
+    The instances of a mapped task share `xcoms`. Like Airflow's, `xcom_pull` without an index returns those of all
+    instances.
+    """
+
+    def __init__(self, map_index: int = -1, xcoms: dict[Any, Any] | None = None) -> None:
+        self.map_index = map_index
+        self.xcoms: dict[Any, Any] = {} if xcoms is None else xcoms
 
     def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = serialize(value)
+        self.xcoms[key, self.map_index] = serialize(value)
 
-    def xcom_pull(self, key: str) -> Any:
-        return deserialize(self.xcoms[key]) if key in self.xcoms else None
+    def xcom_pull(self, key: str, map_indexes: Any = NOTSET) -> Any:
+        if map_indexes is NOTSET:
+            found = [deserialize(value) for (name, _), value in self.xcoms.items() if name == key]
+            return found[0] if len(found) == 1 else found
+        place = (key, -1 if map_indexes is None else map_indexes)
+        return deserialize(self.xcoms[place]) if place in self.xcoms else None
 
 
 @pytest.fixture
@@ -90,6 +100,17 @@ def test_what_a_task_waited_for_is_stopped_when_its_time_is_over(context: Any, j
     with pytest.raises(TaskDeferralTimeout, match=r"longer than its execution_timeout.*raise execution_timeout"):
         operator(5).resume_execution("__fail__", TIMED_OUT, context)
     assert [job] == KILLED
+
+
+def test_a_mapped_task_stops_its_own_job_only(context: Any) -> None:
+    shared: dict[Any, Any] = {}
+    for index in (0, 1, 2):
+        context["ti"] = Instance(index, shared)
+        deferred(operator(5), Waiting(f"etl-{index}"))
+    context["ti"] = Instance(1, shared)
+    with pytest.raises(TaskDeferralTimeout):
+        operator(5).resume_execution("__fail__", TIMED_OUT, context)
+    assert KILLED == ["etl-1"]
 
 
 @pytest.mark.parametrize(("minutes", "seconds"), [(5, 10), (0.1, 3)])

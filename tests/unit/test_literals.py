@@ -29,7 +29,7 @@ from storeside.operators import (
     GXValidateManifestOperator,
     S3EventsToClickHouseOperator,
     S3ToClickHouseOperator,
-    SqsSettleTransformEventsOperator,
+    SqsSettleS3EventsOperator,
     StorageCopyBucketOperator,
 )
 from storeside.operators.shared import plain
@@ -57,9 +57,19 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISTransformBucketOperator, {**PAIR, "members": " , "}, "members ' , ': name members of shards, such as *.flac"),
     (AISTransformBucketOperator, {**PAIR, "etl": "etl"}, "existing_etl: ETL name 'etl' is too short"),
     (
-        SqsSettleTransformEventsOperator,
+        SqsSettleS3EventsOperator,
         {**PAIR, "sqs_queue": "q", "destination": "out"},
         "destination: bucket 'out'",
+    ),
+    (
+        SqsSettleS3EventsOperator,
+        {**PAIR, "sqs_queue": "q", "failed": {"a": "broken"}},
+        "failed: the ledger has the failures",
+    ),
+    (
+        SqsSettleS3EventsOperator,
+        {"source": "s3://in", "destination": "s3://out", "table": "data.trips", "sqs_queue": "q"},
+        "only loads of results in an ais:// bucket can be settled",
     ),
     (AISStartEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
     (AISStopEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),

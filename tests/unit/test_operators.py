@@ -498,6 +498,15 @@ def test_another_try_waits_in_the_triggerer() -> None:
     assert State(**json.loads(json.dumps(deferred.value.kwargs["state"]))) == replace(later, etl_names=[])  # type: ignore[arg-type]
 
 
+def test_another_try_waits_in_the_worker_of_a_task_that_is_not_deferrable(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("storeside.operators.bucket_job.time.sleep", slept.append)
+    operator = AISCopyBucketOperator(task_id="t", source="ais://a", destination="ais://b", deferrable=False)
+    operator._delay(State("retry", 0, pending=1, retries=2, not_before=time.time() + 60))
+    operator._delay(State("retry", 0, pending=1, retries=2, not_before=time.time() - 60))
+    assert slept == [pytest.approx(60, abs=5), 0]
+
+
 def test_a_running_job_says_whose_connection_leads_to_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storeside.operators.bucket_job.BRIEF_SECONDS", 0)
     recorded: list[dict[str, Any]] = []

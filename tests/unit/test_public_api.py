@@ -17,8 +17,8 @@ from storeside.stack.settings import CHECKOUT
 FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
-    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FormOperator", "LoadOperator", "MovementOperator",
-    "QueueOperator",
+    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FollowingOperator", "FormOperator", "LeaseOperator",
+    "LoadOperator", "MovementOperator", "QueueOperator", "SelectingOperator", "WaitingOperator",
     # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
     "SqsMessagesTrigger",
@@ -66,8 +66,8 @@ def test_the_exports() -> None:
         "SqsLeaseS3EventsOperator",
         "SqsRedriveDeadLettersOperator",
         "SqsS3EventsSensor",
+        "SqsSettleS3EventsOperator",
         "SqsSettleSpeechEventsOperator",
-        "SqsSettleTransformEventsOperator",
         "StorageBenchmarkOperator",
         "StorageCopyBucketOperator",
         "StorageTuneOperator",

@@ -50,6 +50,7 @@ PARAMETERS: dict[str, Any] = {
     "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
     "transfer": "t",
     "destination": "db.table",
+    "table": "db.table",
     "queue": "url",
     "batch_bytes": 100,
     "batch_objects": 4,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -202,18 +202,37 @@ def release(client: Client, names: Collection[str]) -> bool:
     Stopping any ETL aborts every bucket transform (AIStore 5.0, xreg.AbortKind). Idle ETLs are stopped, because a
     target can hang while it stops them after another target was lost.
     """
-    if names and jobs.running_transforms(client):
-        log.info("other transforms run: their tasks stop the ETLs")
-        return False
+    if not names:
+        return True
     try:
-        for name in names:
-            # no lock is stale, because the start of an ETL has no time limit
-            with locked(client, _lock(name), stale_seconds=math.inf, patience_seconds=_END_SECONDS):
-                discard(client, name)
+        with kept(client, names, patience_seconds=_END_SECONDS):
+            if jobs.running_transforms(client):
+                log.info("other transforms run: their tasks stop the ETLs")
+                return False
+            for name in names:
+                # no lock is stale, because the start of an ETL has no time limit
+                with locked(client, _lock(name), stale_seconds=math.inf, patience_seconds=_END_SECONDS):
+                    discard(client, name)
     except AIStoreTransientError as e:
-        log.info("another task stops the ETLs: %s", e)
+        log.info("another task starts a transform, or stops the ETLs: %s", e)
         return False
     return True
+
+
+@contextmanager
+def kept(
+    client: Client, names: Collection[str], *, patience_seconds: float = 2 * jobs.SUBMIT_SECONDS
+) -> Iterator[None]:
+    """Let no other task stop an ETL or submit a transform; without `names` do nothing.
+
+    Otherwise a task that finds no transform could stop an ETL while another task submits a transform, and so end it.
+    """
+    if not names:
+        yield
+        return
+    what = "the end of ETLs, and the start of transforms"
+    with locked(client, what, stale_seconds=jobs.SUBMIT_SECONDS, patience_seconds=patience_seconds):
+        yield
 
 
 def start(client: Client, name: str, pods: PodWatch | None = None) -> bool:
@@ -268,12 +287,13 @@ def stop(client: Client, name: str) -> None:
     """
     from aistore.sdk.errors import AISError
 
-    if running := jobs.running_transforms(client):
-        raise AIStoreTransientError(f"stopping ETL {name} would abort {running[0]}, which runs: try later")
-    try:
-        client.etl(name).stop()
-    except AISError as e:
-        raise AIStoreInputError(f"ETL {name} cannot be stopped: {said(e)}") from e
+    with kept(client, [name]):
+        if running := jobs.running_transforms(client):
+            raise AIStoreTransientError(f"stopping ETL {name} would abort {running[0]}, which runs: try later")
+        try:
+            client.etl(name).stop()
+        except AISError as e:
+            raise AIStoreInputError(f"ETL {name} cannot be stopped: {said(e)}") from e
 
 
 def discard(client: Client, name: str) -> None:

@@ -57,7 +57,8 @@ class Prefetch:
 
         Objects of `blob_threshold` bytes or more are fetched in parallel chunks; 0 means none.
         """
-        group = self.bucket.handle(self.client).objects(obj_template=self.prefix)
+        # "*" is AIStore's template for all objects; the SDK refuses an empty one
+        group = self.bucket.handle(self.client).objects(obj_template=self.prefix or "*")
         return str(
             group.prefetch(
                 continue_on_error=True,
@@ -79,6 +80,11 @@ class Prefetch:
                 examples.append((entry.name, reason))
                 passing += passes
         return Missing(objects, size, tuple(examples), passing)
+
+    def is_empty(self) -> bool:
+        """Return whether the backend has no object below the prefix."""
+        found = self.bucket.handle(self.client).list_objects(prefix=self.prefix, props="name", page_size=1)
+        return not found.entries
 
     def _reason(self, name: str) -> tuple[str, bool]:
         """Return why an object is missing, and whether the reason is transient.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,8 +34,9 @@ class Taken:
 
     The run processes all objects of the bucket `source` (a URI) below `prefix`. `query` is SQL that returns the
     number, state and reason of each event that is done or failed for good. Its input is the external table ``wanted``
-    with the events, the parameter ``bucket``, and `parameters`. An object without an outcome gets the reason
-    `missing` if the run is `complete`, and `not_reached` if it is not.
+    with the events, the parameter ``bucket``, and `parameters`. With `by_current`, ``wanted`` has the current
+    versions of objects, not those in the events. An object without an outcome gets the reason `missing` if the run is
+    `complete`, and `not_reached` if it is not.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Taken:
     missing: str
     not_reached: str
     parameters: Mapping[str, str] = field(default_factory=dict)
+    by_current: bool = False
 
     def outcome(self, bucket: str, key: str, found: Found) -> Outcome:
         """Return the outcome of an event whose object is neither done nor failed; `found` is its current object."""
@@ -65,29 +67,42 @@ def settle_taken(queue: Queue, client: Client, s3: S3Client, run_id: str, taken:
     For a complete run, an object that is neither done nor failed nor deleted counts as failed once. All other objects
     are released without a failure.
     """
+    return settle_batches(queue, client, run_id, lambda deliveries: _decide(deliveries, client, s3, taken))
+
+
+def settle_batches(
+    queue: Queue, client: Client, run_id: str, decide: Callable[[Sequence[Delivery]], None]
+) -> Settled:
+    """Settle a run's batches with the queue; `decide` sets the outcomes of a batch's events, see `pending`."""
     ledger, batches = EventLedger(client, queue.url, run_id), Batches(client, queue.url)
     total = Settled()
     for batch in batches.of_run(run_id):
         deliveries = {message.id: Delivery.read(message) for message in batches.messages(batch)}
         for message, (_, failures) in ledger.known([d.message for d in deliveries.values()]).items():
             deliveries[message].failures = failures
-        _decide(list(deliveries.values()), client, s3, taken)
+        decide(list(deliveries.values()))
         total.add(settle(queue, ledger, list(deliveries.values())))
         batches.settled(batch, run_id)
     ledger.record_depth(queue)
     return total
 
 
-def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken: Taken) -> None:
-    places: dict[str, list[tuple[Delivery, int]]] = {}
+def pending(deliveries: Sequence[Delivery]) -> Iterator[tuple[Delivery, int]]:
+    """Yield the deliveries with the numbers of their events about new content; skip all other events."""
     for delivery in deliveries:
         for n, event in enumerate(delivery.events):
             if delivery.outcomes[n].is_final:
                 continue
             if event.created:
-                places.setdefault(event.bucket, []).append((delivery, n))
+                yield delivery, n
             else:
                 delivery.outcomes[n] = Outcome("skipped", "the event reports no new content")
+
+
+def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken: Taken) -> None:
+    places: dict[str, list[tuple[Delivery, int]]] = {}
+    for delivery, n in pending(deliveries):
+        places.setdefault(delivery.events[n].bucket, []).append((delivery, n))
     for bucket, those in places.items():
         for start in range(0, len(those), _SLICE):
             _decide_some(bucket, those[start : start + _SLICE], client, s3, taken)
@@ -99,7 +114,9 @@ def _decide_some(
     from clickhouse_connect.driver.external import ExternalData
 
     events = [delivery.events[n] for delivery, n in places]
-    lines = [json.dumps([n, e.key, e.etag, e.time.timestamp()]) for n, e in enumerate(events)]
+    current = _current(bucket, {e.key for e in events}, client, s3) if taken.by_current else {}
+    versions = {key: found.etag for key, found in current.items() if isinstance(found, Listed)}
+    lines = [json.dumps([n, e.key, versions.get(e.key, e.etag), e.time.timestamp()]) for n, e in enumerate(events)]
     rows = client.query(
         taken.query,
         parameters={"bucket": f"s3://{bucket}", **taken.parameters},
@@ -111,8 +128,12 @@ def _decide_some(
         delivery, n = places[place]
         delivery.outcomes[n] = Outcome(state, reason)
     missing = [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
-    keys = list({d.events[n].key for d, n in missing})
-    found = look_at(Source(bucket), keys, client, s3, listed_around(Source(bucket), keys, s3), pull=False)
+    found = current or _current(bucket, {d.events[n].key for d, n in missing}, client, s3)
     for delivery, n in missing:
         key = delivery.events[n].key
         delivery.outcomes[n] = taken.outcome(bucket, key, found[key])
+
+
+def _current(bucket: str, names: Collection[str], client: Client, s3: S3Client) -> dict[str, Found]:
+    keys = list(names)
+    return look_at(Source(bucket), keys, client, s3, listed_around(Source(bucket), keys, s3), pull=False)

@@ -76,6 +76,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "CORE__EXECUTION_API_SERVER_URL": f"{stack.url('airflow_execution')}/execution/",
         "DATABASE__SQL_ALCHEMY_CONN": _database_url(home),
         "DATABASE__LOAD_DEFAULT_CONNECTIONS": False,
+        "OPERATORS__DEFAULT_DEFERRABLE": True,
         "API__HOST": HOST,
         "API__BASE_URL": url,
         "API__WORKERS": 1,

@@ -141,9 +141,9 @@ class BucketJob:
         if state.phase in (Phase.ATTACHED, Phase.DONE):
             return state
         with jobs.naming_stuck_targets(self.client):
-            return self._submit(state)
+            return submit.patiently(lambda: self._submit(state))
 
-    def _submit(self, state: State) -> State:
+    def _submit(self, state: State) -> State | None:
         self._require_same_effect(state)
         jobs.wait_for_rebalance(self.client)
         window: list[Pending] = []
@@ -154,11 +154,13 @@ class BucketJob:
         to = self.options.quarantine if state.phase == Phase.QUARANTINE else self.destination
         assert to is not None  # noqa: S101 - advance() chose this phase
         names = self._ensure_etls(state.phase)
-        with jobs.submitting(self.client, self.source, to):
+        with jobs.submitting(self.client, self.source, to), etls.kept(self.client, names):
             if running := jobs.running_between(self.client, self.source, to):
                 log.warning("job %s of another task runs between %s and %s: following it", running, self.source, to)
                 return replace(state, job_id=running, waits=True)
             jobs.end_idle(self.client, self.source, to)
+            if names and not etls.are_there(self.client, names):
+                return None
             if state.phase == "bucket":
                 assert self.spec is not None  # noqa: S101 - plan() chose this phase
                 job_id = submit.bucket(

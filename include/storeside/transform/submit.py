@@ -1,18 +1,52 @@
-"""Submits AIStore's jobs between two buckets. Each function returns the id of the job."""
+"""Submits AIStore's jobs between two buckets."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreTransientError, said
 from storeside.aistore.spec import EtlSpec
 from storeside.transform.naming import Naming
-from storeside.transform.state import Options
+from storeside.transform.state import Options, State
 
 if TYPE_CHECKING:
     from aistore.sdk import Bucket as BucketHandle
     from aistore.sdk import Client
     from aistore.sdk.multiobj import ObjectGroup
+
+
+log = logging.getLogger(__name__)
+
+# Seconds before the next attempts of a submission. Other tasks hold a bucket for less than a second.
+_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+def patiently(attempt: Callable[[], State | None]) -> State:
+    """Return the result of a submission; try again if it returns None, and while a bucket is busy.
+
+    An attempt returns None if another task has stopped the ETL since it was started. Raises AIStoreTransientError
+    when the last attempt does.
+    """
+    from aistore.sdk.errors import AISError
+
+    for wait in (*_WAITS, None):
+        reason = "another task has stopped its ETL"
+        try:
+            if (state := attempt()) is not None:
+                return state
+        except AISError as e:
+            reason = said(e)
+            if wait is None or e.status_code != HTTPStatus.CONFLICT or "busy" not in reason:
+                raise
+        if wait is not None:
+            log.info("the job cannot be submitted for now, trying again in %g s: %s", wait, reason)
+            time.sleep(wait)
+    raise AIStoreTransientError(f"the job could not be submitted: each time {reason}: try later")
 
 
 def bucket(
@@ -24,7 +58,7 @@ def bucket(
     naming: Naming,
     options: Options,
 ) -> str:  # fmt: skip
-    """Transform all objects below a prefix; `etls` are the stages of a chain."""
+    """Transform all objects below a prefix, and return the job's id; `etls` are the stages of a chain."""
     job_id: str = source.handle(client).transform(
         etls[0],
         destination.handle(client),
@@ -44,7 +78,7 @@ def bucket(
 def objects(
     group: ObjectGroup, to: BucketHandle, spec: EtlSpec | None, etls: list[str], naming: Naming, options: Options
 ) -> str:
-    """Transform named objects, or copy them when there is no `spec`."""
+    """Transform named objects, or copy them when there is no `spec`; return the job's id."""
     given: dict[str, Any] = {
         "prepend": naming.prepend,
         "continue_on_error": options.continue_on_error,
@@ -65,5 +99,5 @@ def objects(
 
 
 def quarantine(group: ObjectGroup, to: BucketHandle) -> str:
-    """Copy named objects unchanged, regardless of the job's options."""
+    """Copy named objects unchanged, regardless of the job's options; return the job's id."""
     return str(group.copy(to, continue_on_error=True)[-1])

@@ -1,0 +1,59 @@
+"""Base class of operators that wait for jobs of AIStore: in the triggerer, or in the worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore.jobs import Follower
+from storeside.operators.deferring import WaitingOperator
+from storeside.operators.errors import is_final
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.triggers.aistore import REPORT_SECONDS, AISJobTrigger, cancel, describe, ended
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from aistore.sdk import Client
+
+
+class FollowingOperator(WaitingOperator):
+    """Waits for AIStore's jobs, and aborts a job when a user kills or clears the task that follows it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._stop_job: Callable[[], None] | None = None
+
+    def wait_for(self, trigger: AISJobTrigger, method_name: str, context: Context, **kwargs: Any) -> Any:
+        """Wait until the job ends, and return the result of a method of this operator with the trigger's event."""
+        if self.deferrable:
+            self.defer(trigger=trigger, method_name=method_name, kwargs=kwargs)
+        client = AIStoreHook(trigger.aistore_conn_id).get_conn()
+        return getattr(self, method_name)(context, event=self.follow(client, trigger), **kwargs)
+
+    def follow(self, client: Client, trigger: AISJobTrigger, seconds: float = float("inf")) -> dict[str, Any] | None:
+        """Follow the trigger's job in the worker; return the trigger's event, or None if it runs after `seconds`."""
+        follower = Follower(client, trigger.job_id, trigger.stall_seconds, is_final)
+        if trigger.own:
+            self._stop_job = partial(cancel, client, trigger.job_id, trigger.etl_names)
+        reported = time.time()
+        try:
+            while time.time() - trigger.started < seconds:
+                progress = follower.poll()
+                text = describe(progress, trigger.total, time.time() - trigger.started)
+                if progress.finished:
+                    return ended(trigger.job_id, progress, text)
+                if time.time() - reported >= REPORT_SECONDS:
+                    self.log.info("job %s: %s", trigger.job_id, text)
+                    reported = time.time()
+                time.sleep(trigger.poll_interval)
+            return None
+        finally:
+            self._stop_job = None
+
+    def on_kill(self) -> None:
+        """Abort the job that this worker follows, because a user killed or cleared the task or set its state."""
+        if self._stop_job:
+            self.log.info("aborting AIStore's job")
+            self._stop_job()

@@ -1,0 +1,48 @@
+"""Base class of operators that select objects or messages: the end of a task that finds none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from storeside.operators.errors import OperatorInputError
+from storeside.operators.forms import FormOperator
+from storeside.operators.literals import check_literals
+
+POLICIES = ("succeed", "skip", "fail")
+
+
+def check_on_nothing(value: str) -> None:
+    """Raise OperatorInputError unless the value of `on_nothing` is one of `POLICIES`."""
+    if value not in POLICIES:
+        raise OperatorInputError(f"on_nothing {value!r}: use 'succeed', 'skip' or 'fail'")
+
+
+class SelectingOperator(FormOperator):
+    """Ends a task without objects as `on_nothing` says.
+
+    Unchanged objects are objects, too: a task that runs again ends as it did before.
+
+    :param on_nothing: if no object, or no message, matches: ``succeed``, ``skip`` the task and so the tasks after it,
+        or ``fail`` the task without a retry
+    """
+
+    def __init__(self, *, on_nothing: str = "succeed", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.on_nothing = on_nothing
+        check_literals(self, on_nothing=check_on_nothing)
+
+    def end_without(self, what: str) -> None:
+        """End a task that found nothing; `what` is the reason, such as ``s3://in/2026/* has no object``.
+
+        Raises AirflowSkipException or AirflowFailException as `on_nothing` says.
+        """
+        check_on_nothing(self.on_nothing)
+        if self.on_nothing == "skip":
+            raise AirflowSkipException(what)
+        if self.on_nothing == "fail":
+            raise AirflowFailException(
+                f"{what}: check the source, or let on_nothing='skip' or 'succeed' accept that there is nothing to do"
+            )
+        self.log.info("%s: there was nothing to do", what)

@@ -1,0 +1,110 @@
+"""The operator that settles a run with the queue of its S3 events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore.buckets import Bucket
+from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
+from storeside.operators.s3_events import QueueOperator
+from storeside.operators.shared import as_bool, as_mapping, run_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class SqsSettleS3EventsOperator(QueueOperator):
+    """Settles the messages that `SqsLeaseS3EventsOperator` or `SqsS3EventsSensor` leased; the teardown of that task.
+
+    The task deletes messages of objects that are done, and sends messages of objects that failed for good to the
+    dead-letter queue with their reasons. It releases all other messages. An object that this run should have
+    processed counts as failed once; an object that the run did not reach does not. Returns the numbers of messages
+    deleted, released and sent to the dead-letter queue.
+
+    Storeside's ledgers show which objects are done if the run's tasks are Storeside's operators. Set `destination`,
+    `table` or both. If other tasks process the objects, set neither: when the run is `complete`, every object is done
+    except those in `failed`.
+
+    :param source: bucket of this run's objects, such as ``s3://texts``
+    :param prefix: prefix of these objects
+    :param destination: the bucket into which the run transforms or copies the objects
+    :param table: the ``database.table`` into which the run loads the objects, or with `destination` their results;
+        the destination is then an ``ais://`` bucket
+    :param failed: reasons of objects that failed for good, by key, if tasks without a ledger process them; a template
+        may render a JSON object
+    :param complete: whether the tasks before it reached their end, such as
+        ``"{{ ti.xcom_pull('load') is not none }}"``; if not, missing objects do not count as failed
+    """
+
+    template_fields = (
+        *QueueOperator.template_fields,
+        "source",
+        "prefix",
+        "destination",
+        "table",
+        "failed",
+        "complete",
+    )
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        prefix: str = "",
+        destination: str = "",
+        table: str = "",
+        failed: Mapping[str, str] | str | None = None,
+        complete: bool | str = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.prefix = prefix
+        self.destination = destination
+        self.table = table
+        self.failed = failed
+        self.complete = complete
+        check_literals(
+            self, source=Bucket.parse, destination=Bucket.parse, complete=flag("complete"),
+            failed=lambda value: as_mapping(value, "failed"),
+        )  # fmt: skip
+        if is_literal([destination, table]):
+            with literal_errors(self):
+                self._check()
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Compare the messages with the ledger or the reports, record their outcomes, and delete or release them."""
+        from storeside.events.processed import settle_processed, settle_reported
+
+        run = run_key(context)
+        with airflow_errors():
+            self._check()
+            complete = as_bool(self.complete, "complete")
+            source = str(Bucket.parse(self.source))
+            destination = str(Bucket.parse(self.destination)) if self.destination else ""
+            failed = as_mapping(self.failed or {}, "failed")
+        if destination or self.table:
+            return self.settled(
+                lambda queue, client, s3: settle_processed(
+                    queue, client, s3, run, source, self.prefix,
+                    destination=destination, table=self.table, complete=complete,
+                )
+            )  # fmt: skip
+        return self.settled(
+            lambda queue, client, _: settle_reported(
+                queue, client, run, source, self.prefix, failed=failed, complete=complete
+            )
+        )
+
+    def _check(self) -> None:
+        """Raise OperatorInputError for arguments that contradict each other."""
+        if self.failed and (self.destination or self.table):
+            raise OperatorInputError(
+                "failed: the ledger has the failures of objects with a destination or a table: omit it"
+            )
+        if self.table and self.destination and not self.destination.startswith("ais://"):
+            raise OperatorInputError(
+                f"destination {self.destination!r}: only loads of results in an ais:// bucket can be settled"
+            )

@@ -1,0 +1,131 @@
+"""Mapped tasks, ``.partial().expand()``, that run at the same time on one bucket pair, one table or one ETL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from storeside.aistore import etl as etls
+from storeside.aistore.buckets import Bucket
+from storeside.operators import (
+    AISCopyBucketOperator,
+    AISTransformBucketOperator,
+    S3ToClickHouseOperator,
+    StorageCopyBucketOperator,
+)
+from storeside.stack import airflow
+from storeside.stack.settings import Stack
+from tests.support import put, read, sizes, small_spec, unique
+from tests.transfers import Loading
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("no_etl_is_left")]
+
+PREFIXES = ("a/", "b/", "c/")
+
+
+@pytest.fixture(autouse=True)
+def connections(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, connection in airflow.connections(stack).items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+
+
+def together(kind: Any, mapped: Sequence[dict[str, str]], **common: Any) -> list[dict[str, Any]]:
+    """Run a task for each of the mapped arguments, all at the same time, without retries."""
+    run = SimpleNamespace(dag_id="mapped", run_id=unique("run"))
+    with DAG("mapped"):
+        tasks = kind.partial(task_id="t", **common).expand_kwargs(list(mapped))
+
+    def execute(index: int) -> dict[str, Any]:
+        ti = SimpleNamespace(dag_id="mapped", task_id="t", map_index=index, try_number=1)
+        context: Any = {"dag_run": run, "ti": ti, "outlet_events": OutletEventAccessors()}
+        return dict(tasks.unmap(mapped[index]).execute(context))
+
+    with ThreadPoolExecutor(len(mapped)) as threads:
+        return list(threads.map(execute, range(len(mapped))))
+
+
+def by_prefix() -> list[dict[str, str]]:
+    return [{"prefix": prefix} for prefix in PREFIXES]
+
+
+def texts() -> dict[str, bytes]:
+    return {f"{prefix}{n}.txt": f"{prefix}{n}".encode() for prefix in PREFIXES for n in range(3)}
+
+
+def test_transforms_of_prefixes(aistore: Any) -> None:
+    source, to = Bucket("ais", unique("in")), Bucket("ais", unique("out"))
+    put(aistore, source, {**texts(), "b/bad.txt": b"bad"})
+    found = together(
+        AISTransformBucketOperator, by_prefix(), source=str(source), destination=str(to), on_failed_objects="report",
+        etl=small_spec("upper", environment={"SUFFIX": "!"}), deferrable=False,
+    )  # fmt: skip
+    assert [(one["listed"], one["done"], one["failed"]) for one in found] == [(3, 3, 0), (4, 3, 1), (3, 3, 0)]
+    assert found[1]["examples"] == [["b/bad.txt", "this object is bad"]]
+    assert {name: read(aistore, to, name) for name in sizes(aistore, to)} == {
+        name: content.upper() + b"!" for name, content in texts().items()
+    }
+
+
+def test_an_etl_that_another_task_ends_before_the_submission_is_started_again(
+    aistore: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, to = Bucket("ais", unique("in")), f"ais://{unique('out')}"
+    put(aistore, source, {"a.txt": b"a"})
+    ensure, started = etls.ensure, []
+
+    def ended(client: Any, spec: Any, pods: Any) -> list[str]:
+        names = ensure(client, spec, pods)
+        if not started:
+            assert etls.release(client, names)
+        started.extend(names)
+        return names
+
+    monkeypatch.setattr(etls, "ensure", ended)
+    spec = small_spec("upper", environment={"SUFFIX": "."})
+    (found,) = together(
+        AISTransformBucketOperator, [{"source": str(source)}], destination=to, etl=spec, deferrable=False
+    )
+    assert (found["done"], found["failed"], len(started)) == (1, 0, 2)
+
+
+def test_no_etl_ends_while_a_transform_is_submitted(aistore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etls, "_END_SECONDS", 0.5)
+    names = etls.ensure(aistore, small_spec("upper"))
+    with etls.kept(aistore, names):
+        assert not etls.release(aistore, names)
+        assert etls.are_there(aistore, names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [(AISCopyBucketOperator, {"deferrable": False}), (StorageCopyBucketOperator, {})]
+)
+def test_copies_of_prefixes(kind: Any, more: dict[str, Any], aistore: Any, s3_client: Any) -> None:
+    source, to = unique("in"), Bucket("ais", unique("out"))
+    s3_client.create_bucket(Bucket=source)
+    for name, content in texts().items():
+        s3_client.put_object(Bucket=source, Key=name, Body=content)
+    found = together(kind, by_prefix(), source=f"s3://{source}", destination=str(to), **more)
+    assert [(one["listed"], one["done"], one["failed"]) for one in found] == [(3, 3, 0)] * 3
+    assert {name: read(aistore, to, name) for name in sizes(aistore, to)} == texts()
+
+
+def test_loads_of_prefixes_and_of_buckets_into_one_table(stack: Stack, clickhouse: Any, s3_client: Any) -> None:
+    loading = Loading(stack, clickhouse, s3_client)
+    other = unique("other")
+    s3_client.create_bucket(Bucket=other)
+    for bucket in (loading.bucket, other):
+        for prefix in PREFIXES:
+            for n in range(2):
+                body = b"".join(b'{"a": %d}\n' % row for row in range(10))
+                s3_client.put_object(Bucket=bucket, Key=f"{prefix}{n}.jsonl", Body=body)
+    mapped = [{"source": f"s3://{bucket}/{prefix}"} for bucket in (loading.bucket, other) for prefix in PREFIXES]
+    found = together(S3ToClickHouseOperator, mapped, table=loading.table, format="jsonl", deferrable=False)
+    assert [(one["listed"], one["loaded"], one["rows"]) for one in found] == [(2, 2, 20)] * 6
+    assert loading.query(f"SELECT count(), uniqExact(_storeside_load) FROM {loading.table}") == [(120, 12)]

@@ -1,0 +1,100 @@
+"""Operators that find no object, or no message, on the real stack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from storeside.aistore.buckets import Bucket
+from storeside.operators import (
+    AISCopyBucketOperator,
+    AISInspectBucketOperator,
+    AISPrefetchBucketOperator,
+    AISTransformBucketOperator,
+    S3EventsToClickHouseOperator,
+    S3ToClickHouseOperator,
+    SqsLeaseS3EventsOperator,
+    StorageCopyBucketOperator,
+)
+from storeside.stack import airflow
+from storeside.stack.settings import Stack
+from tests.mailboxes import Mailbox
+from tests.support import put, small_spec, unique
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def mailbox(
+    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> Mailbox:
+    for name, connection in airflow.connections(stack).items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+    return Mailbox(stack, clickhouse, s3_client, sqs_client)
+
+
+def context() -> Any:
+    run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
+    ti = SimpleNamespace(dag_id="dag", task_id="t", map_index=-1, try_number=1)
+    return {"dag_run": run, "ti": ti, "triggering_asset_events": {}, "outlet_events": OutletEventAccessors()}
+
+
+def test_a_task_without_objects_is_skipped(mailbox: Mailbox, aistore: Any) -> None:
+    mailbox.silence()
+    mailbox.s3.put_object(Bucket=mailbox.bucket, Key="in/a.jsonl", Body=b'{"a": 1}\n')
+    source, upper = Bucket("ais", unique("in")), small_spec("upper")
+    put(aistore, source, {"in/a.txt": b"a"})
+    remote = f"s3://{mailbox.bucket}"
+
+    def pair() -> dict[str, str]:
+        return {"source": str(source), "destination": f"ais://{unique('out')}", "prefix": "absent/"}
+
+    absent: dict[str, Callable[..., BaseOperator]] = {
+        "copy": lambda **more: AISCopyBucketOperator(**pair(), **more),
+        "transform": lambda **more: AISTransformBucketOperator(**pair(), etl=upper, keep_etl=True, **more),
+        "inspect": lambda **more: AISInspectBucketOperator(
+            source=str(source), etl=upper, prefix="absent/", deferrable=False, **more
+        ),
+        "prefetch": lambda **more: AISPrefetchBucketOperator(bucket=remote, prefix="absent/", **more),
+        "worker": lambda **more: StorageCopyBucketOperator(
+            source=remote, destination=f"ais://{unique('out')}", prefix="absent/", **more
+        ),
+        "load": lambda **more: S3ToClickHouseOperator(
+            source=f"{remote}/absent/", table=mailbox.table, format="jsonl", **more
+        ),
+        "events": lambda **more: S3EventsToClickHouseOperator(
+            sqs_queue=mailbox.name, bucket=mailbox.bucket, table=mailbox.table, deferrable=False, **more
+        ),
+        "lease": lambda **more: SqsLeaseS3EventsOperator(sqs_queue=mailbox.name, **more),
+    }
+    for name, operator in absent.items():
+        with pytest.raises(AirflowSkipException, match=r"no object|no messages"):
+            operator(task_id=name, on_nothing="skip").execute(context())
+    with pytest.raises(AirflowFailException, match=r"no messages"):
+        absent["lease"](task_id="lease", on_nothing="fail").execute(context())
+    assert absent["lease"](task_id="lease").execute(context()) == {"messages": 0}
+
+
+def test_unchanged_objects_are_objects(mailbox: Mailbox, aistore: Any) -> None:
+    mailbox.silence()
+    mailbox.s3.put_object(Bucket=mailbox.bucket, Key="in/a.jsonl", Body=b'{"a": 1}\n')
+    to = f"ais://{unique('out')}"
+    tasks = [
+        AISCopyBucketOperator(
+            task_id="copy", source=f"s3://{mailbox.bucket}", destination=to, on_nothing="fail", deferrable=False
+        ),
+        S3ToClickHouseOperator(
+            task_id="load", source=f"{to}/", table=mailbox.table, format="jsonl", on_nothing="fail"
+        ),
+    ]  # fmt: skip
+    for task in tasks:
+        task.execute(context())
+        task.execute(context())
+    assert mailbox.query(f"SELECT count() FROM {mailbox.table}") == [(1,)]
