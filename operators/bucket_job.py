@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
@@ -22,13 +22,14 @@ from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.aistore import AISJobTrigger, cancel, describe
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
+from storeside.transform.make_shards import ShardsJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, State
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-
+AnyJob: TypeAlias = BucketJob | InPlaceJob | ShardsJob
 # A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job from the beginning, and a process for the
 # rest of the task.
 BRIEF_SECONDS = 10.0
@@ -107,7 +108,7 @@ class BucketJobOperator(MovementOperator):
         """Return how objects are named at the destination."""
         return Naming(prepend=self.prepend)
 
-    def job(self, context: Context) -> BucketJob | InPlaceJob:
+    def job(self, context: Context) -> AnyJob:
         """Build the engine's job from the rendered arguments.
 
         Raises OperatorInputError for invalid arguments.
@@ -173,7 +174,7 @@ class BucketJobOperator(MovementOperator):
         with airflow_errors():
             return self._go_on(context, self.job(context), State(**state))
 
-    def _go_on(self, context: Context, job: BucketJob | InPlaceJob, state: State) -> dict[str, Any]:
+    def _go_on(self, context: Context, job: AnyJob, state: State) -> dict[str, Any]:
         while state.phase != "done":
             if state.not_before > time.time() + self.poll_interval:
                 moment = datetime.fromtimestamp(state.not_before, UTC)
@@ -196,7 +197,7 @@ class BucketJobOperator(MovementOperator):
                 state = job.advance(state)
         return finish(self, context, job.ledger, self.kind, job.finish(state), self.on_failed_objects)
 
-    def _trigger(self, job: BucketJob | InPlaceJob, state: State) -> AISJobTrigger:
+    def _trigger(self, job: AnyJob, state: State) -> AISJobTrigger:
         return AISJobTrigger(
             aistore_conn_id=self.aistore_conn_id,
             job_id=state.job_id,
@@ -208,7 +209,7 @@ class BucketJobOperator(MovementOperator):
             etl_names=job.spec.all_names if job.spec and not job.options.keep_etl else (),
         )
 
-    def _ended_soon(self, job: BucketJob | InPlaceJob, trigger: AISJobTrigger) -> Progress | None:
+    def _ended_soon(self, job: AnyJob, trigger: AISJobTrigger) -> Progress | None:
         """Follow the job for `BRIEF_SECONDS`; return its progress if it ends in this time."""
         follower = Follower(job.client, trigger.job_id, self.stall_seconds, is_final)
         if trigger.own:

@@ -47,6 +47,7 @@ SECRETS = (
     "authn_airflow",
     "authn_clickhouse",
     "authn_transformer",
+    "authn_gatherer",
     "ais_join",
     "postgres",
     "redis",
