@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, delete_objects, list_aistore, objects_url
-from storeside.aistore.errors import AIStoreInputError
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.ledger.objects import Ledger
 from storeside.operators import AISMakeShardsOperator
 from storeside.stack import airflow
@@ -112,6 +113,21 @@ def test_shards_have_whole_samples_in_order(making: Making, drive: Drive) -> Non
     }  # fmt: skip
 
 
+def test_webdataset_reads_the_samples(making: Making, drive: Drive) -> None:
+    wds = pytest.importorskip("webdataset.tariterators")
+    objects = samples(9)
+    making.put(objects)
+    assert drive(making.job(samples_per_shard=4)).done == 3
+    shards = {name: BytesIO(read(making.client, making.destination, name)) for name in making.versions()}
+    streams = ({"url": name, "stream": content} for name, content in shards.items())
+    found = list(wds.group_by_keys(wds.tar_file_expander(streams)))
+    assert [sample["__key__"] for sample in found] == [f"{making.folder}{n:03}" for n in range(9)]
+    for n, sample in enumerate(found):
+        assert {kind: sample[kind] for kind in sample if not kind.startswith("__")} == {
+            kind: objects[f"{n:03}.{kind}"] for kind in ("flac", "json", "seg.txt")
+        }
+
+
 def test_a_later_run_makes_only_shards_whose_objects_changed(
     making: Making, drive: Drive, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +181,38 @@ def test_a_missing_object_fails_its_shard_alone(
     monkeypatch.undo()
     assert drive(making.job(samples_per_shard=3)).failed == 0
     assert [name for shard in making.shards().values() for name, _ in shard] == sorted(objects.keys() - {lost})
+
+
+def test_a_killed_task_continues_and_keeps_other_tasks_out(
+    making: Making, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = samples(4)
+    making.put(objects)
+    run = unique("run")
+    killed = making.job(run, samples_per_shard=1)
+    state = killed.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr("storeside.transform.make_shards.jobs.running_between", lambda *_: "a job")
+        with pytest.raises(AIStoreTransientError, match="another task makes shards of"):
+            making.job(samples_per_shard=2).begin()
+    making.put({"009.flac": b"it is not in the plan"})
+    killed.submit(state)
+    assert drive(making.job(run, samples_per_shard=1)).done == 4
+    assert [member for shard in making.shards().values() for member in shard] == sorted(objects.items())
+    assert making.work_buckets() == []
+
+
+def test_current_versions_of_remote_objects(making: Making, drive: Drive, s3_client: Any) -> None:
+    making.source, making.folder = Bucket("s3", unique("remote")), "in/"
+    s3_client.create_bucket(Bucket=making.source.name)
+    objects = samples(4)
+    for name, content in objects.items():
+        s3_client.put_object(Bucket=making.source.name, Key=f"in/{name}", Body=content)
+    assert drive(making.job()).done == 1
+    objects["001.json"] = objects["001.json"].swapcase()  # AIStore has cached the former content
+    s3_client.put_object(Bucket=making.source.name, Key="in/001.json", Body=objects["001.json"])
+    assert drive(making.job()).done == 1
+    assert [member for shard in making.shards().values() for member in shard] == sorted(objects.items())
 
 
 def test_a_shard_counts_only_with_the_planned_members(
