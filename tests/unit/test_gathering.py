@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import psutil
 import pytest
 
 from storeside.transformers import gathering
 from storeside.transformers.gathering import Gathered, Gathering, planned
 from storeside.transformers.http_client import DeliveryError
 from storeside.transformers.job import Job
-from storeside.transformers.pool import Content
+from storeside.transformers.pool import Content, Delivered
 from storeside.transformers.settings import Settings
 from tests.shards import files, tar
 
@@ -156,6 +159,35 @@ def test_limits_and_an_end_of_the_request(aistore: AIStore) -> None:
         make(aistore, plan=b'[["5.txt", 5, ""]]', most_body=4)
     with pytest.raises(DeliveryError, match="no longer waits"):
         make(aistore, cancelled=True)
+
+
+def test_a_large_shard_needs_little_memory(aistore: AIStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 MB of objects go through this process, also from its server; the pieces of the shard are dropped."""
+    monkeypatch.setattr(gathering, "_BATCH_BYTES", 4 << 20)
+    content = os.urandom(1_000_000)
+    aistore.batch = lambda names: tar((n, content) for n in names)
+    plan = json.dumps([(f"{n}.bin", len(content), "") for n in range(100)]).encode()
+    sent = 0
+
+    def deliver(_: Any, __: Job, pieces: Any) -> int:
+        nonlocal sent
+        for piece in pieces:
+            sent += len(piece)
+        return 0
+
+    monkeypatch.setattr("storeside.transformers.pieces.DirectPut.deliver", deliver)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = psutil.Process().memory_info().rss
+    job = Job("s.tar", "plans", pipeline="http://target/put")
+    loop = asyncio.new_event_loop()
+    outcome = Gathered(job, Gathering(aistore.url), Settings(retries=0), loop.create_future()).transform(plan)
+    loop.close()
+    peak = next(text for text in Path("/proc/self/status").read_text().splitlines() if text.startswith("VmHWM"))
+    grown = (int(peak.split()[1]) << 10) - before
+    assert outcome == Delivered(sent)
+    assert sent > 100_000_000
+    assert aistore.asked == ["batch"] * 25
+    assert grown < 60 << 20, grown
 
 
 @pytest.mark.parametrize("plan", [b"", b"{}x", b"3", b"[3]", b'[["a"]]', b'[["a", "b"]]', b"\xff"])

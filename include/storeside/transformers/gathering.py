@@ -34,7 +34,7 @@ from .transformer import Data
 # The variable that `EtlSpec.gathering` writes.
 SOURCE_URL = "SHARD_SOURCE_URL"
 # Bytes and objects of one request for many objects, whose answer is in memory. Each request takes about 0.1 s.
-_BATCH_BYTES, _BATCH_OBJECTS = 32 << 20, 10_000
+_BATCH_BYTES, _BATCH_OBJECTS = 16 << 20, 10_000
 _OBJECTS, _BATCHES = "/v1/objects/", "/v1/ml/moss/"
 _MODE = 0o644
 _MISSING = 404
@@ -119,7 +119,7 @@ class Gathered:
             self._bytes += len(piece)
             yield piece
 
-    def _members(self, plan: list[Planned]) -> Iterator[tuple[str, bytes]]:
+    def _members(self, plan: list[Planned]) -> Iterator[tuple[str, Data]]:
         for batch in _batches(plan):
             for (name, size), content in zip(batch, self._contents(batch), strict=True):
                 if len(content) != size:
@@ -130,9 +130,10 @@ class Gathered:
                     )
                 self._count += 1
                 yield name, content
+                del content  # a part of the answer for a batch, which would stay in memory during the next request
 
-    def _contents(self, batch: list[Planned]) -> Iterator[bytes]:
-        found: dict[str, bytes] = {}
+    def _contents(self, batch: list[Planned]) -> Iterator[Data]:
+        found: dict[str, Data] = {}
         if self._batch_url and len(batch) > 1:
             found = self._at_once(batch)
             if not found:
@@ -143,20 +144,21 @@ class Gathered:
             content = found.pop(name, None)
             yield content if content is not None and len(content) == size else self._one(name, size)
 
-    def _at_once(self, batch: list[Planned]) -> dict[str, bytes]:
+    def _at_once(self, batch: list[Planned]) -> dict[str, Data]:
         """Return the contents that AIStore returns for a request for all objects of a batch."""
         request = {"in": [{"objname": name} for name, _ in batch], "coer": True, "onob": True, "strm": True}
         headers = {**self._headers, "Content-Type": "application/json"}
-        found: dict[str, bytes] = {}
+        found: dict[str, Data] = {}
         try:
             answer = self._client.request("GET", self._batch_url, json.dumps(request).encode(), headers)
             if answer.status != 200:
                 return {}
+            content = memoryview(answer.body)
             answered = TarArchive(io.BytesIO(answer.body), len(answer.body))
             wanted = {name for name, _ in batch}
             for member in answered:
                 if member.name in wanted and not member.refusal:
-                    found[member.name] = answered.content(member)
+                    found[member.name] = content[member.offset : member.offset + member.size]
         except (DeliveryError, TarError):  # the members before the error are complete
             pass
         return found
@@ -196,10 +198,11 @@ def _batches(plan: list[Planned]) -> Iterator[list[Planned]]:
         yield batch
 
 
-def archive(members: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
+def archive(members: Iterable[tuple[str, Data]]) -> Iterator[Data]:
     """Yield a tar archive of names and contents, without times: the same members make the same bytes."""
     for name, content in members:
         yield tar_archive.header(Member(name, len(content), 0, _MODE, 0), name, len(content))
         yield content
         yield tar_archive.padding(len(content))
+        del content
     yield tar_archive.END
