@@ -65,7 +65,7 @@ class AISMakeShardsOperator(BucketJobOperator):
     :param samples_per_shard: maximum samples of a shard; 0 is no limit
     :param on_failed_objects: ``fail`` the task when shards failed, or ``report`` them and succeed
     :param plan_only: change nothing; only report how many shards would be listed, made and skipped
-    :param workers: concurrent shards per target; 0 lets AIStore choose. Each transformer makes two at a time
+    :param workers: concurrent shards per target; 0 lets AIStore choose
     :param stall_seconds: seconds without a finished shard after which the job is aborted and the rest is retried
     :param image: the transformer's image
     :param pod_resources: Kubernetes' ``requests`` and ``limits`` for the transformer's pods

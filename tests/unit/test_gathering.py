@@ -19,7 +19,8 @@ from storeside.transformers import gathering
 from storeside.transformers.gathering import Gathered, Gathering, planned
 from storeside.transformers.http_client import DeliveryError
 from storeside.transformers.job import Job
-from storeside.transformers.pool import Content, Delivered
+from storeside.transformers.journal import Journal
+from storeside.transformers.pool import Delivered, Streamed
 from storeside.transformers.settings import Settings
 from tests.shards import files, tar
 
@@ -86,14 +87,19 @@ def make(aistore: AIStore, plan: bytes | None = None, url: str = "", cancelled: 
         wanted.cancel()
     try:
         made = Gathered(
-            Job("s.tar", "plans"), Gathering(url or aistore.url), Settings(token="t", retries=0, **settings), wanted
+            Job("s.tar", "plans"),
+            Gathering(url or aistore.url),
+            Settings(token="t", retries=0, **settings),
+            wanted,
+            Journal(),
         )
         outcome = made.transform(plan)
+        assert isinstance(outcome, Streamed)
+        content = b"".join(outcome.pieces)
     finally:
         wanted.get_loop().close()
-    assert isinstance(outcome, Content)
     assert made.report().kept == len(OBJECTS)
-    return files(bytes(outcome.data))
+    return files(content)
 
 
 def test_one_request_returns_many_objects(aistore: AIStore) -> None:
@@ -180,7 +186,9 @@ def test_a_large_shard_needs_little_memory(aistore: AIStore, monkeypatch: pytest
     before = psutil.Process().memory_info().rss
     job = Job("s.tar", "plans", pipeline="http://target/put")
     loop = asyncio.new_event_loop()
-    outcome = Gathered(job, Gathering(aistore.url), Settings(retries=0), loop.create_future()).transform(plan)
+    outcome = Gathered(job, Gathering(aistore.url), Settings(retries=0), loop.create_future(), Journal()).transform(
+        plan
+    )
     loop.close()
     peak = next(text for text in Path("/proc/self/status").read_text().splitlines() if text.startswith("VmHWM"))
     grown = (int(peak.split()[1]) << 10) - before

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -23,9 +24,10 @@ from . import decoder, tar_archive
 from .failures import Failure, Shard
 from .http_client import DeliveryError, HttpClient, reason
 from .job import Job
+from .journal import Journal
 from .members import TAR
-from .pieces import deliver
-from .pool import Content, Delivered, Outcome
+from .pieces import deliver, joined
+from .pool import Content, Delivered, Outcome, Streamed
 from .settings import Settings
 from .source import Sources
 from .tar_archive import Member, TarArchive, TarError
@@ -84,8 +86,11 @@ class Gathering:
 class Gathered:
     """One shard that is made of objects."""
 
-    def __init__(self, job: Job, gathering: Gathering, settings: Settings, wanted: asyncio.Future[Outcome]) -> None:
+    def __init__(
+        self, job: Job, gathering: Gathering, settings: Settings, wanted: asyncio.Future[Outcome], journal: Journal
+    ) -> None:
         self._job = job
+        self._journal = journal
         self._gathering = gathering
         self._batch_url = gathering.batch_url
         # The server itself reads the plan, so whether transformers may read files does not matter.
@@ -98,8 +103,21 @@ class Gathered:
 
     def transform(self, content: Data) -> Outcome:
         """Deliver or return the shard. Raises DeliveryError."""
-        returned = deliver(self._job, self._pieces(self._plan(content)), self._client, self._settings)
-        return Delivered(self._bytes) if returned is None else Content(returned)
+        pieces = self._pieces(self._plan(content))
+        if self._job.pipeline:
+            returned = deliver(self._job, pieces, self._client, self._settings)
+            return Delivered(self._bytes) if returned is None else Content(returned)
+        # AIStore expects a shard that this target stores as the answer, which begins after the first pieces
+        made = joined(pieces)
+        return Streamed(self._recorded(chain([next(made)], made)))
+
+    def _recorded(self, pieces: Iterable[Data]) -> Iterator[bytes]:
+        """Yield the pieces, and record an error, because an answer that has begun cannot contain the reason."""
+        try:
+            yield from map(bytes, pieces)
+        except DeliveryError as e:
+            self._journal.record(self._job.failure(str(e), e.final))
+            raise
 
     def report(self) -> Shard:
         """Return the shard's line in the journal."""

@@ -20,11 +20,10 @@ def deliver(job: Job, pieces: Iterator[Data], client: HttpClient, settings: Sett
     Without a pipeline, return the joined pieces. Raises DeliveryError, and the errors of `pieces`; nothing is stored
     then.
     """
-    joined = _joined(pieces)
-    with closing(joined):
+    with closing(joined(pieces)) as made:
         if not job.pipeline:
-            return _collected(joined, settings)
-        delivered = DirectPut(client, settings).deliver(job, joined)
+            return _collected(made, settings)
+        delivered = DirectPut(client, settings).deliver(job, made)
     return None if isinstance(delivered, int) else delivered
 
 
@@ -38,19 +37,19 @@ def _collected(pieces: Iterator[Data], settings: Settings) -> bytes:
     return bytes(found)
 
 
-def _joined(pieces: Iterator[Data]) -> Generator[Data, None, None]:
+def joined(pieces: Iterator[Data]) -> Generator[Data, None, None]:
     """Join small pieces, because each one that is sent costs several system calls."""
-    joined = bytearray()
+    small = bytearray()
     for piece in pieces:
         if len(piece) >= _PIECE:
-            if joined:
-                yield joined
-                joined = bytearray()
+            if small:
+                yield small
+                small = bytearray()
             yield piece
             continue
-        joined += piece
-        if len(joined) >= _PIECE:
-            yield joined
-            joined = bytearray()
-    if joined:
-        yield joined
+        small += piece
+        if len(small) >= _PIECE:
+            yield small
+            small = bytearray()
+    if small:
+        yield small

@@ -29,7 +29,7 @@ from .job import Job
 from .journal import Journal
 from .members import LINES, OBJECTS, TAR, Members, line
 from .pieces import deliver
-from .pool import Content, Delivered, Outcome, Pool
+from .pool import Content, Delivered, Outcome, Pool, Streamed
 from .settings import Settings
 from .sidecar import Sidecars
 from .source import Sources
@@ -86,7 +86,8 @@ class ShardPool:
             report = shard.report()
             for failure in shard.failures:  # with the time of their shard, which distinguishes them from earlier ones
                 self._journal.record(replace(failure, time=report.time))
-            self._journal.record_shard(report)
+            if not isinstance(found, Streamed):  # its members are not known yet
+                self._journal.record_shard(report)
         except TarError as e:
             found = job.failure(str(e), final=True)
         except DeliveryError as e:
@@ -101,7 +102,7 @@ class ShardPool:
         self, job: Job, loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[Outcome]
     ) -> _Shard | Gathered:
         if isinstance(self._members, Gathering):
-            return Gathered(job, self._members, self._settings, outcome)
+            return Gathered(job, self._members, self._settings, outcome, self._journal)
         return _Shard(job, self._members, self._settings, _Submitter(self._pool, loop), outcome)
 
     def _end(self, outcome: asyncio.Future[Outcome], found: Outcome) -> None:
