@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events_sensor import SqsS3EventsSensor as SqsS3EventsSensor
     from storeside.operators.settings import dag_settings as dag_settings
     from storeside.operators.settle_events import SqsSettleS3EventsOperator as SqsSettleS3EventsOperator
+    from storeside.operators.shards import AISMakeShardsOperator as AISMakeShardsOperator
     from storeside.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
@@ -88,7 +89,7 @@ _NAMES = {
     "operators.s3_events_sensor": ("SqsS3EventsSensor",),
     "operators.settings": ("dag_settings",),
     "operators.settle_events": ("SqsSettleS3EventsOperator",),
-    "operators.shards": ("AISSplitShardsOperator",),
+    "operators.shards": ("AISMakeShardsOperator", "AISSplitShardsOperator"),
     "operators.shared": ("only_when",),
     "operators.speech": (
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",

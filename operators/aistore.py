@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from storeside.aistore.buckets import Bucket, StoredObject, list_s3
 from storeside.aistore.names import expand
 from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put
-from storeside.operators.bucket_job import BucketJobOperator
+from storeside.operators.bucket_job import AnyJob, BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, as_mapping, as_seconds, ledger, run_key
 from storeside.speech.manifest import facts_url
-from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options
@@ -177,7 +176,7 @@ class AISTransformBucketOperator(BucketJobOperator):
             with literal_errors(self):
                 check_direct_put(communication, as_bool(direct_put, "direct_put"))
 
-    def job(self, context: Context) -> BucketJob | InPlaceJob:
+    def job(self, context: Context) -> AnyJob:
         """Build the engine's job: an `InPlaceJob` when objects are replaced."""
         if not as_bool(self.in_place, "in_place"):
             return super().job(context)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
@@ -23,13 +23,14 @@ from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
+from storeside.transform.make_shards import ShardsJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, State
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-
+AnyJob: TypeAlias = BucketJob | InPlaceJob | ShardsJob
 # A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job from the beginning, and a process for the
 # rest of the task.
 BRIEF_SECONDS = 10.0
@@ -108,7 +109,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
         """Return how objects are named at the destination."""
         return Naming(prepend=self.prepend)
 
-    def job(self, context: Context) -> BucketJob | InPlaceJob:
+    def job(self, context: Context) -> AnyJob:
         """Build the engine's job from the rendered arguments.
 
         Raises OperatorInputError for invalid arguments.
@@ -174,7 +175,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
         with airflow_errors():
             return self._go_on(context, self.job(context), State(**state))
 
-    def _go_on(self, context: Context, job: BucketJob | InPlaceJob, state: State) -> dict[str, Any]:
+    def _go_on(self, context: Context, job: AnyJob, state: State) -> dict[str, Any]:
         while state.phase != "done":
             if state.not_before > time.time() + self.poll_interval:
                 self._delay(state)
@@ -206,7 +207,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
         moment = datetime.fromtimestamp(state.not_before, UTC)
         self.defer(trigger=DateTimeTrigger(moment), method_name="after_delay", kwargs={"state": state.to_dict()})
 
-    def _trigger(self, job: BucketJob | InPlaceJob, state: State) -> AISJobTrigger:
+    def _trigger(self, job: AnyJob, state: State) -> AISJobTrigger:
         return AISJobTrigger(
             aistore_conn_id=self.aistore_conn_id,
             job_id=state.job_id,

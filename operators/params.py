@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
+from storeside.operators.after_load_params import AFTER as AFTER
+from storeside.operators.after_load_params import AFTER_LOAD as AFTER_LOAD
 from storeside.operators.forms import form_choices
-from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import ReadOptions, TableOptions
@@ -300,48 +301,6 @@ MODIFIED_AFTER: Final = Param(
     section="Objects",
     description="Load only objects of S3 that were last modified at this time or later; empty loads all",
 )
-# What happens to source objects after their load.
-AFTER: Final = {
-    "after_load": Param(
-        "none",
-        type="string",
-        enum=["none", "delete", "move", "tag"],
-        title="Loaded objects",
-        section="After the load",
-        **form_choices("after load"),
-        values_display={
-            "none": "Leave them as they are",
-            "delete": "Delete them from the bucket",
-            "move": "Move them to another place",
-            "tag": "Tag them",
-        },
-        description="What happens to an object of S3 when its rows are in the table and on disk",
-    ),
-    "move_to": Param(
-        None,
-        type=["null", "string"],
-        pattern=r"^s3://[^/]+(/.*)?$",
-        title="Place of moved objects",
-        section="After the load",
-        **form_choices("place"),
-        description="Bucket and prefix of moved objects, such as s3://archive/trips/; their whole keys follow it",
-    ),
-    "tags": Param(
-        None,
-        type=["null", "string"],
-        title="Tags",
-        section="After the load",
-        description="Tags of S3 for loaded objects: loaded=true, by=storeside",
-    ),
-}
-# Arguments of the load operators that read the fields of `AFTER`.
-AFTER_LOAD: Final[dict[str, Any]] = {
-    "after_load": AfterLoad(
-        "{{ params.after_load }}",
-        "{{ params.move_to or '' }}",
-        "{{ params.tags or '' }}",  # type: ignore[arg-type]
-    )
-}
 # `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.
 SOURCE_BUCKET: Final = Param(
     BUCKET.value,

@@ -1,13 +1,22 @@
-"""The operator that splits tar shards into objects."""
+"""Operators that split tar shards into objects, and make them of objects."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.spec import EtlSpec
-from storeside.operators.aistore import AISTransformBucketOperator, transformer_command
+from storeside.operators.aistore import TRANSFORMER_IMAGE, AISTransformBucketOperator, transformer_command
+from storeside.operators.bucket_job import BucketJobOperator
+from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.literals import check_literals
+from storeside.operators.outcome import check_policy
+from storeside.operators.shared import as_number, ledger, run_key
+from storeside.transform.make_shards import ShardsJob
+from storeside.transform.shard_plan import SHARD_SIZE, Packing, check_name
+from storeside.transform.state import Options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -34,4 +43,118 @@ class AISSplitShardsOperator(AISTransformBucketOperator):
         endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
         return self._spec().splitting(
             self.members, objects_url(endpoint, Bucket.parse(self.destination), self.prepend)
+        )
+
+
+class AISMakeShardsOperator(BucketJobOperator):
+    """Makes WebDataset's tar shards of the objects of a bucket, inside the cluster.
+
+    Objects with the same name up to the first dot of its last part, such as ``a/1.flac`` and ``a/1.json``, are one
+    sample. A shard has whole samples in the order of their names. It counts as made only if AIStore lists exactly the
+    planned members in it. A missing object fails its shard alone. A later run makes only the shards whose objects
+    changed; the sources stay unchanged. The transformers read the objects at the connection's
+    ``transformer_endpoint``.
+
+    :param source: URI of the bucket with the objects
+    :param destination: URI of the bucket for the shards; a missing ``ais://`` bucket is created. It may be the
+        source, if `prefix` and `objects` leave the shards out
+    :param prefix: only objects whose names start with this
+    :param objects: patterns of names, such as ``*.flac,*.json``; ``*`` also matches slashes
+    :param name: names of the shards, with one place for their numbers, which begin at 0
+    :param shard_size: maximum bytes of a shard; a larger sample gets a separate shard
+    :param samples_per_shard: maximum samples of a shard; 0 is no limit
+    :param on_failed_objects: ``fail`` the task when shards failed, or ``report`` them and succeed
+    :param plan_only: change nothing; only report how many shards would be listed, made and skipped
+    :param workers: concurrent shards per target; 0 lets AIStore choose
+    :param stall_seconds: seconds without a finished shard after which the job is aborted and the rest is retried
+    :param image: the transformer's image
+    :param pod_resources: Kubernetes' ``requests`` and ``limits`` for the transformer's pods
+    """
+
+    template_fields = (
+        "source",
+        "destination",
+        "prefix",
+        "objects",
+        "name",
+        "shard_size",
+        "samples_per_shard",
+        "on_failed_objects",
+        "plan_only",
+        "on_nothing",
+    )
+    kind = "transform"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        destination: str,
+        prefix: str = "",
+        objects: str = "*",
+        name: str = "shard-{:06d}.tar",
+        shard_size: int | str = SHARD_SIZE,
+        samples_per_shard: int | str = 0,
+        stall_seconds: float = 3600,
+        image: str = TRANSFORMER_IMAGE,
+        pod_resources: Mapping[str, Mapping[str, str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for argument in ("prepend", "latest", "quarantine", "retry_failed", "continue_on_error"):
+            if argument in kwargs:
+                raise OperatorInputError(f"{argument}: AISMakeShardsOperator has no such argument")
+        super().__init__(source=source, destination=destination, prefix=prefix, stall_seconds=stall_seconds, **kwargs)
+        self.objects = objects
+        self.name = name
+        self.shard_size = shard_size
+        self.samples_per_shard = samples_per_shard
+        self.image = image
+        self.pod_resources = pod_resources
+        check_literals(
+            self, name=check_name, objects=lambda value: Packing(objects=value),
+            shard_size=lambda value: Packing(shard_size=as_number(value, "shard_size", int)),
+            samples_per_shard=lambda value: Packing(
+                samples_per_shard=as_number(value, "samples_per_shard", int)
+            ),
+        )  # fmt: skip
+
+    def spec(self, context: Context) -> EtlSpec:
+        """Return the ETL that reads the objects of the source."""
+        endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
+        # the server does not call the transformer
+        command = transformer_command("text_facts")
+        spec = EtlSpec(
+            self.task_id,
+            self.image,
+            command,
+            tuning={"NUM_WORKERS": "1"},
+            resources=dict(self.pod_resources or {}),
+            communication="hpush",
+        )
+        return spec.gathering(objects_url(endpoint, Bucket.parse(self.source), ""))
+
+    def job(self, context: Context) -> ShardsJob:
+        """Build the engine's job. Raises OperatorInputError and AIStoreInputError for invalid arguments."""
+        check_policy(self.on_failed_objects)
+        hook = AIStoreHook(self.aistore_conn_id)
+        return ShardsJob(
+            hook.get_conn(),
+            ledger(self.clickhouse_conn_id),
+            Bucket.parse(self.source),
+            Bucket.parse(self.destination),
+            run_id=run_key(context),
+            spec=self.spec(context),
+            packing=self.packing(),
+            options=Options(workers=self.workers),
+            pods=hook.pods,
+        )
+
+    def packing(self) -> Packing:
+        """Return which objects become members of which shards. Raises AIStoreInputError and OperatorInputError."""
+        return Packing(
+            self.prefix,
+            self.objects,
+            self.name,
+            as_number(self.shard_size, "shard_size", int),
+            as_number(self.samples_per_shard, "samples_per_shard", int),
         )

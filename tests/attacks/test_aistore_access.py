@@ -122,11 +122,17 @@ def test_users_may_do_only_their_own_work(stack: Stack, aistore: Any, bucket: Bu
     assert read(reader, bucket, "secret") == b"the content"
     writer = Cluster(proxy, token=authn.token(stack, "transformer")).client(patient=False)
     bucket.handle(writer).object("facts").get_writer().put_content(b"facts")
+    gatherer = Cluster(proxy, token=authn.token(stack, "gatherer")).client(patient=False)
+    assert read(gatherer, bucket, "secret") == b"the content"
     for attempt in (
         lambda: put(reader, bucket, {"mine": b""}),
         lambda: bucket.handle(reader).object("secret").delete(),
         lambda: reader.cluster().client.request("put", path="etl", json=ETL),
         lambda: reader.cluster().client.request("put", path="cluster", json=SET),
+        lambda: bucket.handle(gatherer).object("secret").get_writer().put_content(b"mine"),
+        lambda: bucket.handle(gatherer).object("secret").delete(),
+        lambda: gatherer.cluster().client.request("put", path="etl", json=ETL),
+        lambda: gatherer.cluster().list_buckets(),
         lambda: read(writer, bucket, "secret"),
         lambda: bucket.handle(writer).object("secret").delete(),
         lambda: writer.cluster().client.request("put", path="etl", json=ETL),
@@ -168,7 +174,7 @@ def test_every_socket_is_on_loopback(stack: Stack) -> None:
 
 def test_secrets_are_in_files_of_their_owner(stack: Stack) -> None:
     secrets = [value for name, value in stack.secrets.items() if name.startswith(("authn", "ais"))]
-    secrets += [authn.token(stack, user) for user in ("clickhouse", "transformer")]
+    secrets += [authn.token(stack, user) for user in ("clickhouse", "transformer", "gatherer")]
     readable = []
     # AIStore and ClickHouse remove files and folders meanwhile: `os.walk` skips such folders
     for path in (Path(folder, name) for folder, _, names in os.walk(stack.state) for name in names):

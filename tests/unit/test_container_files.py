@@ -89,6 +89,9 @@ def test_the_pod_runner_gets_its_token_and_clickhouse_its_own(stack: Stack, tmp_
     container_files.write_tokens(stack, tmp_path / "tokens")
     config = podrunner.write(stack, {}, "transformers", **container_files.of_pods(stack))
     assert Settings.load(config).pod_token.read_text() == "token-of-transformer"
+    assert not Settings.load(config).gatherer_token.exists(), "all pods share these files"
+    embedded = Settings.load(podrunner.write(stack, {}))
+    assert embedded.gatherer_token.name == "gatherer.token"
     (file,) = (tmp_path / "tokens").iterdir()
     assert "<aistore_token>token-of-clickhouse</aistore_token>" in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o644, "ClickHouse is another user"

@@ -17,6 +17,7 @@ from storeside.operators import (
     AISCopyBucketOperator,
     AISDeleteEtlOperator,
     AISInspectBucketOperator,
+    AISMakeShardsOperator,
     AISPrefetchBucketOperator,
     AISProbeAudioOperator,
     AISStartEtlOperator,
@@ -55,6 +56,15 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISTransformBucketOperator, {**PAIR, "init_timeout": 0}, "init_timeout 0 is not a positive number"),
     (AISTransformBucketOperator, {**PAIR, "extensions": "txt"}, "extensions 'txt' is not a mapping"),
     (AISTransformBucketOperator, {**PAIR, "members": " , "}, "members ' , ': name members of shards, such as *.flac"),
+    (
+        AISMakeShardsOperator,
+        {**PAIR, "name": "shard.tar"},
+        "name 'shard.tar': write the names of shards with one place",
+    ),
+    (AISMakeShardsOperator, {**PAIR, "objects": " , "}, "objects ' , ': name objects, such as *.flac"),
+    (AISMakeShardsOperator, {**PAIR, "shard_size": "1 GB"}, "shard_size '1 GB' is not a whole number"),
+    (AISMakeShardsOperator, {**PAIR, "shard_size": 0}, "shard_size 0: state a positive number of bytes"),
+    (AISMakeShardsOperator, {**PAIR, "samples_per_shard": -1}, "samples_per_shard -1: state a number"),
     (AISTransformBucketOperator, {**PAIR, "etl": "etl"}, "existing_etl: ETL name 'etl' is too short"),
     (
         SqsSettleS3EventsOperator,

@@ -36,9 +36,10 @@ from storeside.operators.aistore_etl import (
     AISStopEtlOperator,
     AISTransformObjectOperator,
 )
+from storeside.operators.bucket_job import AnyJob
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.shards import AISSplitShardsOperator
+from storeside.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
 from storeside.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from storeside.operators.triggers.aistore import AISJobTrigger
@@ -47,6 +48,7 @@ from storeside.stack.settings import CHECKOUT
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
 from storeside.transform.naming import Naming
+from storeside.transform.shard_plan import Packing
 from storeside.transform.state import Options, State
 from storeside.transformers.formats import CODECS, AudioFormat
 from storeside.transformers.members import Members
@@ -380,7 +382,7 @@ def test_an_in_place_transform_names_one_bucket_twice(monkeypatch: pytest.Monkey
     monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: None)
     monkeypatch.setattr("storeside.operators.bucket_job.ledger", lambda _: None)
 
-    def job(destination: str, in_place: bool | str) -> BucketJob | InPlaceJob:
+    def job(destination: str, in_place: bool | str) -> AnyJob:
         operator = AISTranscodeAudioOperator(
             task_id="transcode", source="ais://a", destination=destination, in_place=in_place
         )
@@ -478,6 +480,29 @@ def test_a_split_stores_members_in_the_destination(monkeypatch: pytest.MonkeyPat
     assert spec.tuning == {"SIDECAR_URL": "http://in:1/v1/objects/b/p/?provider=ais&namespace=%23team"}
     other = AISSplitShardsOperator(task_id="t", source="ais://a", destination="ais://c", members="*.flac")
     assert Members.from_environment(other.spec(CONTEXT).environment) == Members(("*.flac",), results="objects")
+
+
+def test_shards_are_made_by_an_etl_that_reads_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {
+        "conn_type": "aistore",
+        "host": "http://proxy:51080",
+        "extra": {"transformer_endpoint": "http://in:1"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(connection))
+    monkeypatch.setattr("storeside.operators.shards.ledger", lambda _: None)
+    made = AISMakeShardsOperator(
+        task_id="t", source="ais://#team/a", destination="ais://b", prefix="p/", objects="*.flac", name="s-{}.tar",
+        shard_size="2000", samples_per_shard="3", workers=2,
+    )  # fmt: skip
+    job = made.job(CONTEXT)
+    assert job.packing == Packing("p/", "*.flac", "s-{}.tar", 2000, 3)
+    assert (job.source, job.destination) == (Bucket("ais", "a", "#team"), Bucket("ais", "b"))
+    assert job.spec.tuning["SHARD_SOURCE_URL"] == "http://in:1/v1/objects/a/?provider=ais&namespace=%23team"
+    assert (job.spec.communication, job.spec.request_timeout, job.options.workers) == ("hpush", "86400s", 2)
+    other = AISMakeShardsOperator(task_id="t", source="ais://a", destination="ais://b", name="s-{}.tar")
+    assert other.job(CONTEXT).scope.job != job.scope.job
+    with pytest.raises(OperatorInputError, match="prepend: AISMakeShardsOperator has no such argument"):
+        AISMakeShardsOperator(task_id="t", source="ais://a", destination="ais://b", prepend="p/")
 
 
 def test_shards_are_not_replaced_in_place() -> None:

@@ -153,7 +153,7 @@ def test_command_in_a_shell_is_moved_to_its_port() -> None:
 @pytest.mark.parametrize("name", ["a/b", "a/b:1", "a/b:latest", "a/b@sha256:00", "docker.io/a/b:1"])
 def test_image_is_found_whatever_its_tag(tmp_path: Path, name: str) -> None:
     image = Image(("true",))
-    settings = Settings(1, "ais", "t", "", "", tmp_path, sys.executable, {"a/b": image}, tmp_path, tmp_path)
+    settings = Settings(1, "ais", "t", "", "", tmp_path, sys.executable, {"a/b": image}, tmp_path, tmp_path, tmp_path)
     assert settings.image(name) is image
     assert settings.image(f"x{name}") is None
 

@@ -34,6 +34,7 @@ def test_the_exports() -> None:
         "AISGetObjectOperator",
         "AISInitEtlOperator",
         "AISInspectBucketOperator",
+        "AISMakeShardsOperator",
         "AISMeasureThroughputOperator",
         "AISPrefetchBucketOperator",
         "AISProbeAudioOperator",

@@ -262,7 +262,7 @@ def test_a_large_shard_needs_little_memory(tmp_path: Path, monkeypatch: pytest.M
             sent += len(piece)
         return 0
 
-    monkeypatch.setattr("storeside.transformers.shards.DirectPut.deliver", deliver)
+    monkeypatch.setattr("storeside.transformers.pieces.DirectPut.deliver", deliver)
     process = psutil.Process()
     Path("/proc/self/clear_refs").write_text("5")
     before = process.memory_info().rss

@@ -30,6 +30,8 @@ _QUEUE_SECONDS = 60
 _SHARD_SECONDS = 24 * 3600
 # Variables with which Storeside's server transforms members; `storeside.transformers.members` reads them.
 _MEMBERS, _EXTENSIONS, _RESULTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS"
+# The variable with which it makes shards of objects; `storeside.transformers.gathering` reads it.
+_SOURCE_URL = "SHARD_SOURCE_URL"
 
 
 def check_communication(kind: str) -> None:
@@ -200,7 +202,7 @@ class EtlSpec:
         """AIStore's time-out for one object, in AIStore's notation for durations."""
         if self.is_existing:
             return f"{self.object_timeout}s"
-        if self.in_shards:
+        if self.in_shards or any(_SOURCE_URL in stage.tuning for stage in self.stages):
             return f"{_SHARD_SECONDS}s"
         return f"{self.object_timeout + _QUEUE_SECONDS}s"
 
@@ -258,6 +260,14 @@ class EtlSpec:
         spec = self.of_members(members)
         environment = {**spec.environment, _RESULTS: "objects"}
         return replace(spec, environment=environment, tuning={**spec.tuning, "SIDECAR_URL": url})
+
+    def gathering(self, url: str) -> EtlSpec:
+        """Return the same ETL for plans of shards: the result of a plan is a tar archive of the objects in it.
+
+        The transformer must be served by `storeside.transformers.serve`, which reads the objects itself.
+        :param url: URL of the objects for GET requests, such as ``http://proxy:51080/v1/objects/<bucket>/``
+        """
+        return replace(self, tuning={**self.tuning, _SOURCE_URL: url})
 
     @property
     def in_shards(self) -> bool:

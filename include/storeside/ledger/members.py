@@ -35,6 +35,12 @@ def unreported(ledger: Ledger, scope: Scope) -> set[str]:
     return {name for (name,) in rows}
 
 
+def pending(ledger: Ledger, scope: Scope) -> dict[str, str]:
+    """Return the versions of the pending objects of a job by their names."""
+    query = "SELECT object, version FROM storeside.listings WHERE job = {job:String} AND side = 'pending'"
+    return {name: version for name, version in ledger.client.query(query, parameters=scope.parameters).result_rows}
+
+
 def settle(ledger: Ledger, scope: Scope) -> None:
     """Record the failed members of delivered shards, and failed ones of earlier runs that have results as done."""
     ledger.client.command(sql.query("settle_members"), parameters=scope.parameters)

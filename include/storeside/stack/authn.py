@@ -1,8 +1,8 @@
 """AIStore's AuthN as a component, its users, and the tokens that other components read from files.
 
-A secure stack has three users besides AuthN's administrator. `airflow` has all rights in the cluster, because AIStore
+A secure stack has four users besides AuthN's administrator. `airflow` has all rights in the cluster, because AIStore
 lets only administrators start ETLs. `clickhouse` reads objects. `transformer` puts the facts that a transform writes
-besides its result.
+besides its result. `gatherer` reads the objects of which an ETL makes shards.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ ROLES = {
     AIRFLOW: _EVERYTHING,
     "clickhouse": _GET | _HEAD | _HEAD_BUCKET | _LIST,
     "transformer": _PUT | _HEAD_BUCKET,
+    "gatherer": _GET | _HEAD_BUCKET,
 }
 # ClickHouse and ETLs cannot log in, so they read tokens from files. `up` renews a token after half of its lifetime.
-_TOKEN_USERS = ("clickhouse", "transformer")
+_TOKEN_USERS = ("clickhouse", "transformer", "gatherer")
 _TOKEN_SECONDS = 90 * 24 * 3600
 
 

@@ -26,7 +26,9 @@ _CLOSED, _OPEN_FOLDER, _OPEN_FILE = 0o700, 0o750, 0o640
 
 def of_pods(stack: Stack) -> dict[str, Path]:
     """Return the fields in which the configuration of the pod runner differs from the embedded one's."""
-    return {"state": _PODS_STATE, "pod_token": _pod_token(stack)}
+    # All pods share the container's files, so there is no token that reads objects.
+    no_token = podrunner.folder(stack) / "gatherer.token"
+    return {"state": _PODS_STATE, "pod_token": _pod_token(stack), "gatherer_token": no_token}
 
 
 def write_tokens(stack: Stack, tokens: Path = TOKENS) -> None:

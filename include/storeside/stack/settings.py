@@ -54,6 +54,7 @@ SECRETS = (
     "authn_airflow",
     "authn_clickhouse",
     "authn_transformer",
+    "authn_gatherer",
     "ais_join",
     "postgres",
     "redis",

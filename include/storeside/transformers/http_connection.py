@@ -155,8 +155,10 @@ class _Answer:
         return self._in_body and not {"content-length", "transfer-encoding"} & self._headers.keys()
 
     def response(self, keep_alive: bool) -> Response:
-        """Return the answer."""
-        return Response(self.parser.get_status_code(), self._headers, b"".join(self._body), keep_alive)
+        """Return the answer, and forget its body: the parser keeps this object in memory until garbage collection."""
+        body = b"".join(self._body)
+        self._body.clear()
+        return Response(self.parser.get_status_code(), self._headers, body, keep_alive)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header."""

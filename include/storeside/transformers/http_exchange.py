@@ -11,7 +11,7 @@ from aistore.sdk.const import HEADER_DIRECT_PUT_LENGTH
 
 from .failures import Failure
 from .job import Job, from_pull, from_push
-from .pool import Content, Delivered
+from .pool import Content, Delivered, Streamed
 from .settings import Settings
 
 
@@ -29,11 +29,12 @@ def job_of(method: str, raw_path: bytes, raw_query: bytes, pipeline: str) -> Job
     return (from_push if method == "PUT" else from_pull)(raw_path, raw_query, pipeline)
 
 
-def answer(outcome: Delivered | Content, mime_type: str) -> HttpAnswer:
+def answer(outcome: Delivered | Content | Streamed, mime_type: str) -> HttpAnswer:
     """Return the answer for a result: 204 after a direct put, or 200 with the result as body."""
     if isinstance(outcome, Delivered):
         return HttpAnswer(HTTPStatus.NO_CONTENT, {HEADER_DIRECT_PUT_LENGTH: str(outcome.size)}, b"")
-    return HttpAnswer(HTTPStatus.OK, {"Content-Type": mime_type}, outcome.data)
+    content = outcome.pieces if isinstance(outcome, Streamed) else outcome.data
+    return HttpAnswer(HTTPStatus.OK, {"Content-Type": mime_type}, content)
 
 
 def refusal(failure: Failure, status: HTTPStatus | None = None) -> HttpAnswer:

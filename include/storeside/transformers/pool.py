@@ -7,6 +7,7 @@ replaced.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,7 +36,14 @@ class Content:
     sidecar: bytes = b""
 
 
-Outcome: TypeAlias = Delivered | Content | Failure
+@dataclass(frozen=True)
+class Streamed:
+    """The result while it is made. An error of the iterator must end the connection within the answer."""
+
+    pieces: Iterator[bytes]
+
+
+Outcome: TypeAlias = Delivered | Content | Streamed | Failure
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from . import worker_process
+from .gathering import Gathering
 from .journal import Journal
 from .members import Members
 from .sender import Senders
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings = dataclasses.replace(settings, workers=options.workers)
         senders = Senders(settings)
         Members.from_environment()
+        Gathering.from_environment()
         worker_process.prepare(options.transform)
     except ValueError as e:
         return _failed(str(e))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -16,7 +17,7 @@ from aistore.sdk.const import HEADER_NODE_URL
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -24,7 +25,7 @@ from .failures import Failure
 from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
 from .job import BadRequestError, Job, from_control_message
 from .journal import Journal
-from .pool import Content, Delivered, Outcome
+from .pool import Content, Delivered, Outcome, Streamed
 from .settings import Settings
 from .shards import AnyPool
 
@@ -72,6 +73,8 @@ class AsgiServer:
 
     async def _http(self, request: Request) -> Response:
         made = await self._answer(request)
+        if isinstance(made.content, Iterator):
+            return StreamingResponse(made.content, made.status, dict(made.headers))
         return Response(made.content, made.status, dict(made.headers))
 
     async def _answer(self, request: Request) -> HttpAnswer:
@@ -153,6 +156,8 @@ class AsgiServer:
         while True:
             outcome = await (await replies.get())
             places.release()
+            if isinstance(outcome, Streamed):  # a message of WebSocket is sent as a whole
+                outcome = Content(await asyncio.to_thread(b"".join, outcome.pieces))
             if isinstance(outcome, Content):
                 await socket.send({"type": "websocket.send", "bytes": outcome.data})
             elif isinstance(outcome, Delivered):

@@ -22,7 +22,7 @@ from .failures import Failure
 from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
 from .job import BadRequestError, Job
 from .journal import Journal
-from .pool import Outcome
+from .pool import Content, Outcome, Streamed
 from .sender import HEADER, Senders
 from .settings import Settings
 from .shards import AnyPool, pool_for
@@ -86,6 +86,8 @@ class _Service:
         outcome = asyncio.run_coroutine_threadsafe(self._outcome(job, content), self._loop).result()
         if isinstance(outcome, Failure):
             return self._failed(outcome)
+        if isinstance(outcome, Streamed):
+            outcome = Content(b"".join(outcome.pieces))
         return answer(outcome, self._pool.mime_type)
 
     def _failed(self, failure: Failure, status: HTTPStatus | None = None) -> HttpAnswer:

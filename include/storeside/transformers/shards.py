@@ -15,20 +15,21 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeAlias
 
 from . import decoder, tar_archive
-from .direct_put import DirectPut
 from .failures import Failure, Shard
+from .gathering import Gathered, Gathering
 from .http_client import DeliveryError, HttpClient
 from .job import Job
 from .journal import Journal
 from .members import LINES, OBJECTS, TAR, Members, line
-from .pool import Content, Delivered, Outcome, Pool
+from .pieces import deliver
+from .pool import Content, Delivered, Outcome, Pool, Streamed
 from .settings import Settings
 from .sidecar import Sidecars
 from .source import Sources
@@ -41,7 +42,6 @@ _SHARDS = 2
 _MOST_MEMBERS, _MOST_WAITING = 1_000_000, 1_000
 # Tries of a member that fails for a temporary reason.
 _TRIES = 2
-_PIECE = 256 << 10
 _TYPES = {TAR: "application/x-tar", LINES: "application/x-ndjson", OBJECTS: "application/x-ndjson"}
 _EXTENSION = ".tar"
 
@@ -53,7 +53,7 @@ class _AbandonedError(Exception):
 class ShardPool:
     """A pool whose objects are shards, on top of the `pool` for their members."""
 
-    def __init__(self, pool: Pool, members: Members, settings: Settings, journal: Journal) -> None:
+    def __init__(self, pool: Pool, members: Members | Gathering, settings: Settings, journal: Journal) -> None:
         self._pool = pool
         self._members = members
         # The server itself reads the shard, so whether transformers may read files does not matter.
@@ -79,14 +79,15 @@ class ShardPool:
 
     def _work(self, job: Job, content: Data, outcome: asyncio.Future[Outcome]) -> None:
         loop = outcome.get_loop()
-        shard = _Shard(job, self._members, self._settings, _Submitter(self._pool, loop), outcome)
+        shard = self._shard(job, loop, outcome)
         found: Outcome = job.failure("the server ended", final=False)
         try:
             found = shard.transform(content)
             report = shard.report()
             for failure in shard.failures:  # with the time of their shard, which distinguishes them from earlier ones
                 self._journal.record(replace(failure, time=report.time))
-            self._journal.record_shard(report)
+            if not isinstance(found, Streamed):  # its members are not known yet
+                self._journal.record_shard(report)
         except TarError as e:
             found = job.failure(str(e), final=True)
         except DeliveryError as e:
@@ -96,6 +97,13 @@ class ShardPool:
         finally:
             with suppress(RuntimeError):  # the server ends
                 loop.call_soon_threadsafe(self._end, outcome, found)
+
+    def _shard(
+        self, job: Job, loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[Outcome]
+    ) -> _Shard | Gathered:
+        if isinstance(self._members, Gathering):
+            return Gathered(job, self._members, self._settings, outcome, self._journal)
+        return _Shard(job, self._members, self._settings, _Submitter(self._pool, loop), outcome)
 
     def _end(self, outcome: asyncio.Future[Outcome], found: Outcome) -> None:
         self._places.release()
@@ -149,26 +157,13 @@ class _Shard:
 
     def transform(self, content: Data) -> Outcome:
         """Deliver or return the result. Raises TarError, DeliveryError and _AbandonedError."""
-        pieces = _joined(self._pieces(content))
-        with closing(pieces):
-            if not self._job.pipeline:
-                return Content(self._collected(pieces))
-            delivered = DirectPut(self._client, self._settings).deliver(self._job, pieces)
-        return Delivered(self._bytes) if isinstance(delivered, int) else Content(delivered)
+        returned = deliver(self._job, self._pieces(content), self._client, self._settings)
+        return Delivered(self._bytes) if returned is None else Content(returned)
 
     def report(self) -> Shard:
         """Return the shard's line in the journal."""
         counts = self._transformed, self._kept, len(self.failures)
         return Shard(time.time(), self._job.bucket, self._job.object, *counts)
-
-    def _collected(self, pieces: Iterator[Data]) -> bytes:
-        found = bytearray()
-        for piece in pieces:
-            found += piece
-            if len(found) > self._settings.largest_body:
-                most = f"{self._settings.largest_body} bytes ({self._settings.body_limit})"
-                raise DeliveryError(f"without direct put, a result has at most {most}", final=True)
-        return bytes(found)
 
     def _pieces(self, content: Data) -> Iterator[Data]:
         """Yield the result. The file must not change until all of it is read."""
@@ -302,8 +297,8 @@ AnyPool: TypeAlias = Pool | ShardPool
 
 
 def pool_for(transform: str, settings: Settings, journal: Journal) -> AnyPool:
-    """Return the pool that the environment describes: for objects, or for shards if it names members."""
-    members, pool = Members.from_environment(), Pool(transform, settings)
+    """Return the pool that the environment describes: for objects, for members of shards, or for plans of shards."""
+    members, pool = Members.from_environment() or Gathering.from_environment(), Pool(transform, settings)
     return pool if members is None else ShardPool(pool, members, settings, journal)
 
 
@@ -311,21 +306,3 @@ def _file(given: int | Data) -> BinaryIO:
     if isinstance(given, int):
         return open(given, "rb", closefd=False)
     return io.BytesIO(given)
-
-
-def _joined(pieces: Iterator[Data]) -> Generator[Data, None, None]:
-    """Join small pieces, because each one that is sent costs several system calls."""
-    joined = bytearray()
-    for piece in pieces:
-        if len(piece) >= _PIECE:
-            if joined:
-                yield joined
-                joined = bytearray()
-            yield piece
-            continue
-        joined += piece
-        if len(joined) >= _PIECE:
-            yield joined
-            joined = bytearray()
-    if joined:
-        yield joined

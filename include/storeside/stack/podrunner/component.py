@@ -87,6 +87,7 @@ def write(stack: Stack, images: Images, host: str = HOST, **changes: Path) -> Pa
         "state": str(home),
         "allowed": str(allowed(stack)),
         "pod_token": str(token_file(stack, "transformer")),
+        "gatherer_token": str(token_file(stack, "gatherer")),
         "python": sys.executable,
         "nodes": [
             {

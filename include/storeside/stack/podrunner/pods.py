@@ -158,8 +158,10 @@ class Pod:
         environment["PATH"] = os.pathsep.join([programs, environment.get("PATH", os.defpath)])
         environment.update((name, self._fill(value)) for name, value in image.environment.items())
         environment.update((entry["name"], entry.get("value", "")) for entry in self._container.get("env", ()))
+        settings = self._cluster.settings
+        token = settings.gatherer_token if "SHARD_SOURCE_URL" in environment else settings.pod_token
         with suppress(FileNotFoundError):
-            environment["AIS_AUTHN_TOKEN"] = self._cluster.settings.pod_token.read_text()
+            environment["AIS_AUTHN_TOKEN"] = token.read_text()
         if mounts := [mount["mountPath"] for mount in self._container.get("volumeMounts", ())]:
             environment["AIS_MOUNTS"] = os.pathsep.join(mounts)
         return environment | {"HOSTNAME": self.name}

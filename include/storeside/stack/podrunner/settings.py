@@ -28,7 +28,8 @@ class Image:
 class Settings:
     """The configuration file of the pod runner; `allowed` is the file with commands that the owner allows as well.
 
-    `pod_token` is the file with AIStore's token for transformers; it does not exist if AIStore requires no tokens.
+    `pod_token` is the file with AIStore's token for transformers, and `gatherer_token` the one for those that make
+    shards of objects; a file does not exist if AIStore requires no tokens.
     """
 
     port: int
@@ -41,6 +42,7 @@ class Settings:
     images: Mapping[str, Image]
     allowed: Path
     pod_token: Path
+    gatherer_token: Path
     nodes: tuple[Mapping[str, Any], ...] = ()
     host: str = "127.0.0.1"
 
@@ -50,11 +52,10 @@ class Settings:
         record = json.loads(path.read_text())
         images = parse_images(record.pop("images"))
         token = Path(record.pop("token_file")).read_text().strip()
-        state, allowed, pod_token = (Path(record.pop(name)) for name in ("state", "allowed", "pod_token"))
+        for name in ("state", "allowed", "pod_token", "gatherer_token"):
+            record[name] = Path(record[name])
         nodes = tuple(record.pop("nodes"))
-        return cls(
-            **record, nodes=nodes, images=images, token=token, state=state, allowed=allowed, pod_token=pod_token
-        )
+        return cls(**record, nodes=nodes, images=images, token=token)
 
     def image(self, name: str) -> Image | None:
         """Return the entry for a container image, independent of its tag or digest; None if there is none."""

@@ -1,0 +1,254 @@
+"""Makes tar shards of the objects of a bucket, inside the cluster.
+
+The task lists the source and writes a plan of each shard, a small object, into a work bucket. A bucket job transforms
+the plans: its transformers read the objects of a plan and send the shard to the destination (see
+`storeside.transformers.gathering`). A shard then counts only if AIStore lists exactly the planned members in it. The
+version of a plan is a hash of the names, sizes and versions of its members, so a later run makes only the shards
+whose objects have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket, StoredObject, list_aistore
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
+from storeside.aistore.existence import require_bucket
+from storeside.aistore.places import Clusters, place
+from storeside.aistore.pods import PodWatch
+from storeside.aistore.spec import EtlSpec
+from storeside.ledger import members
+from storeside.ledger.objects import Ledger, Scope
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.listings import Listings
+from storeside.transform.shard_plan import Packing, ShardPlan, members_in, pack, version_of
+from storeside.transform.state import Options, State, Summary
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
+
+# The effect of all jobs that make shards: the same plan makes the same bytes, also in another image.
+_EFFECT = "shards-1"
+# Concurrent requests, and shards whose plans are in memory; the SDK keeps ten connections.
+_THREADS = 4
+
+
+class _Checked(Listings):
+    """Listings in which a shard counts after a job only if it has the planned members."""
+
+    def results(self, side: str, prefix: str) -> Iterator[StoredObject]:
+        """Leave shards with other members out of the listing after a job, and record the difference."""
+        found = super().results(side, prefix)
+        if side != "after":
+            yield from found
+            return
+        plans = members.pending(self._ledger, self._scope)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="shards") as pool:
+            for shard, wrong in _ahead(pool, lambda shard: (shard, self._wrong(shard, plans)), found):
+                if wrong:
+                    self._ledger.record_reasons(self._scope, [(shard.name, wrong, False)])
+                else:
+                    yield shard
+
+    def _wrong(self, shard: StoredObject, plans: dict[str, str]) -> str:
+        """Return the fault of a shard; empty for a shard that this job does not make."""
+        from aistore.sdk.errors import AISError
+
+        if shard.name not in plans:
+            return ""
+        try:
+            plan = self._source.handle(self._client).object(shard.name).get_reader().read_all()
+            if version_of(plan) != plans[shard.name]:
+                return "another task has replaced the plan of this shard: run this task again"
+            return _difference(members_in(plan), members_of(self._client, self._destination, shard.name))
+        except AISError as e:
+            return f"AIStore does not list its members: {said(e)}"
+
+
+class _Make(BucketJob):
+    """Makes shards of the plans in the work bucket."""
+
+    listings = _Checked
+
+    def preview(self) -> dict[str, int]:
+        """Return the counts without a work bucket."""
+        self.ledger.create()
+        return self._planner.preview()
+
+
+class ShardsJob:
+    """Makes shards of the objects of `source`; the caller drives it like a `BucketJob`.
+
+    `spec` is the ETL of `EtlSpec.gathering` for the source. Each shard is an object of the ledger with its plan's
+    version. Raises AIStoreInputError for shards that would be written among the source's objects.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: Ledger,
+        source: Bucket,
+        destination: Bucket,
+        *,
+        run_id: str,
+        spec: EtlSpec,
+        packing: Packing,
+        options: Options | None = None,
+        pods: PodWatch | None = None,
+    ) -> None:
+        self.client = client
+        self.ledger = ledger
+        self.source = source
+        self.destination = destination
+        self.packing = packing
+        # each failure has its reason over hpush, and AIStore stores the checksum of the shard
+        self.spec = spec.over("hpush")
+        self.options = replace(options or Options(), retry_failed=True)
+        self.scope = Scope(str(source), str(destination), _EFFECT, run_id, repr(packing))
+        places = "\0".join((str(source), str(destination), packing.name))
+        self.plans = Bucket("ais", f"storeside-shards-{hashlib.sha256(places.encode()).hexdigest()[:24]}")
+        self._writes = True
+        self._made = _Make(
+            client, ledger, self.plans, destination, run_id=run_id, spec=self.spec, options=self.options,
+            list_source=self._planned, pods=pods, scope=self.scope,
+        )  # fmt: skip
+
+    def begin(self) -> State:
+        """Plan the shards, or resume the plan of an earlier try of the run.
+
+        Raises AIStoreInputError for objects that cannot be members of shards, before the destination changes, and
+        AIStoreTransientError while another task makes the same shards.
+        """
+        self._require_places()
+        self.ledger.create()
+        if self.ledger.planned(self.scope) is None and jobs.running_between(
+            self.client, self.plans, self.destination
+        ):
+            raise AIStoreTransientError(
+                f"another task makes shards of {self.source} in {self.destination}: a retry waits for it"
+            )
+        self.plans.handle(self.client).create(exist_ok=True)
+        try:
+            return self._made.begin()
+        except AIStoreInputError:
+            self._forget()
+            raise
+
+    def preview(self) -> dict[str, int]:
+        """Return how many shards the job would list, make, skip and refuse, without a change to a bucket."""
+        self._require_places()
+        self._writes = False
+        return self._made.preview()
+
+    def submit(self, state: State) -> State:
+        """Submit the next job; see `BucketJob.submit`."""
+        return self._made.submit(state)
+
+    def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
+        """Return the follower that detects the end of the submitted job."""
+        return self._made.follower(state, stall_seconds)
+
+    def advance(self, state: State, seconds: float = 0) -> State:
+        """Continue after the submitted job: check the shards, and retry those that are missing."""
+        return self._made.advance(state, seconds)
+
+    def finish(self, state: State) -> Summary:
+        """Record the outcome of every shard, and delete the plans; warn of shards that are not in the plan."""
+        self._tell_others(state.listed)
+        summary = self._made.finish(state)
+        self._forget()
+        return replace(summary, source=str(self.source))
+
+    def _planned(self) -> Iterator[StoredObject]:
+        """Write the plans into an empty work bucket, and yield the shards."""
+        bucket = self.plans.handle(self.client)
+        if self._writes:
+            bucket.delete(missing_ok=True)
+            bucket.create()
+        listing = map(self._versioned, list_aistore(self.client, self.source, self.packing.prefix))
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="plans") as pool:
+            yield from _ahead(pool, self._write, pack(listing, self.packing))
+
+    def _write(self, shard: ShardPlan) -> StoredObject:
+        content = shard.content
+        if self._writes:
+            self.plans.handle(self.client).object(shard.name).get_writer().put_content(content)
+        return StoredObject(shard.name, shard.bytes_in, version_of(content))
+
+    def _versioned(self, found: StoredObject) -> StoredObject:
+        """Return the object with its checksum as version, if it has one: AIStore counts unchanged writes, too."""
+        checksum = found.version.rpartition("/")[2]
+        if self.source.scheme != "ais" or checksum in ("", str(found.size)):
+            return found
+        return replace(found, version=checksum)
+
+    def _require_places(self) -> None:
+        require_bucket(self.client, self.source)
+        clusters = Clusters.of(self.client)
+        same = place(self.client, self.source, clusters) == place(self.client, self.destination, clusters)
+        shard = self.packing.name.format(0)
+        if same and self.packing.includes(shard):
+            raise AIStoreInputError(
+                f"{self.destination} is the source's bucket, and a later run would take {shard!r} for one of its"
+                " objects: name another bucket, or another folder in name and prefix"
+            )
+
+    def _tell_others(self, count: int) -> None:
+        prefix = self.packing.name.partition("{")[0]
+        others = [
+            found.name
+            for found in list_aistore(self.client, self.destination, prefix)
+            if (number := self.packing.number(found.name)) is not None and number >= count
+        ]
+        if others:
+            log.warning(
+                "%s has %d shards after the last one of this run, such as %s. An earlier run made them: delete them,"
+                " or readers of all shards read their objects twice",
+                self.destination, len(others), others[0],
+            )  # fmt: skip
+
+    def _forget(self) -> None:
+        self.ledger.forget_listings(self.scope)
+        self.plans.handle(self.client).delete(missing_ok=True)
+
+
+def members_of(client: Client, bucket: Bucket, shard: str) -> dict[str, int]:
+    """Return the sizes of a shard's members in bytes by their names, as AIStore lists them. Raises AISError."""
+    from aistore.sdk.list_object_flag import ListObjectFlag
+
+    listing = bucket.handle(client).list_objects_iter(
+        prefix=shard, props="name,size", flags=[ListObjectFlag.ARCH_DIR]
+    )
+    folder = f"{shard}/"
+    return {e.name.removeprefix(folder): int(e.size) for e in listing if e.name.startswith(folder)}
+
+
+def _difference(wanted: dict[str, int], found: dict[str, int]) -> str:
+    """Return how the members of a shard differ from those in its plan; empty if they do not."""
+    wrong = [name for name, size in wanted.items() if found.get(name) != size]
+    wrong += found.keys() - wanted.keys()
+    if not wrong:
+        return ""
+    return f"its members are not the planned ones: {len(wrong)} differ, such as {wrong[0]!r}"
+
+
+def _ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
+    """Yield the results of `work` in order, with at most `_THREADS` of them under way."""
+    waiting: deque[Future[R]] = deque()
+    for item in given:
+        if len(waiting) == _THREADS:
+            yield waiting.popleft().result()
+        waiting.append(pool.submit(work, item))
+    while waiting:
+        yield waiting.popleft().result()
