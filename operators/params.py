@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators.after_load_params import AFTER as AFTER
-from storeside.operators.after_load_params import AFTER_LOAD as AFTER_LOAD
+from storeside.operators import after_load_params
 from storeside.operators.forms import form_choices
 from storeside.transfer.columns import Columns
 from storeside.transfer.formats import Csv
@@ -301,6 +300,8 @@ MODIFIED_AFTER: Final = Param(
     section="Objects",
     description="Load only objects of S3 that were last modified at this time or later; empty loads all",
 )
+AFTER: Final = after_load_params.AFTER
+AFTER_LOAD: Final = after_load_params.AFTER_LOAD
 # `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.
 SOURCE_BUCKET: Final = Param(
     BUCKET.value,

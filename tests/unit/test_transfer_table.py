@@ -60,6 +60,9 @@ class Ledger:
     def record(self, loaded: Sequence[Loaded], state: str) -> None:
         self.states_of.append(state)
 
+    def after(self, obj: Planned) -> str:
+        return "none"
+
 
 def destination(client: Client) -> Destination:
     found = look_up(client, "db.table")
