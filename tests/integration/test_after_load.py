@@ -252,6 +252,28 @@ def test_moves_keep_whole_keys_and_replace_nothing(bucket: Bucket) -> None:
     assert bucket.rows() == [(1,), (2,), (3,), (4,)]
 
 
+def test_a_move_does_not_mistake_another_clients_new_object_for_its_copy(bucket: Bucket) -> None:
+    """The other object has the same name and size. The embedded server ignores the condition of a copy."""
+    bucket.put({"a.jsonl": rows_of(1)})
+    version = bucket.s3.head_object(Bucket=bucket.bucket, Key="a.jsonl")["ETag"].strip('"')
+    reader, place = bucket.own_client(), {"Bucket": bucket.archive, "Key": "loaded/a.jsonl"}
+
+    class Body:
+        def stream(self, **_: Any) -> Iterator[bytes]:
+            yield b""
+
+    def overtake(request: Any, **_: Any) -> AWSResponse | None:
+        if "If-None-Match" not in request.headers:
+            return None
+        bucket.s3.put_object(**place, Body=rows_of(2))
+        return AWSResponse(request.url, 412, {}, Body())
+
+    reader.meta.events.register("before-send.s3.CopyObject", overtake)
+    assert bucket.load(after_load=bucket.move, s3=reader).handled == 1
+    assert bucket.body(bucket.archive, "loaded/a.jsonl") == rows_of(2)
+    assert bucket.body(bucket.archive, f"loaded/a.jsonl.{version}") == rows_of(1)
+
+
 def test_large_objects_are_moved_in_parts(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_changes, "LARGEST_COPY", 5 << 20)
     monkeypatch.setattr(source_changes, "PART", 5 << 20)

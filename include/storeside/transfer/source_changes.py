@@ -127,19 +127,19 @@ class SourceChanges:
         """
         name = self._prefix + o.key
         there = self._head(self._bucket, name)
+        if there is not None and _is_copy(there, head):  # an earlier attempt copied it
+            return self._uri(name)
         if there is None:
             try:
-                self._copy(o, head, name, {"IfNoneMatch": "*"})
+                return self._verified_copy(o, head, name, {"IfNoneMatch": "*"})
             except self.s3.exceptions.ClientError as e:
-                if status(e) != HTTPStatus.PRECONDITION_FAILED:
+                if status(e) != HTTPStatus.PRECONDITION_FAILED:  # another client has just used the name
                     raise
-            there = self._head(self._bucket, name)
-            if there and there["ContentLength"] == head["ContentLength"]:
-                return self._uri(name)
-        elif _is_copy(there, head):  # an earlier attempt copied it
-            return self._uri(name)
-        name = f"{name}.{o.version}"
-        self._copy(o, head, name, {})
+        return self._verified_copy(o, head, f"{name}.{o.version}", {})
+
+    def _verified_copy(self, o: Due, head: Mapping[str, Any], name: str, condition: Mapping[str, str]) -> str:
+        """Copy an object to this name and return the copy's URI. Raises OSError if the copy has another size."""
+        self._copy(o, head, name, condition)
         there = self._head(self._bucket, name)
         if there is None or there["ContentLength"] != head["ContentLength"]:
             raise OSError(f"{self._uri(name)} is no complete copy")
