@@ -67,7 +67,7 @@ def test_a_task_without_objects_is_skipped(mailbox: Mailbox, aistore: Any) -> No
             source=remote, destination=f"ais://{unique('out')}", prefix="absent/", **more
         ),
         "load": lambda **more: S3ToClickHouseOperator(
-            source=f"{remote}/absent/", table=mailbox.table, format="jsonl", **more
+            source=f"{remote}/*.absent", table=mailbox.table, format="jsonl", **more
         ),
         "events": lambda **more: S3EventsToClickHouseOperator(
             sqs_queue=mailbox.name, bucket=mailbox.bucket, table=mailbox.table, deferrable=False, **more

@@ -14,6 +14,11 @@ from storeside.transfer.loads import NOW, SYNCHRONOUS, Loads, Planned
 from storeside.transfer.source import WILD, Listed, Source, uri_of
 
 _PAGES = 20
+# The listed objects that match the keys and dates of the source, as in sql/plan_loads.sql.
+_SELECTED = (
+    "transfer = {transfer:String} AND match(key, {regex:String}) AND NOT (size = 0 AND endsWith(key, '/'))"
+    " AND parseDateTime64BestEffortOrZero(modified, 3) >= fromUnixTimestamp64Milli({modified_from:Int64})"
+)
 # The planned objects that this try must still load.
 _UNFINISHED = (
     "(key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
@@ -82,31 +87,31 @@ class Plan:
     def make(
         self, *, batch_bytes: int, batch_objects: int, push: bool, retry_failed: bool, since: int = 0
     ) -> tuple[int, int, int]:
-        """Plan the listed objects that are not loaded; return the numbers listed and planned, and the planned bytes.
+        """Plan the objects that are not loaded; return the numbers selected and planned, and the planned bytes.
 
-        Objects that failed for good in other runs are left out, unless `retry_failed`, and so are objects that were
-        last modified before `since`, in seconds since the epoch. Raises TransferInputError if an object has no
-        version.
+        The listed objects that match the source's keys, and were last modified at `since` (seconds since the epoch)
+        or later, are selected. Those that failed for good in other runs are not planned, unless `retry_failed`.
+        Raises TransferInputError if an object has no version.
         """
         self.forget("load_plan")
+        selection = {**self.loads.parameters, "modified_from": since * 1000}
         self.loads.client.command(
             sql.query("plan_loads"),
             parameters={
-                **self.loads.parameters,
+                **selection,
                 "batch_bytes": batch_bytes,
                 "batch_objects": batch_objects,
                 "push": push,
                 "retry_failed": retry_failed,
-                "modified_from": since * 1000,
                 "wild": WILD,
             },
         )
         row = first_row(
             self.loads.client.query(
-                "SELECT (SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}),"
+                f"SELECT (SELECT count() FROM storeside.load_listings WHERE {_SELECTED}),"
                 " count(), sum(size), anyIf(key, version = '') FROM storeside.load_plan"
                 " WHERE transfer = {transfer:String}",
-                parameters=self.loads.parameters,
+                parameters=selection,
             )
         )
         if row[3]:

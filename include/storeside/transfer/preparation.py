@@ -121,7 +121,7 @@ class Preparation:
         if not is_whole:
             self.plan.forget("load_listings")
         log.info(
-            "%s: %d objects listed, %d to load (%.1f MB), by %s",
+            "%s: %d objects match, %d to load (%.1f MB), by %s",
             self.request.source.uri, listed, planned, size / 1e6,
             "push" if push else "pull",
         )  # fmt: skip
