@@ -33,6 +33,7 @@ class AIStore(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects = dict(OBJECTS)
+        self.refusal = 404
         self.batch: Callable[[list[str]], bytes | None] = lambda names: tar((n, self.objects[n]) for n in names)
         self.asked: list[str] = []
         self.tokens: set[str] = set()
@@ -58,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             name = unquote(parts.path.removeprefix("/v1/objects/b/"))
             self.server.asked.append(name)
-            content, status = self.server.objects.get(name), 404
+            content, status = self.server.objects.get(name), self.server.refusal
         self.send_response(status if content is None else 200)
         content = b"not there" if content is None else content
         self.send_header("Content-Length", str(len(content)))
@@ -157,6 +158,15 @@ def test_a_missing_or_changed_object_is_the_reason(aistore: AIStore, changed: di
     with pytest.raises(DeliveryError, match=reason) as error:
         make(aistore)
     assert error.value.final
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_names_the_missing_token_and_is_not_the_objects_fault(aistore: AIStore, status: int) -> None:
+    aistore.objects.clear()
+    aistore.batch, aistore.refusal = lambda _: None, status
+    with pytest.raises(DeliveryError, match=f"HTTP {status}: not there: .* a token in AIS_AUTHN_TOKEN") as error:
+        make(aistore)
+    assert not error.value.final
 
 
 def test_limits_and_an_end_of_the_request(aistore: AIStore) -> None:

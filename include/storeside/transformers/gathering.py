@@ -39,7 +39,8 @@ SOURCE_URL = "SHARD_SOURCE_URL"
 _BATCH_BYTES, _BATCH_OBJECTS = 16 << 20, 10_000
 _OBJECTS, _BATCHES = "/v1/objects/", "/v1/ml/moss/"
 _MODE = 0o644
-_MISSING = 404
+_MISSING, _REFUSED = 404, (401, 403)
+_REMEDY = ": the pods of this ETL need a token in AIS_AUTHN_TOKEN that may read the source"
 
 # Name and size in bytes.
 Planned = tuple[str, int]
@@ -187,7 +188,8 @@ class Gathered:
             raise DeliveryError(f"{name}: it has more than {limit}", final=True)
         answer = self._client.request("GET", self._gathering.object_url(name), headers=self._headers)
         if answer.status != 200:
-            raise DeliveryError(f"{name}: {reason(answer)}", final=answer.status == _MISSING)
+            remedy = _REMEDY if answer.status in _REFUSED else ""
+            raise DeliveryError(f"{name}: {reason(answer)}{remedy}", final=answer.status == _MISSING)
         return answer.body
 
 
