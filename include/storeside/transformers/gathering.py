@@ -199,7 +199,7 @@ def planned(content: bytes) -> list[Planned]:
     try:
         found: Any = json.loads(content)
         return [(str(name), int(size)) for name, size, *_ in found]
-    except (ValueError, TypeError, RecursionError) as e:
+    except (ValueError, TypeError, OverflowError, RecursionError) as e:
         raise DeliveryError("it is not the plan of a shard", final=True) from e
 
 
