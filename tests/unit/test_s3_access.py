@@ -140,6 +140,9 @@ def test_the_connection_describes_the_access() -> None:
     )
     assert source_of({"public": True}, "trips").public
     assert Access.of({"public": True, "sse_kms_key_id": "k"}) == Access(public=True, kms_key="k")
+    assert Access.of({"public": "false", "requester_pays": "False"}) == Access()
+    assert Access.of({"public": "true", "requester_pays": "1"}) == Access(public=True, requester_pays=True)
+    assert not source_of({"requester_pays": "false", "public": "false"}, "trips").public
 
 
 @pytest.mark.parametrize(
