@@ -26,6 +26,7 @@ TAGS = {"loaded": "true"}
         ("", {"action": "move", "move_to": "ais://archive/"}, "write the URI of an S3 bucket"),
         ("", {"action": "tag"}, "tags: set them"),
         ("", {"action": "none", "tags": TAGS}, "tags: set them"),
+        ("", {"action": "tag", "tags": "a={{b}}"}, "write name=value, without braces"),
         ("", {"action": "tag", "tags": {"aws:x": "y"}}, "tag 'aws:x'"),
         ("", {"action": "tag", "tags": {"": "y"}}, "tag ''"),
         ("", {"action": "tag", "tags": {str(n): "" for n in range(11)}}, "11 tags"),

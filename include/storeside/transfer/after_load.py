@@ -55,6 +55,8 @@ class AfterLoad:
             raise TransferInputError(f"after_load {self.action!r}: choose one of {', '.join(ACTIONS)}")
         if bool(self.move_to) != (self.action == "move"):
             raise TransferInputError("move_to: set it with after_load 'move', and only then: s3://archive/trips/")
+        if isinstance(self.tags, str):
+            raise TransferInputError(f"tags {self.tags!r}: write name=value, without braces")
         if bool(self.tags) != (self.action == "tag"):
             raise TransferInputError("tags: set them with after_load 'tag', and only then: loaded=true")
         if self.move_to:
