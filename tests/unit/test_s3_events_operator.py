@@ -15,7 +15,8 @@ from storeside.events.dead_letters import DeadLetter
 from storeside.events.intake import Limits
 from storeside.events.load import Drained
 from storeside.events.queue import Queue
-from storeside.operators import s3_events
+from storeside.operators import SqsSettleS3EventsOperator, s3_events
+from storeside.operators.errors import OperatorInputError
 from storeside.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator, SqsRedriveDeadLettersOperator
 
 URL = "http://sqs/1/events"
@@ -137,3 +138,16 @@ def test_whether_to_send_them_back_is_true_or_false(redrive: Any) -> None:
 
 def test_dead_letters_are_only_listed_by_default(redrive: Any) -> None:
     assert redrive("x", redrive=False) == (0, "nothing")
+
+
+def test_a_run_whose_task_reported_nothing_releases_its_messages() -> None:
+    settle = SqsSettleS3EventsOperator(
+        task_id="settle", sqs_queue="q", source="s3://in", failed="{{ ti.xcom_pull('work') | tojson }}",
+        complete="{{ ti.xcom_pull('work') is not none }}",
+    )  # fmt: skip
+    settle.failed = "null"
+    assert settle.failures(complete=False) == {}
+    with pytest.raises(OperatorInputError, match="failed 'null' is not a mapping of texts"):
+        settle.failures(complete=True)
+    settle.failed = '{"a": "broken"}'
+    assert settle.failures(complete=False) == {"a": "broken"}
