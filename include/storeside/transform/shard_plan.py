@@ -98,7 +98,7 @@ class ShardPlan:
 
     @property
     def content(self) -> bytes:
-        """The plan as the object that the transformer receives. Another content of a member changes it."""
+        """The plan as the object that the transformer receives; it changes when the content of a member changes."""
         listed = [(found.name, found.size, found.version) for found in self.members]
         return json.dumps(listed, separators=(",", ":")).encode()
 
