@@ -186,7 +186,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 " and the next run tries again. Reasons: SELECT key, reason FROM storeside.source_objects FINAL WHERE"
                 " state = 'failed'"
             )
-        if not report["messages"]:
+        if not report["messages"] and not report["handled"]:
             self.end_without(f"the queue {self.sqs_queue} has no messages")
         return dict(plain(report))
 

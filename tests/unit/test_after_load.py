@@ -22,7 +22,7 @@ TAGS = {"loaded": "true"}
         ("", {"action": "remove"}, "choose one of none, delete, move, tag"),
         ("", {"action": "move"}, "move_to: set it"),
         ("", {"action": "delete", "move_to": "s3://archive/"}, "move_to: set it"),
-        ("", {"action": "move", "move_to": "archive/"}, "write s3://bucket/prefix"),
+        ("", {"action": "move", "move_to": "archive/"}, "move_to 'archive/': write s3://bucket/prefix"),
         ("", {"action": "move", "move_to": "ais://archive/"}, "write the URI of an S3 bucket"),
         ("", {"action": "tag"}, "tags: set them"),
         ("", {"action": "none", "tags": TAGS}, "tags: set them"),

@@ -100,6 +100,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (ClickHouseStageManifestOperator, {**FACTS, "bucket": "speech", "effect": ""}, "bucket 'speech'"),
     (ClickHouseExportManifestOperator, {**EXPORT, "format": "kaldi"}, "format 'kaldi' is not one of nemo, lhotse_"),
     (ClickHouseExportManifestOperator, {**EXPORT, "bucket": "speech"}, "bucket 'speech'"),
+    (ClickHouseExportManifestOperator, {**EXPORT, "destination": "out"}, "destination 'out': write s3://bucket"),
     (
         ClickHouseExportManifestOperator,
         {**EXPORT, "destination": "s3://out/"},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from storeside.events.dead_letters import DeadLetter
 from storeside.events.intake import Limits
@@ -83,6 +83,16 @@ def test_the_run_says_whose_dead_letters_it_made(monkeypatch: pytest.MonkeyPatch
     assert operator(on_failed_objects="report").finish({}, event) == report  # type: ignore[typeddict-item]
     (row,) = rows
     assert (row["failed"], json.loads(row["detail"])["queue"]) == (2, URL)
+
+
+def test_a_run_that_only_handles_objects_of_earlier_runs_did_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_events, "ledger", lambda conn_id: SimpleNamespace(create=lambda: None))
+    monkeypatch.setattr(S3EventsToClickHouseOperator, "record_end", lambda *_, **__: None)
+    task = operator(on_nothing="skip")
+    report = asdict(Drained(handled=1))
+    assert task.finish({}, {"report": report}) == report  # type: ignore[typeddict-item]
+    with pytest.raises(AirflowSkipException, match="has no messages"):
+        task.finish({}, {"report": asdict(Drained())})  # type: ignore[typeddict-item]
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ class AfterLoad:
     @property
     def place(self) -> tuple[str, str]:
         """Bucket and prefix of moved objects. Raises TransferInputError."""
-        bucket, prefix = place_of(self.move_to)
+        bucket, prefix = place_of(self.move_to, "move_to")
         if Source(bucket).in_aistore:
             raise TransferInputError(f"move_to {self.move_to!r}: write the URI of an S3 bucket, s3://bucket/prefix/")
         return bucket, prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
