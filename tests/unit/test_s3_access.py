@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,8 @@ import pytest
 from botocore.config import Config
 
 from storeside.copying.s3_access import Access
+from storeside.doctor.connections import Connection, systems
+from storeside.doctor.examination import examine
 from storeside.transfer import __main__ as command
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.request import Request
@@ -131,6 +134,19 @@ def test_requests_of_the_worker(server: tuple[str, list[dict[str, str]]]) -> Non
         client(access).put_object(Bucket="bucket", Key="k", Body=b"x")
     assert [headers.get("x-amz-server-side-encryption") for headers in seen] == [None, "aws:kms"]
     assert seen[1]["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/loads"
+
+
+def test_requests_of_the_doctor(server: tuple[str, list[dict[str, str]]]) -> None:
+    url, seen = server
+    extra = {
+        "endpoint_url": url, "public": True, "requester_pays": True,
+        "config_kwargs": {"s3": {"addressing_style": "path"}, "retries": {"total_max_attempts": 1}},
+    }  # fmt: skip
+    given = {"conn_type": "aws", "login": "key", "password": "a secret", "extra": extra}
+    connection = Connection.parse("aws_default", json.dumps(given))
+    examine(systems({"aws": connection}, "bucket", write=False))
+    assert seen
+    assert all("x-amz-request-payer" in headers and "authorization" not in headers for headers in seen)
 
 
 def test_the_connection_describes_the_access() -> None:
