@@ -12,6 +12,7 @@ from storeside.aistore.spec import EtlSpec, check_communication, check_direct_pu
 from storeside.operators.bucket_job import AnyJob, BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.hooks.transfer import s3_client_of
 from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, as_mapping, as_seconds, ledger, run_key
@@ -65,12 +66,7 @@ class AISCopyBucketOperator(BucketJobOperator):
         if source.scheme != "s3" or self.aws_conn_id is None:
             return None
 
-        def listing() -> Iterator[StoredObject]:
-            from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-
-            return list_s3(S3Hook(self.aws_conn_id).get_conn(), source.name, self.prefix)
-
-        return listing
+        return lambda: list_s3(s3_client_of(self.aws_conn_id), source.name, self.prefix)
 
 
 class AISTransformBucketOperator(BucketJobOperator):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.hsds import HSDSHook
+from storeside.operators.hooks.transfer import s3_client_of
 from storeside.operators.movement import Movement, MovementOperator
 from storeside.operators.shared import ledger, plain, run_key
 
@@ -84,8 +85,6 @@ class HSDSExportDatasetOperator(MovementOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Export the slabs that this run has not exported yet."""
-        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-
         from storeside.hsds.export import Export, Exporter
 
         with airflow_errors():
@@ -101,9 +100,7 @@ class HSDSExportDatasetOperator(MovementOperator):
                 workers=self.workers,
             )
             client = HSDSHook(self.hsds_conn_id).client
-            self._running = Exporter(
-                client, S3Hook(aws_conn_id=self.aws_conn_id).get_conn(), export, run_key(context)
-            )
+            self._running = Exporter(client, s3_client_of(self.aws_conn_id), export, run_key(context))
             report = asdict(self._running.run())
         source, destination = f"hsds:/{self.domain}{self.dataset}", f"s3://{export.bucket}/{export.prefix}"
         self.log.info(
@@ -175,8 +172,6 @@ class HSDSImportDatasetOperator(MovementOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Import the slabs that this run has not imported yet."""
-        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-
         from storeside.hsds.imports import Import, Importer
 
         with airflow_errors():
@@ -190,7 +185,7 @@ class HSDSImportDatasetOperator(MovementOperator):
                 slab_bytes=self.slab_bytes,
                 workers=self.workers,
             )
-            s3: Any = S3Hook(aws_conn_id=self.aws_conn_id).get_conn() if self.source.startswith("s3://") else None
+            s3: Any = s3_client_of(self.aws_conn_id) if self.source.startswith("s3://") else None
             self._running = Importer(HSDSHook(self.hsds_conn_id).client, s3, request, run_key(context))
             report = asdict(self._running.run())
         destination = f"hsds:/{self.domain}{self.dataset}"

@@ -22,6 +22,7 @@ from storeside.operators.hooks.transfer import (
     ledger_client,
     ledger_connection,
     other_servers,
+    s3_client_of,
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
@@ -186,7 +187,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 " and the next run tries again. Reasons: SELECT key, reason FROM storeside.source_objects FINAL WHERE"
                 " state = 'failed'"
             )
-        if not report["messages"]:
+        if not report["messages"] and not report["handled"]:
             self.end_without(f"the queue {self.sqs_queue} has no messages")
         return dict(plain(report))
 
@@ -244,12 +245,10 @@ class QueueOperator(FormOperator):
 
     def settled(self, settle: Callable[[Queue, Any, Any], Settled]) -> dict[str, int]:
         """Call `settle` with the queue and the clients of ledger and S3; log and return its numbers of messages."""
-        from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-
         with airflow_errors():
             if (found := self.conn_if_any()) is None:
                 return {"deleted": 0, "released": 0, "dead": 0}
-            settled = settle(*found, S3Hook(self.aws_conn_id).get_conn())
+            settled = settle(*found, s3_client_of(self.aws_conn_id))
         self.log.info(
             "%d messages deleted, %d released, %d sent to the dead-letter queue",
             settled.deleted, settled.released, settled.dead,

@@ -1,4 +1,4 @@
-"""Base class of operators that select objects or messages: the end of a task that finds none."""
+"""Base class of operators that select objects or messages: how a task ends that finds none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_on_nothing(value: str) -> None:
 class SelectingOperator(FormOperator):
     """Ends a task without objects as `on_nothing` says.
 
-    Unchanged objects are objects, too: a task that runs again ends as it did before.
+    Unchanged objects count, too, so a repeated task does not end as if there were none.
 
     :param on_nothing: if no object, or no message, matches: ``succeed``, ``skip`` the task and so the tasks after it,
         or ``fail`` the task without a retry
@@ -43,6 +43,6 @@ class SelectingOperator(FormOperator):
             raise AirflowSkipException(what)
         if self.on_nothing == "fail":
             raise AirflowFailException(
-                f"{what}: check the source, or let on_nothing='skip' or 'succeed' accept that there is nothing to do"
+                f"{what}: check the source, or set on_nothing to 'skip' or 'succeed' if this is expected"
             )
         self.log.info("%s: there was nothing to do", what)

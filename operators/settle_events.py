@@ -10,6 +10,7 @@ from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.s3_events import QueueOperator
 from storeside.operators.shared import as_bool, as_mapping, run_key
+from storeside.transfer.request import require_table
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,8 +25,8 @@ class SqsSettleS3EventsOperator(QueueOperator):
     deleted, released and sent to the dead-letter queue.
 
     Storeside's ledgers show which objects are done if the run's tasks are Storeside's operators. Set `destination`,
-    `table` or both. If other tasks process the objects, set neither: when the run is `complete`, every object is done
-    except those in `failed`.
+    `table` or both. If other tasks process the objects, set neither, but `complete`: in a complete run, every object
+    is done except those in `failed`.
 
     :param source: bucket of this run's objects, such as ``s3://texts``
     :param prefix: prefix of these objects
@@ -35,7 +36,8 @@ class SqsSettleS3EventsOperator(QueueOperator):
     :param failed: reasons of objects that failed for good, by key, if tasks without a ledger process them; a template
         may render a JSON object
     :param complete: whether the tasks before it reached their end, such as
-        ``"{{ ti.xcom_pull('load') is not none }}"``; if not, missing objects do not count as failed
+        ``"{{ ti.xcom_pull('load') is not none }}"``; if not, missing objects do not count as failed. None means True
+        with a `destination` or `table`, and is refused without, because a teardown also runs after failed tasks
     """
 
     template_fields = (
@@ -56,7 +58,7 @@ class SqsSettleS3EventsOperator(QueueOperator):
         destination: str = "",
         table: str = "",
         failed: Mapping[str, str] | str | None = None,
-        complete: bool | str = True,
+        complete: bool | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -81,10 +83,10 @@ class SqsSettleS3EventsOperator(QueueOperator):
         run = run_key(context)
         with airflow_errors():
             self._check()
-            complete = as_bool(self.complete, "complete")
+            complete = self.complete is None or as_bool(self.complete, "complete")
             source = str(Bucket.parse(self.source))
             destination = str(Bucket.parse(self.destination)) if self.destination else ""
-            failed = as_mapping(self.failed or {}, "failed")
+            failed = self.failures(complete)
         if destination or self.table:
             return self.settled(
                 lambda queue, client, s3: settle_processed(
@@ -98,8 +100,24 @@ class SqsSettleS3EventsOperator(QueueOperator):
             )
         )
 
+    def failures(self, complete: bool) -> dict[str, str]:
+        """Return the reasons of failed objects; a run that is not complete may have none (``null``).
+
+        Raises OperatorInputError for anything but a mapping of texts.
+        """
+        if not self.failed or (not complete and self.failed == "null"):
+            return {}
+        return as_mapping(self.failed, "failed")
+
     def _check(self) -> None:
-        """Raise OperatorInputError for arguments that contradict each other."""
+        """Raise OperatorInputError for missing arguments, and for arguments that contradict each other."""
+        if self.complete is None and not (self.destination or self.table):
+            raise OperatorInputError(
+                "complete: state it, because no destination or table shows which objects are done, and the messages"
+                " of all others are deleted: \"{{ ti.xcom_pull('work') is not none }}\""
+            )
+        if self.table:
+            require_table(self.table)
         if self.failed and (self.destination or self.table):
             raise OperatorInputError(
                 "failed: the ledger has the failures of objects with a destination or a table: omit it"

@@ -75,7 +75,7 @@ class ClickHouseExportManifestOperator(FormOperator):
 
 
 def _place(uri: str) -> tuple[str, str]:
-    bucket, key = place_of(uri)
+    bucket, key = place_of(uri, "destination")
     if in_aistore(bucket):
         raise ExportError(f"destination {uri!r}: ClickHouse's token for AIStore only reads: write s3://bucket/key")
     check_target(key)

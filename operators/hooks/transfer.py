@@ -79,11 +79,20 @@ def s3_client(connection: Connection) -> Any:
     """Return an S3 client with the access that the connection's extras describe."""
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
+    return _with_access(bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id))
+
+
+def s3_client_of(conn_id: str | None) -> Any:
+    """Return the S3 client of a connection id; without this connection, boto3 finds its own credentials."""
+    from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+
+    return _with_access(S3Hook(conn_id))
+
+
+def _with_access(hook: Any) -> Any:
     from storeside.copying.s3_access import Access
 
-    return Access.of(connection.extra_dejson).given_to(
-        bound_to(S3Hook, connection)(aws_conn_id=connection.conn_id).get_conn()
-    )
+    return Access.of(hook.conn_config.extra_config).given_to(hook.get_conn())
 
 
 def clickhouse_client(connection: Connection) -> Any:

@@ -150,8 +150,9 @@ def test_lines_appear_while_the_checks_go_on(monkeypatch: pytest.MonkeyPatch) ->
         (TimeoutError(), TIME_OUT),
         (ConnectTimeoutError(endpoint_url="http://s3"), TIME_OUT),
         (requests.ConnectionError(MaxRetryError(None, "/", ReadTimeoutError(None, "/", "slow"))), TIME_OUT),  # type: ignore[arg-type]
-        (requests.exceptions.SSLError("x"), "the server speaks no TLS"),
-        (requests.ConnectionError(MaxRetryError(None, "/", ssl.SSLError("x"))), "the server speaks no TLS"),  # type: ignore[arg-type]
+        (requests.exceptions.SSLError("[SSL: WRONG_VERSION_NUMBER] wrong"), "the server speaks no TLS"),
+        (requests.exceptions.SSLError("x"), "the TLS handshake failed"),
+        (requests.ConnectionError(MaxRetryError(None, "/", ssl.SSLError("x"))), "the TLS handshake failed"),  # type: ignore[arg-type]
         (ConnectionRefusedError(), "host and port"),
     ],
 )

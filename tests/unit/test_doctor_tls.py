@@ -22,6 +22,7 @@ REMEDIES = {
     "expired": "renew the server's certificate",
     "another host": "use a host name or address in the server's certificate",
     "another authority": "trust the authority that issued the server's certificate: name its file in the connection",
+    "client certificate": "the TLS handshake failed: check whether the server requires a client certificate",
     "no TLS": "the server speaks no TLS at this port",
 }
 
@@ -51,9 +52,14 @@ def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
             "expired": lambda: authority.issue_cert(HOST, not_after=now - timedelta(days=1)),
             "another host": lambda: authority.issue_cert("elsewhere.example", "127.0.0.2"),
             "another authority": lambda: other.issue_cert(HOST),
+            "client certificate": lambda: authority.issue_cert(HOST),
         }[request.param]()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         certificate.configure_cert(context)
+        if request.param == "client certificate":
+            # TLS 1.2 requests it in the handshake, so that clients never fail with a reset connection instead.
+            context.maximum_version, context.verify_mode = ssl.TLSVersion.TLSv1_2, ssl.CERT_REQUIRED
+            authority.configure_trust(context)
         server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield REMEDIES[request.param], server.server_port

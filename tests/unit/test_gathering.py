@@ -208,7 +208,9 @@ def test_a_large_shard_needs_little_memory(aistore: AIStore, monkeypatch: pytest
     assert grown < 60 << 20, grown
 
 
-@pytest.mark.parametrize("plan", [b"", b"{}x", b"3", b"[3]", b'[["a"]]', b'[["a", "b"]]', b"\xff"])
+@pytest.mark.parametrize(
+    "plan", [b"", b"{}x", b"3", b"[3]", b'[["a"]]', b'[["a", "b"]]', b'[["a", Infinity]]', b"\xff"]
+)
 def test_other_objects_are_no_plans(plan: bytes) -> None:
     with pytest.raises(DeliveryError, match="not the plan of a shard"):
         planned(plan)

@@ -81,6 +81,12 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
         {"source": "s3://in", "destination": "s3://out", "table": "data.trips", "sqs_queue": "q"},
         "only loads of results in an ais:// bucket can be settled",
     ),
+    (SqsSettleS3EventsOperator, {"source": "s3://in", "sqs_queue": "q"}, "complete: state it, because"),
+    (
+        SqsSettleS3EventsOperator,
+        {"source": "s3://in", "sqs_queue": "q", "table": "trips"},
+        "table 'trips': write database.table",
+    ),
     (AISStartEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
     (AISStopEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
     (AISDeleteEtlOperator, {"etl": EtlSpec.existing("my-etl")}, "my-etl is an existing ETL"),
@@ -94,6 +100,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (ClickHouseStageManifestOperator, {**FACTS, "bucket": "speech", "effect": ""}, "bucket 'speech'"),
     (ClickHouseExportManifestOperator, {**EXPORT, "format": "kaldi"}, "format 'kaldi' is not one of nemo, lhotse_"),
     (ClickHouseExportManifestOperator, {**EXPORT, "bucket": "speech"}, "bucket 'speech'"),
+    (ClickHouseExportManifestOperator, {**EXPORT, "destination": "out"}, "destination 'out': write s3://bucket"),
     (
         ClickHouseExportManifestOperator,
         {**EXPORT, "destination": "s3://out/"},

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
 
+from storeside.aistore.buckets import Bucket
 from storeside.copying.s3_access import Access
+from storeside.doctor.connections import Connection, systems
+from storeside.doctor.examination import examine
+from storeside.events.settle import Settled
+from storeside.operators import AISCopyBucketOperator, HSDSExportDatasetOperator
+from storeside.operators.s3_events import QueueOperator
 from storeside.transfer import __main__ as command
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.request import Request
@@ -133,6 +141,59 @@ def test_requests_of_the_worker(server: tuple[str, list[dict[str, str]]]) -> Non
     assert seen[1]["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/loads"
 
 
+def test_requests_of_the_operators(server: tuple[str, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, seen = server
+    extra = {
+        "endpoint_url": url, "region_name": "us-east-1", "requester_pays": "true", "sse_kms_key_id": "alias/exports",
+        "config_kwargs": {"s3": {"addressing_style": "path"}},
+    }  # fmt: skip
+    given = {"conn_type": "aws", "login": "key", "password": "a secret", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", json.dumps(given))
+    monkeypatch.setattr("storeside.operators.aistore.list_s3", lambda s3, *_: s3.head_object(Bucket="in", Key="k"))
+    copy = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://out")
+    listing = copy.listing(Bucket.parse("s3://in"))
+    assert listing is not None
+    listing()
+
+    class Exporter:
+        def __init__(self, client: Any, s3: Any, *_: Any) -> None:
+            s3.put_object(Bucket="out", Key="k", Body=b"x")
+            raise KeyError("stop")
+
+    monkeypatch.setattr("storeside.hsds.export.Exporter", Exporter)
+    monkeypatch.setattr("storeside.operators.hsds.HSDSHook", lambda conn_id: SimpleNamespace(client=None))
+    monkeypatch.setattr("storeside.operators.hsds.run_key", lambda context: "d/r")
+    export = HSDSExportDatasetOperator(task_id="export", domain="/d", dataset="/x", bucket="out", prefix="p/")
+    with pytest.raises(KeyError):
+        export.execute({})  # type: ignore[typeddict-item]
+
+    monkeypatch.setattr(QueueOperator, "conn", lambda self: (None, None))
+    settle = QueueOperator(task_id="settle", sqs_queue="q")
+
+    def settled(queue: Any, client: Any, s3: Any) -> Settled:
+        s3.head_object(Bucket="in", Key="k")
+        return Settled()
+
+    settle.settled(settled)
+    assert [headers.get("x-amz-request-payer") for headers in seen] == ["requester"] * 3
+    assert [headers.get("x-amz-server-side-encryption-aws-kms-key-id") for headers in seen] == [
+        None, "alias/exports", None,
+    ]  # fmt: skip
+
+
+def test_requests_of_the_doctor(server: tuple[str, list[dict[str, str]]]) -> None:
+    url, seen = server
+    extra = {
+        "endpoint_url": url, "public": True, "requester_pays": True,
+        "config_kwargs": {"s3": {"addressing_style": "path"}, "retries": {"total_max_attempts": 1}},
+    }  # fmt: skip
+    given = {"conn_type": "aws", "login": "key", "password": "a secret", "extra": extra}
+    connection = Connection.parse("aws_default", json.dumps(given))
+    examine(systems({"aws": connection}, "bucket", write=False))
+    assert seen
+    assert all("x-amz-request-payer" in headers and "authorization" not in headers for headers in seen)
+
+
 def test_the_connection_describes_the_access() -> None:
     extra = {"clickhouse_role_arn": ROLE, "requester_pays": True}
     assert source_of(extra, "trips") == Source(
@@ -140,6 +201,9 @@ def test_the_connection_describes_the_access() -> None:
     )
     assert source_of({"public": True}, "trips").public
     assert Access.of({"public": True, "sse_kms_key_id": "k"}) == Access(public=True, kms_key="k")
+    assert Access.of({"public": "false", "requester_pays": "False"}) == Access()
+    assert Access.of({"public": "true", "requester_pays": "1"}) == Access(public=True, requester_pays=True)
+    assert not source_of({"requester_pays": "false", "public": "false"}, "trips").public
 
 
 @pytest.mark.parametrize(

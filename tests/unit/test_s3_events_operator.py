@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from storeside.events.dead_letters import DeadLetter
 from storeside.events.intake import Limits
 from storeside.events.load import Drained
 from storeside.events.queue import Queue
-from storeside.operators import s3_events
+from storeside.operators import SqsSettleS3EventsOperator, s3_events
+from storeside.operators.errors import OperatorInputError
 from storeside.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator, SqsRedriveDeadLettersOperator
 
 URL = "http://sqs/1/events"
@@ -84,6 +85,16 @@ def test_the_run_says_whose_dead_letters_it_made(monkeypatch: pytest.MonkeyPatch
     assert (row["failed"], json.loads(row["detail"])["queue"]) == (2, URL)
 
 
+def test_a_run_that_only_handles_objects_of_earlier_runs_did_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_events, "ledger", lambda conn_id: SimpleNamespace(create=lambda: None))
+    monkeypatch.setattr(S3EventsToClickHouseOperator, "record_end", lambda *_, **__: None)
+    task = operator(on_nothing="skip")
+    report = asdict(Drained(handled=1))
+    assert task.finish({}, {"report": report}) == report  # type: ignore[typeddict-item]
+    with pytest.raises(AirflowSkipException, match="has no messages"):
+        task.finish({}, {"report": asdict(Drained())})  # type: ignore[typeddict-item]
+
+
 @pytest.fixture
 def redrive(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return how many of three dead letters a task redrives; only two are listed, as when there are too many."""
@@ -137,3 +148,16 @@ def test_whether_to_send_them_back_is_true_or_false(redrive: Any) -> None:
 
 def test_dead_letters_are_only_listed_by_default(redrive: Any) -> None:
     assert redrive("x", redrive=False) == (0, "nothing")
+
+
+def test_a_run_whose_task_reported_nothing_releases_its_messages() -> None:
+    settle = SqsSettleS3EventsOperator(
+        task_id="settle", sqs_queue="q", source="s3://in", failed="{{ ti.xcom_pull('work') | tojson }}",
+        complete="{{ ti.xcom_pull('work') is not none }}",
+    )  # fmt: skip
+    settle.failed = "null"
+    assert settle.failures(complete=False) == {}
+    with pytest.raises(OperatorInputError, match="failed 'null' is not a mapping of texts"):
+        settle.failures(complete=True)
+    settle.failed = '{"a": "broken"}'
+    assert settle.failures(complete=False) == {"a": "broken"}

@@ -11,6 +11,7 @@ import pytest
 
 from storeside.aistore.buckets import StoredObject
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.transform import shard_plan
 from storeside.transform.shard_plan import Packing, ShardPlan, members_in, pack, version_of
 from storeside.transformers import gathering
 
@@ -82,6 +83,14 @@ def test_an_error_lists_some_names_and_counts_all() -> None:
     assert str(error.value).startswith("30 objects")
     assert "'04'" in str(error.value)
     assert "'05'" not in str(error.value)
+
+
+def test_a_sample_with_too_many_objects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_plan, "_MOST_MEMBERS", 3)
+    names = [f"2026.{n}.flac" for n in range(4)]
+    assert packed(listed(*names[:3], "b.flac")) == [names[:3], ["b.flac"]]
+    with pytest.raises(AIStoreInputError, match="the sample '2026' has more than 3 objects"):
+        packed(listed(*names))
 
 
 def test_a_listing_must_be_in_order() -> None:

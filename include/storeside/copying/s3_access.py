@@ -1,4 +1,4 @@
-"""Access to S3 that every request of a client needs: none at all, the requester's money, a key for encryption."""
+"""Settings for every S3 request of a client: requests without signatures, requester pays, a KMS key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Access:
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Access:
         """Return the access that the extras of an AWS connection describe."""
-        return cls(bool(extra.get("public")), bool(extra.get("requester_pays")), str(extra.get("sse_kms_key_id", "")))
+        return cls(_is_on(extra, "public"), _is_on(extra, "requester_pays"), str(extra.get("sse_kms_key_id", "")))
 
     def given_to(self, client: S3Client) -> S3Client:
         """Let all requests of a client use this access, and return the client."""
@@ -49,6 +49,11 @@ class Access:
             for name in _WRITES:
                 events.register(f"provide-client-params.s3.{name}", encrypt, unique_id=f"storeside-{name}")
         return client
+
+
+def _is_on(extra: Mapping[str, Any], name: str) -> bool:
+    """Return whether an extra is true; Airflow's form and URIs store the text ``"true"`` or ``"false"``."""
+    return str(extra.get(name, "")).lower() in ("1", "true")
 
 
 def _pay(params: dict[str, Any], **_: Any) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from storeside.aistore.cluster import cluster_of
 from storeside.aistore.pods import PodWatch
+from storeside.copying.s3_access import Access
 from storeside.doctor.errors import DoctorInputError
 from storeside.doctor.examination import Systems
 from storeside.doctor.hsds import Service
@@ -156,7 +157,10 @@ def _aws(connection: Connection, service: Any) -> Any:
         region_name=extra.get("region_name", "us-east-1"),
     )
     config = Config(**extra.get("config_kwargs") or {})
-    return session.client(service, endpoint_url=extra.get("endpoint_url"), verify=extra.get("verify"), config=config)
+    client = session.client(
+        service, endpoint_url=extra.get("endpoint_url"), verify=extra.get("verify"), config=config
+    )
+    return Access.of(extra).given_to(client)
 
 
 def _url(connection: Connection) -> str:

@@ -11,6 +11,8 @@ TIME_OUT = (
 )
 # OpenSSL: not yet valid, expired; other host name, other IP address.
 _DATES, _NAMES = {9, 10}, {62, 64}
+# OpenSSL's reasons if the server's answer is not TLS.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _BUSY = "the server is overloaded or faulty: see its logs, and try again"
 
 
@@ -38,7 +40,12 @@ def _of_tls(chain: Sequence[BaseException], settings: str) -> str:
         return "use a host name or address in the server's certificate, or issue it a certificate for this one"
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f"trust the authority that issued the server's certificate: name its file in the connection{settings}"
-    return f"the server speaks no TLS at this port: correct the port, or the encryption of the connection{settings}"
+    if any(reason in text for reason in _NO_TLS):
+        return f"the server speaks no TLS at this port: correct it, or the encryption of the connection{settings}"
+    return (
+        "the TLS handshake failed: check whether the server requires a client certificate, which versions of TLS it"
+        f" allows, and whether it speaks TLS at this port{settings}; its log may have the reason"
+    )
 
 
 def answered(status: int, otherwise: str) -> str:

@@ -54,7 +54,7 @@ def components(stack: Stack) -> list[Component]:
 
 
 def _https(stack: Stack) -> list[Component]:
-    """Return the process that ends TLS for ClickHouse, because the server of the wheel has no HTTPS."""
+    """Return the process that terminates TLS for ClickHouse, because the server of the wheel has no HTTPS."""
     if not stack.tls:
         return []
     listen, to = stack.ports["clickhouse_http"], stack.ports["clickhouse_plain"]

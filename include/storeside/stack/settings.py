@@ -33,7 +33,7 @@ EXECUTORS: dict[str, tuple[str, ...]] = {
     "local": (),
     "celery": ("postgres", "redis", "airflow_logs", "airflow_trigger_logs"),
 }
-# Ports of a stack with TLS: ClickHouse itself, behind the process that ends TLS for it.
+# Ports of a stack with TLS: ClickHouse itself, behind the process that terminates TLS for it.
 TLS_PORTS = ("clickhouse_plain",)
 TARGET_PORTS = ("public", "control", "data")
 # Names of ports, or their beginnings, that serve HTTPS in a stack with TLS.

@@ -1,4 +1,4 @@
-"""``python -m storeside.stack.tls_relay PORT TO CERTIFICATE KEY`` ends TLS for a server without it.
+"""``python -m storeside.stack.tls_relay PORT TO CERTIFICATE KEY`` terminates TLS for a server without it.
 
 It accepts TLS connections at PORT of the loopback address and passes their bytes to and from the port TO.
 """

@@ -108,7 +108,7 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
     parser.add_argument("--role-arn", default="", help="role that ClickHouse assumes to read the bucket")
     parser.add_argument("--public", action="store_true", help="read without credentials")
-    parser.add_argument("--requester-pays", action="store_true", help="pay for the requests to another's bucket")
+    parser.add_argument("--requester-pays", action="store_true", help="pay for requests to another account's bucket")
     parser.add_argument("--delimiter", default=",", help="delimiter of CSV; default: %(default)s")
     parser.add_argument("--names", default="", help="comma-separated column names for CSV without a header")
     parser.add_argument(

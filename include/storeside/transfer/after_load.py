@@ -44,7 +44,7 @@ class AfterLoad:
     @property
     def place(self) -> tuple[str, str]:
         """Bucket and prefix of moved objects. Raises TransferInputError."""
-        bucket, prefix = place_of(self.move_to)
+        bucket, prefix = place_of(self.move_to, "move_to")
         if Source(bucket).in_aistore:
             raise TransferInputError(f"move_to {self.move_to!r}: write the URI of an S3 bucket, s3://bucket/prefix/")
         return bucket, prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
@@ -55,6 +55,8 @@ class AfterLoad:
             raise TransferInputError(f"after_load {self.action!r}: choose one of {', '.join(ACTIONS)}")
         if bool(self.move_to) != (self.action == "move"):
             raise TransferInputError("move_to: set it with after_load 'move', and only then: s3://archive/trips/")
+        if isinstance(self.tags, str):
+            raise TransferInputError(f"tags {self.tags!r}: write name=value, without braces")
         if bool(self.tags) != (self.action == "tag"):
             raise TransferInputError("tags: set them with after_load 'tag', and only then: loaded=true")
         if self.move_to:

@@ -1,4 +1,4 @@
-"""Brings a table's rows from the servers' memory to their disks, before the source of the rows is removed."""
+"""Writes a table's rows from the servers' memory to their disks, before the source of the rows is removed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _RIGHT = "SYSTEM SYNC FILE CACHE"
 
 
 def flush(destination: Destination) -> None:
-    """Write all that the servers of a table and of the ledger have written, to their disks. Raises DatabaseError.
+    """Write the page caches of the table's servers to their disks: the rows and the ledger. Raises DatabaseError.
 
-    Without this, an INSERT or ATTACH that has succeeded is in the page cache of the operating system for up to half a
-    minute. MergeTree's settings `fsync_after_insert` and `fsync_part_directory` are settings of the user's table, and
-    do not cover the hard links that ATTACH PARTITION makes. This statement is the system call sync(2), which covers
-    files, directories and the ledger.
+    Otherwise, the result of a successful INSERT or ATTACH stays in the page cache of the operating system for up to
+    half a minute. MergeTree's settings `fsync_after_insert` and `fsync_part_directory` are settings of the user's
+    table, and do not cover the hard links that ATTACH PARTITION makes. This statement is the system call sync(2),
+    which covers files, directories and the ledger.
     """
     for client in (destination.client, *destination.others):
         client.command(_RIGHT)
@@ -31,6 +31,6 @@ def require_right(clients: list[Client]) -> None:
     for client in clients:
         if not first_row(client.query(f"CHECK GRANT {_RIGHT} ON *.*"))[0]:
             raise TransferInputError(
-                "after_load: the load must bring rows to the server's disks before it changes their source, and its"
-                f" user may not: GRANT {_RIGHT} ON *.* TO that user"
+                "after_load: the load must write rows to the server's disks before it changes their source, and its"
+                f" user lacks the right to do so: GRANT {_RIGHT} ON *.* TO that user"
             )

@@ -29,6 +29,12 @@ RESERVED = ("storeside", "storeside_staging", "system", "information_schema")
 MANIFEST = "speech.manifest"
 
 
+def require_table(name: str) -> None:
+    """Raise TransferInputError unless the name has a database and a table."""
+    if not re.fullmatch(r"[^.]+\.[^.]+", name):
+        raise TransferInputError(f"table {name!r}: write database.table")
+
+
 @dataclass(frozen=True)
 class Request:
     """A transfer from a bucket into a ClickHouse table; serializable as JSON. Raises TransferInputError.
@@ -82,8 +88,7 @@ class Request:
                 "loader 'pull': with a named collection, ClickHouse does not send that the requester pays: use"
                 " 'auto', or give ClickHouse an endpoint and a role instead of the collection"
             )
-        if not re.fullmatch(r"[^.]+\.[^.]+", self.table):
-            raise TransferInputError(f"table {self.table!r}: write database.table")
+        require_table(self.table)
         if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
             raise TransferInputError(
                 f"table {self.table!r}: no load writes to {', '.join(RESERVED)} or {MANIFEST}: choose another table,"

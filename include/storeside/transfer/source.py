@@ -219,8 +219,8 @@ def uri_of(bucket: str, keys: str = "") -> str:
     return f"{bucket_uri(bucket)}/{keys}"
 
 
-def place_of(uri: str) -> tuple[str, str]:
-    """Return bucket and keys of a URI, as `Source` takes them; the opposite of `uri_of`.
+def place_of(uri: str, name: str = "source") -> tuple[str, str]:
+    """Return bucket and keys of the URI in the argument `name`, as `Source` takes them; the opposite of `uri_of`.
 
     Raises TransferInputError for other schemes than ``s3`` and ``ais``, and for a bucket in a namespace of AIStore.
     """
@@ -228,7 +228,7 @@ def place_of(uri: str) -> tuple[str, str]:
     bucket, _, keys = path.partition("/")
     if scheme not in ("s3", "ais") or not bucket or bucket[0] in "@#":
         raise TransferInputError(
-            f"source {uri!r}: write s3://bucket/prefix, or ais://bucket/prefix for a bucket without a namespace"
+            f"{name} {uri!r}: write s3://bucket/prefix, or ais://bucket/prefix for a bucket without a namespace"
         )
     return (f"{AISTORE}{bucket}" if scheme == "ais" else bucket), keys
 

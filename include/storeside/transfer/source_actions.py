@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _SLICE, _THREADS = 1000, 8
 MOST_EXAMPLES = 20
-_ROWLESS = "an earlier run loaded it, and its rows are not in the table any more: load it elsewhere, or delete it"
+_ROWLESS = "an earlier run loaded it, and its rows are no longer in the table: load it elsewhere, or delete it"
 _COLUMNS = ("destination", "bucket", "key", "version", "action", "state", "place", "reason", "run_id")
 
 
@@ -47,9 +47,9 @@ class Handled:
 class SourceActions:
     """The objects of one source that were loaded into one table with an action.
 
-    The ledger decides what is due: objects that are recorded as loaded with this action, and not yet as handled. So
-    no crash loses an object, whether it happens after the load or between the steps of a move. `table` looks up the
-    destination: an object that an earlier run loaded stays if its rows were removed from there since.
+    The ledger decides what is due: objects that it records as loaded with this action, and not yet as handled. So no
+    object is forgotten after a crash between the load and the action, or between the steps of a move. `table` looks
+    up the destination: an object that an earlier run loaded stays if its rows have been removed from there.
     """
 
     def __init__(

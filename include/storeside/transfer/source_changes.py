@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # S3 copies up to 5 GiB in one request; larger objects are copied in parts.
 LARGEST_COPY, PART = 5 << 30, 512 << 20
-_GONE = "it was not in the bucket any more"
+_GONE = "it was no longer in the bucket"
 _CHANGED = "another version replaced it after the load: it was left as it is"
 _RIGHTS = {
     "HeadObject": "s3:GetObject",
@@ -50,9 +50,9 @@ class Due:
 class SourceChanges:
     """Changes objects of one source. The methods raise ClientError and BotoCoreError.
 
-    Several threads may use it. Each method compares the object's ETag with the loaded version first, and sends the
-    condition with the request as well. A server that ignores the condition of a request leaves the time between
-    these two requests in which another client's new version would be lost.
+    Several threads may use it. Each method first compares the object's ETag with the loaded version, and then sends
+    the same condition with the request. If a server ignores the condition, a version that another client writes
+    between these two requests is lost.
     """
 
     def __init__(self, s3: S3Client, source: Source, action: AfterLoad) -> None:

@@ -98,7 +98,7 @@ class ShardPlan:
 
     @property
     def content(self) -> bytes:
-        """The plan as the object that the transformer receives. Another content of a member changes it."""
+        """The plan as the object that the transformer receives; it changes when the content of a member changes."""
         listed = [(found.name, found.size, found.version) for found in self.members]
         return json.dumps(listed, separators=(",", ":")).encode()
 
@@ -121,8 +121,8 @@ def members_in(content: bytes) -> dict[str, int]:
 def pack(listing: Iterable[StoredObject], packing: Packing) -> Iterator[ShardPlan]:
     """Yield the shards of a bucket, whose objects are listed in the order of their names.
 
-    Raises AIStoreInputError after the last object if names cannot be members of a shard, and AIStoreTransientError
-    for a listing in another order.
+    Raises AIStoreInputError after the last object if names cannot be members of a shard, or at once for a sample with
+    too many objects, and AIStoreTransientError for a listing in another order.
     """
     shard, number = ShardPlan(packing.name.format(0)), 0
     for sample in _samples(listing, packing):
@@ -184,7 +184,10 @@ class _Names:
         self.wrong = 0
 
     def begins(self, name: str) -> bool:
-        """Return whether the name begins a new sample. Raises AIStoreTransientError if it is not in order."""
+        """Return whether the name begins a new sample.
+
+        Raises AIStoreTransientError if it is not in order, and AIStoreInputError if its sample is too large.
+        """
         if name <= self._last:
             raise AIStoreTransientError(f"the listing has {name!r} after {self._last!r}: a retry lists it again")
         self._last = name
@@ -196,6 +199,12 @@ class _Names:
         is_new = sample != self._sample
         if is_new:
             self._enter(sample, name)
+        elif len(self._extensions) == _MOST_MEMBERS:
+            raise AIStoreInputError(
+                f"the sample {sample!r} has more than {_MOST_MEMBERS} objects: a sample is all objects with the same"
+                " name up to the first dot. Rename them without that dot, or leave them out with prefix or objects."
+                " No shard was written"
+            )
         if (other := self._extensions.setdefault(extension, name)) != name:
             self._note(f"{other!r} and {name!r} are the same field of one sample")
         return is_new

@@ -3,8 +3,8 @@
 A plan lists names and sizes of objects of one bucket. The server reads them from AIStore in this order and sends the
 archive while it reads, so the memory does not depend on the shard's size. AIStore's request for many objects at once
 (GetBatch, ``/v1/ml/moss``) keeps the order, but has no object that is not on a disk of the cluster, and fails for
-minutes after a target joined or left (docs/get_batch.md of AIStore 5.0). So each object that its answer lacks is
-requested alone, and only the answer to that request decides that an object is missing.
+minutes after a target joined or left (docs/get_batch.md of AIStore 5.0). So the server requests each object that its
+answer lacks separately; an object is missing only if this request also fails.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def planned(content: bytes) -> list[Planned]:
     try:
         found: Any = json.loads(content)
         return [(str(name), int(size)) for name, size, *_ in found]
-    except (ValueError, TypeError, RecursionError) as e:
+    except (ValueError, TypeError, OverflowError, RecursionError) as e:
         raise DeliveryError("it is not the plan of a shard", final=True) from e
 
 
