@@ -196,7 +196,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
                 state = job.advance(state)
         result = finish(self, context, job.ledger, self.kind, job.finish(state), self.on_failed_objects)
         if not result["listed"]:
-            self.end_without(f"no object of {self.source} matches the prefix {self.prefix!r}")
+            self.end_without(f"no object of {self.source} matches")
         return result
 
     def _delay(self, state: State) -> None:

@@ -338,7 +338,8 @@ class S3ToClickHouseOperator(LoadOperator):
         log_load(self.log, uri_of(*self.place()), self.table, report)
         if self.on_failed_objects == "fail":
             fail_for_objects(report, run_key(context))
-        if not report["listed"] and not report["handled"]:
+        # an earlier try may have deleted or moved all objects that it loaded
+        if not (report["listed"] or report["loaded"] or report["handled"]):
             self.end_without(f"no object matches {uri_of(*self.place())}")
         if verdict:
             report = {**report, "verdict": {name: verdict[name] for name in ("success", "rows", "invalid", "suite")}}

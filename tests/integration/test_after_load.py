@@ -223,7 +223,7 @@ def test_an_object_whose_rows_were_removed_before_its_deletion_stays(bucket: Buc
     transfer = bucket.transfer(after_load=DELETE)
     report = transfer.run(transfer.prepare())
     assert (report.handled, report.left) == (0, 1)
-    assert "its rows are not in the table" in report.left_objects[0][1]
+    assert "its rows are no longer in the table" in report.left_objects[0][1]
     assert bucket.names() == ["a.jsonl"]
 
 
@@ -336,7 +336,12 @@ REQUESTS = {
 
 @pytest.mark.parametrize(
     ("action", "when", "operation"),
-    [(action, when, one) for action, names in REQUESTS.items() for one in names for when in ("before", "after")],
+    [
+        pytest.param(action, when, one, marks=[] if when == "after" else [pytest.mark.chaos])
+        for action, names in REQUESTS.items()
+        for one in names
+        for when in ("before", "after")
+    ],
 )
 def test_a_kill_at_each_request_to_s3(bucket: Bucket, action: str, when: str, operation: str) -> None:
     bucket.put({"a.jsonl": rows_of(0), "x/a.jsonl": rows_of(1)})

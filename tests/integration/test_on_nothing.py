@@ -14,6 +14,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators import (
+    AfterLoad,
     AISCopyBucketOperator,
     AISInspectBucketOperator,
     AISPrefetchBucketOperator,
@@ -80,6 +81,20 @@ def test_a_task_without_objects_is_skipped(mailbox: Mailbox, aistore: Any) -> No
     with pytest.raises(AirflowFailException, match=r"no messages"):
         absent["lease"](task_id="lease", on_nothing="fail").execute(context())
     assert absent["lease"](task_id="lease").execute(context()) == {"messages": 0}
+
+
+def test_a_repeated_load_that_has_deleted_its_objects_did_something(mailbox: Mailbox) -> None:
+    mailbox.silence()
+    mailbox.s3.put_object(Bucket=mailbox.bucket, Key="in/a.jsonl", Body=b'{"a": 1}\n')
+    task = S3ToClickHouseOperator(
+        task_id="load", source=f"s3://{mailbox.bucket}/in/", table=mailbox.table, format="jsonl", on_nothing="fail",
+        after_load=AfterLoad("delete"),
+    )  # fmt: skip
+    run = context()
+    assert task.execute(run)["handled"] == 1
+    assert task.execute(run)["handled"] == 0
+    with pytest.raises(AirflowFailException, match="no object"):
+        task.execute(context())
 
 
 def test_unchanged_objects_are_objects(mailbox: Mailbox, aistore: Any) -> None:

@@ -417,7 +417,7 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
     loading.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.000001)")
     told: dict[str, Any] = {}
     instance = SimpleNamespace(
-        dag_id="d", task_id="load", map_index=-1, xcom_push=told.__setitem__, xcom_pull=lambda key: told[key]
+        dag_id="d", task_id="load", map_index=-1, xcom_push=told.__setitem__, xcom_pull=lambda key, **_: told[key]
     )
     context: Any = {"dag_run": SimpleNamespace(dag_id="d", run_id=unique("run")), "ti": instance}
     monkeypatch.setattr(deferring, "get_current_context", lambda: context)
