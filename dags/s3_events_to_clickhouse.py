@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
-from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+from airflow.sdk import DAG, Param
 
-from storeside.operators import S3EventsToClickHouseOperator, S3EventsTrigger, dag_settings, params
+from storeside.operators import S3EventsToClickHouseOperator, dag_schedule, dag_settings, params
 
 # The Airflow Variable storeside_s3_events_to_clickhouse replaces any of these.
 ALL = ("queue", "bucket", "table")
@@ -20,13 +19,6 @@ SETTINGS = dag_settings(
     table="",
 )
 QUEUE = SETTINGS["queue"]
-
-TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
-ARRIVALS = None
-if QUEUE:
-    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
-    ARRIVALS = [Asset(f"s3://{SETTINGS['bucket']}", watchers=[watcher])]
-SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
 
 PARAMS = {
     "queue": params.preset(params.QUEUE, QUEUE),
@@ -56,7 +48,7 @@ PARAMS = {
 with DAG(
     dag_id="s3_events_to_clickhouse",
     description="Loads the objects of S3 events into a ClickHouse table, each version once",
-    schedule=SCHEDULE,
+    schedule=dag_schedule(SETTINGS, f"s3://{SETTINGS['bucket']}"),
     catchup=False,
     max_active_runs=1,  # parallel runs would be safe; one at a time limits the load of a burst
     params=PARAMS,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
-from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+from airflow.sdk import DAG, Asset, Param
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
@@ -15,9 +14,9 @@ from storeside.operators import (
     ClickHousePublishManifestOperator,
     ClickHouseStageManifestOperator,
     GXValidateManifestOperator,
-    S3EventsTrigger,
     SqsLeaseS3EventsOperator,
     SqsSettleSpeechEventsOperator,
+    dag_schedule,
     dag_settings,
     form_choices,
     params,
@@ -38,13 +37,6 @@ SETTINGS = dag_settings(
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 RECORDINGS, SPEECH, FACTS = SETTINGS["recordings"], SETTINGS["speech"], SETTINGS["facts"]
-
-TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
-ARRIVALS = None
-if QUEUE:
-    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
-    ARRIVALS = [Asset(SETTINGS["source"], watchers=[watcher])]
-SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
 
 # Each asset's name is its URI, as in Asset("ais://speech") of another DAG: Airflow has one active asset per URI.
 speech = Asset(SPEECH)
@@ -153,7 +145,7 @@ PARAMS = {
 with DAG(
     dag_id="speech_pipeline",
     description="Turns S3 recordings into transcoded speech in AIStore and a validated manifest in ClickHouse",
-    schedule=SCHEDULE,
+    schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
     catchup=False,
     # Parallel runs would transform the same bucket pair, which AIStore refuses.
     max_active_runs=1,

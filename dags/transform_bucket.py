@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
-from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+from airflow.sdk import DAG, Param
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
     AISTransformBucketOperator,
-    S3EventsTrigger,
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
+    dag_schedule,
     dag_settings,
     form_choices,
     params,
@@ -38,13 +37,6 @@ SETTINGS = dag_settings(
 )
 
 QUEUE = SETTINGS["queue"]
-TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
-ARRIVALS = None
-if QUEUE:
-    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
-    ARRIVALS = [Asset(SETTINGS["source"], watchers=[watcher])]
-SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
-
 PARAMS = {
     "source": params.preset(params.SOURCE, SETTINGS["source"]),
     "destination": params.preset(params.DESTINATION, SETTINGS["destination"]),
@@ -86,7 +78,7 @@ PARAMS = {
 with DAG(
     dag_id="transform_bucket",
     description="Transforms a bucket of any data into another bucket, beside the disks that hold it",
-    schedule=SCHEDULE,
+    schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
     params=PARAMS,

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Asset, AssetWatcher, CronTriggerTimetable, Param
-from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+from airflow.sdk import DAG, Param
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
     AISTransformBucketOperator,
-    S3EventsTrigger,
     S3ToClickHouseOperator,
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
+    dag_schedule,
     dag_settings,
     form_choices,
     params,
     transformer_command,
 )
 
-# The Airflow Variable storeside_transform_to_clickhouse replaces any of these.
 ALL = ("source", "destination", "table")
+# The Airflow Variable storeside_transform_to_clickhouse replaces any of these.
 SETTINGS = dag_settings(
     "transform_to_clickhouse",
     {"schedule": ALL, "queue": ALL},
@@ -43,13 +42,6 @@ SETTINGS = dag_settings(
 )
 
 QUEUE = SETTINGS["queue"]
-TIMES = CronTriggerTimetable(SETTINGS["schedule"], timezone="UTC") if SETTINGS["schedule"] else None
-ARRIVALS = None
-if QUEUE:
-    watcher = AssetWatcher(name=QUEUE.rpartition("/")[2], trigger=S3EventsTrigger(queue=QUEUE))
-    ARRIVALS = [Asset(SETTINGS["source"], watchers=[watcher])]
-SCHEDULE = AssetOrTimeSchedule(timetable=TIMES, assets=ARRIVALS) if TIMES and ARRIVALS else TIMES or ARRIVALS
-
 RESULTS = Param(
     type="string",
     pattern=r"^ais://[^/@#]+$",
@@ -91,7 +83,7 @@ PARAMS = {
 with DAG(
     dag_id="transform_to_clickhouse",
     description="Transforms a bucket of any data beside the disks that hold it, and loads the results into a table",
-    schedule=SCHEDULE,
+    schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
     params=PARAMS,

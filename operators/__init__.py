@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
     from storeside.operators.s3_events_sensor import SqsS3EventsSensor as SqsS3EventsSensor
+    from storeside.operators.settings import dag_schedule as dag_schedule
     from storeside.operators.settings import dag_settings as dag_settings
     from storeside.operators.settle_events import SqsSettleS3EventsOperator as SqsSettleS3EventsOperator
     from storeside.operators.shards import AISMakeShardsOperator as AISMakeShardsOperator
@@ -87,7 +88,7 @@ _NAMES = {
         "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
     ),
     "operators.s3_events_sensor": ("SqsS3EventsSensor",),
-    "operators.settings": ("dag_settings",),
+    "operators.settings": ("dag_schedule", "dag_settings"),
     "operators.settle_events": ("SqsSettleS3EventsOperator",),
     "operators.shards": ("AISMakeShardsOperator", "AISSplitShardsOperator"),
     "operators.shared": ("only_when",),

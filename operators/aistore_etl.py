@@ -140,8 +140,7 @@ class AISDeleteEtlOperator(FormOperator):
 class AISInspectBucketOperator(FollowingOperator, SelectingOperator):
     """Transforms every object of a bucket inside AIStore and discards the results, to find objects that fail.
 
-    Returns the numbers of objects read and failed, with examples; the
-    task's log lists all failures.
+    Returns the numbers of objects read and failed, with examples; the task's log lists all failures.
 
     :param source: bucket URI
     :param etl: the ETL or chain of ETLs; always called over ``hpush``. An existing ETL keeps its

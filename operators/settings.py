@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import CronTriggerTimetable, Variable
+from airflow.sdk import Asset, AssetWatcher, CronTriggerTimetable, Variable
+from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
 from airflow.sdk.exceptions import AirflowTimetableInvalid
 
 from storeside.operators.errors import OperatorInputError
@@ -59,3 +60,20 @@ def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, 
                 f" {', '.join(absent)}"
             )
     return settings
+
+
+def dag_schedule(settings: Mapping[str, Any], source: str) -> Any:
+    """Return the schedule of a DAG with the settings ``schedule`` and ``queue``; None if both are empty.
+
+    :param settings: what `dag_settings` returned; the cron expression is in UTC, and messages of the SQS queue start
+        runs through a watcher
+    :param source: URI of the bucket whose events the queue has, which becomes the name of the asset
+    """
+    times = CronTriggerTimetable(settings["schedule"], timezone="UTC") if settings["schedule"] else None
+    if not (queue := settings["queue"]):
+        return times
+    from storeside.operators.triggers.s3_events import S3EventsTrigger
+
+    watcher = AssetWatcher(name=queue.rpartition("/")[2], trigger=S3EventsTrigger(queue=queue))
+    arrivals = [Asset(source, watchers=[watcher])]
+    return AssetOrTimeSchedule(timetable=times, assets=arrivals) if times else arrivals

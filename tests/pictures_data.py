@@ -34,7 +34,7 @@ def main() -> None:
         api, buckets=["s3://recordings", "s3://trips", "s3://tables", "ais://*"], queues=["*-events"],
         connections=["*_default"],
     )  # fmt: skip
-    client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    client = s3.of_stack("s3", stack)
     print(f"speech: {len(demo.run(stack, None, RECORDINGS))} figures", flush=True)
     load(api, client)
     events(stack, api, client)

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -56,6 +57,18 @@ def allow(folder: Path) -> None:
 def unique(label: str) -> str:
     """Return a name that no other test uses."""
     return f"{label}-{uuid.uuid4().hex[:8]}"
+
+
+def task_context(task_id: str = "t", run: Any = None, map_index: int = -1) -> Any:
+    """Return the context with which a test executes an operator: in a new run, or in the `run` of another context."""
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
+    return {
+        "dag_run": run or SimpleNamespace(dag_id="dag", run_id=unique("run")),
+        "ti": SimpleNamespace(dag_id="dag", task_id=task_id, map_index=map_index, try_number=1),
+        "triggering_asset_events": {},
+        "outlet_events": OutletEventAccessors(),
+    }
 
 
 def transcode_spec(audio: AudioFormat | None = None, communication: str = "ws") -> EtlSpec:

@@ -143,7 +143,7 @@ def test_columns_of_a_new_table(loading: Loading) -> None:
 
 def test_other_loads_go_on_meanwhile(loading: Loading) -> None:
     """Two bombs of one row each take as much memory as a statement may have."""
-    own = s3.client("s3", loading.stack.url("s3"), *s3.keys(loading.stack))  # as each task has
+    own = s3.of_stack("s3", loading.stack)  # as each task has
     other = Loading(loading.stack, loading.clickhouse, own)
     other.put({f"{n}.csv": b"n\n%d\n" % n for n in range(20)})
     loading.create("s String")

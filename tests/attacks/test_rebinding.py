@@ -62,4 +62,4 @@ def test_a_rebound_name_reads_nothing_of_other_servers(stack: Stack) -> None:
 
 def test_buckets_are_not_listed_without_a_signature(stack: Stack) -> None:
     assert requests.get(stack.url("s3") + "/", timeout=5).status_code == 403
-    assert s3.client("s3", stack.url("s3"), *s3.keys(stack)).list_buckets()["Buckets"]
+    assert s3.of_stack("s3", stack).list_buckets()["Buckets"]

@@ -33,8 +33,8 @@ class Bench:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
-        self.s3 = s3.client("s3", stack.url("s3"), *s3.keys(stack))
-        self.sqs = s3.client("sqs", stack.url("s3"), *s3.keys(stack))
+        self.s3 = s3.of_stack("s3", stack)
+        self.sqs = s3.of_stack("sqs", stack)
         self.clickhouse = demo.clickhouse_client(stack)
         pids = [status.pid for status in Supervisor(stack).status() if status.name in ("s3", "clickhouse")]
         self.servers = [psutil.Process(pid) for pid in pids if pid]

@@ -69,7 +69,7 @@ def main() -> None:
 def run(stack: Stack, rows: int) -> None:
     """Write the objects, and load them without a suite, with one that is met, and with a quarantine."""
     print(f"{rows} rows in {OBJECTS} objects; {measure.machine()}")
-    s3.client("s3", stack.url("s3"), *s3.keys(stack)).create_bucket(Bucket=BUCKET)
+    s3.of_stack("s3", stack).create_bucket(Bucket=BUCKET)
     client = demo.clickhouse_client(stack)
     client.command("CREATE DATABASE IF NOT EXISTS data")
     for number in range(OBJECTS):
@@ -119,9 +119,7 @@ def load(folder: str, table: str, given: str, policy: str, rows: int) -> Cost:
     source = Source(BUCKET, "", collection="storeside_s3")
     request = Request(source, f"data.{table}", "parquet", loader="pull", expectations=Expectations(given, policy))
     began = time.monotonic()
-    transfer = Transfer(
-        request, demo.clickhouse_client(stack), s3.client("s3", stack.url("s3"), *s3.keys(stack)), table
-    )
+    transfer = Transfer(request, demo.clickhouse_client(stack), s3.of_stack("s3", stack), table)
     report = transfer.run(transfer.prepare())
     seconds = time.monotonic() - began
     if report.rows + report.rejected != rows:

@@ -49,7 +49,7 @@ class Site:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
-        self.s3 = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+        self.s3 = s3.of_stack("s3", stack)
         self.database = stack.state / "airflow" / airflow.DATABASE_FILE
         # uploads start no runs here
         self.s3.put_bucket_notification_configuration(Bucket=s3.BUCKET, NotificationConfiguration={})

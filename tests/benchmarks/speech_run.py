@@ -59,7 +59,7 @@ def main() -> int:
 
 def run(stack: Stack, folder: Path, paths: Sequence[Path]) -> Measured:
     """Upload recordings, switch the DAG on, and measure its first run."""
-    client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    client = s3.of_stack("s3", stack)
     api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
     until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 120, DAG)
 

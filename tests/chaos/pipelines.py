@@ -61,8 +61,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         self.api = self.rig.api()
         self.clickhouse = patiently(lambda: demo.clickhouse_client(self.rig.stack))
-        self.s3 = s3.client("s3", self.rig.stack.url("s3"), *s3.keys(self.rig.stack))
-        self.sqs = s3.client("sqs", self.rig.stack.url("s3"), *s3.keys(self.rig.stack))
+        self.s3 = s3.of_stack("s3", self.rig.stack)
+        self.sqs = s3.of_stack("sqs", self.rig.stack)
 
     # what differs
 

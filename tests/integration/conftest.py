@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.sql.migrate import migrate
+from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from tests.cluster import Cluster, ShardedLoading, cluster_of
 from tests.support import shared_etls, until
@@ -33,6 +35,13 @@ def anywhere(request: pytest.FixtureRequest, stack: Stack, s3_client: S3Client) 
     if request.param == "shards":
         return ShardedLoading(request.getfixturevalue("cluster"), stack, s3_client)
     return Loading(stack, request.getfixturevalue("clickhouse"), s3_client)
+
+
+@pytest.fixture
+def connections(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give operators in this process Airflow's connections to the stack."""
+    for name, connection in airflow.connections(stack).items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
 
 
 @pytest.fixture

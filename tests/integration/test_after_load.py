@@ -58,7 +58,7 @@ class Bucket(Loading):
 
     def own_client(self) -> S3Client:
         """Return a client to which a test adds handlers."""
-        return s3.client("s3", self.stack.url("s3"), *s3.keys(self.stack))
+        return s3.of_stack("s3", self.stack)
 
     def states(self) -> dict[str, str]:
         rows = self.query(
@@ -162,7 +162,7 @@ def test_every_shard_writes_to_disk_before_the_source_goes(anywhere: Loading) ->
         client.command = send
         return client
 
-    reader = s3.client("s3", anywhere.stack.url("s3"), *s3.keys(anywhere.stack))
+    reader = s3.of_stack("s3", anywhere.stack)
     reader.meta.events.register("before-call.s3.DeleteObject", lambda **_: happened.append("delete"))
     request = request_of(Source(anywhere.bucket, "", "storeside_s3"), anywhere.table, after_load=DELETE)
     transfer = Transfer(request, noting(anywhere.client()), reader, unique("run"), servers=anywhere.servers(noting))
@@ -415,7 +415,7 @@ def test_events_delete_what_they_loaded_and_repeat_what_failed(
     mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client)
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(3)})
     mailbox.arrive(3)
-    reader = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    reader = s3.of_stack("s3", stack)
     denying(reader, "DeleteObject")
     mailbox.s3, plain = reader, mailbox.s3
     found = mailbox.drain(after_load=DELETE)

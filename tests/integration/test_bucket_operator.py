@@ -7,7 +7,6 @@ import json
 import tempfile
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from storeside.operators import bucket_job as operators
 from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from storeside.transform import bucket_job
-from tests.support import put, read, small_spec, unique, until
+from tests.support import put, read, small_spec, task_context, unique, until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
 
@@ -49,8 +48,7 @@ def task(stack: Stack, aistore: Any, clickhouse: Any, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def context() -> Any:
-    run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
-    return {"dag_run": run, "ti": SimpleNamespace(dag_id="dag", task_id="transform", map_index=-1, try_number=1)}
+    return task_context("transform")
 
 
 def test_one_object_goes_to_object_storage_without_a_file_on_the_worker(

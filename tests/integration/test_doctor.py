@@ -135,7 +135,7 @@ def test_the_stack_is_well_and_nothing_is_left(
 def test_a_watcher_of_the_queue_may_take_the_event(
     doctor: Callable[..., list[Finding]], bucket: str, stack: Stack, sqs_client: SQSClient, clickhouse: Any
 ) -> None:
-    late = s3.client("sqs", stack.url("s3"), *s3.keys(stack))
+    late = s3.of_stack("sqs", stack)
     late.receive_message = lambda **_: time.sleep(0.1) or {}
     findings: list[Finding] = []
     examined = Thread(target=lambda: findings.extend(doctor(event_seconds=20.0, sqs=lambda: late)))

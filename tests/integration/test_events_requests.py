@@ -33,7 +33,7 @@ class Requests:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
-        self.s3 = s3.client("s3", mailbox.stack.url("s3"), *s3.keys(mailbox.stack))
+        self.s3 = s3.of_stack("s3", mailbox.stack)
         self.of_worker: Counter[str] = Counter()
         self.s3.meta.events.register("before-call.s3", lambda model, **_: self.of_worker.update([model.name]))
         self._before = self._heads()
@@ -138,7 +138,7 @@ def test_a_batch_is_loaded_while_the_one_before_is_settled(mailbox: Mailbox, mon
         assert second_loads.wait(30), "the second batch is not loaded before the first one is settled"
 
     monkeypatch.setattr(Transfer, "run", loading)
-    sqs = s3.client("sqs", mailbox.stack.url("s3"), *s3.keys(mailbox.stack))
+    sqs = s3.of_stack("sqs", mailbox.stack)
     sqs.meta.events.register("before-call.sqs.DeleteMessageBatch", wait)
     sqs.meta.events.register(
         "before-call.sqs.ChangeMessageVisibilityBatch", lambda **_: pytest.fail("no message is to be released")
@@ -155,7 +155,7 @@ def test_a_run_that_waits_for_messages_ends_when_it_cannot_settle(mailbox: Mailb
     def fail(**_: Any) -> None:
         raise EventTransientError("throttled")
 
-    sqs = s3.client("sqs", mailbox.stack.url("s3"), *s3.keys(mailbox.stack))
+    sqs = s3.of_stack("sqs", mailbox.stack)
     sqs.meta.events.register("before-call.sqs.DeleteMessageBatch", fail)
     with pytest.raises(EventTransientError, match="throttled"):
         mailbox.drain(sqs, {"idle_seconds": 600})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from storeside.operators import SqsS3EventsSensor
-from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from tests.mailboxes import Mailbox
 from tests.support import unique
@@ -24,11 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def mailbox(
-    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, monkeypatch: pytest.MonkeyPatch
-) -> Mailbox:
-    for name, connection in airflow.connections(stack).items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+def mailbox(stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, connections: None) -> Mailbox:
     return Mailbox(stack, clickhouse, s3_client, sqs_client)
 
 

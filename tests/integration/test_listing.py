@@ -34,7 +34,7 @@ def test_listings_at_the_same_time_are_whole(stack: Stack, bucket: str) -> None:
         return [o.key for page in list_objects(client, bucket, "") for o in page]
 
     for _ in range(20):
-        client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+        client = s3.of_stack("s3", stack)
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(listed, [client] * 8)) == [KEYS] * 8
 

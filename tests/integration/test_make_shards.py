@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from storeside.transform.make_shards import ShardsJob, members_of
 from storeside.transform.shard_plan import Packing
 from storeside.transform.state import Options, Summary
 from tests.shards import files, tar
-from tests.support import failures, put, read, shared_etls, small_spec, unique, until
+from tests.support import failures, put, read, shared_etls, small_spec, task_context, unique, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -265,13 +264,9 @@ def test_a_task_defers_and_makes_shards_in_the_bucket_of_their_objects(
         task_id="make", source=uri, destination=uri, prefix=making.folder, name=folder + "/{}.tar", outlets=[]
     )
 
-    def context() -> Any:
-        run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
-        return {"dag_run": run, "ti": SimpleNamespace(dag_id="dag", task_id="make", map_index=-1, try_number=1)}
-
     monkeypatch.setattr("storeside.operators.bucket_job.BRIEF_SECONDS", 0)
     with pytest.raises(TaskDeferred) as deferred:
-        task.execute(first := context())
+        task.execute(first := task_context("make"))
 
     async def event() -> Any:
         return await anext(deferred.value.trigger.run())
@@ -280,7 +275,7 @@ def test_a_task_defers_and_makes_shards_in_the_bucket_of_their_objects(
     assert (summary["source"], summary["done"], summary["failed"]) == (uri, 1, 0)
     making.destination = making.source
     assert making.shard(f"{folder}/0.tar") == sorted(samples(4).items())
-    again = task.execute(context())
+    again = task.execute(task_context("make"))
     assert (again["skipped"], again["done"]) == (1, 0)
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
@@ -20,32 +17,23 @@ from storeside.operators import (
     S3ToClickHouseOperator,
     StorageCopyBucketOperator,
 )
-from storeside.stack import airflow
 from storeside.stack.settings import Stack
-from tests.support import put, read, sizes, small_spec, unique
+from tests.support import put, read, sizes, small_spec, task_context, unique
 from tests.transfers import Loading
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("connections", "no_etl_is_left")]
 
 PREFIXES = ("a/", "b/", "c/")
 
 
-@pytest.fixture(autouse=True)
-def connections(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, connection in airflow.connections(stack).items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
-
-
 def together(kind: Any, mapped: Sequence[dict[str, str]], **common: Any) -> list[dict[str, Any]]:
     """Run a task for each of the mapped arguments, all at the same time, without retries."""
-    run = SimpleNamespace(dag_id="mapped", run_id=unique("run"))
+    run = task_context()["dag_run"]
     with DAG("mapped"):
         tasks = kind.partial(task_id="t", **common).expand_kwargs(list(mapped))
 
     def execute(index: int) -> dict[str, Any]:
-        ti = SimpleNamespace(dag_id="mapped", task_id="t", map_index=index, try_number=1)
-        context: Any = {"dag_run": run, "ti": ti, "outlet_events": OutletEventAccessors()}
-        return dict(tasks.unmap(mapped[index]).execute(context))
+        return dict(tasks.unmap(mapped[index]).execute(task_context("t", run, index)))
 
     with ThreadPoolExecutor(len(mapped)) as threads:
         return list(threads.map(execute, range(len(mapped))))

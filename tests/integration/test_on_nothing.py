@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators import (
@@ -24,27 +21,16 @@ from storeside.operators import (
     SqsLeaseS3EventsOperator,
     StorageCopyBucketOperator,
 )
-from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from tests.mailboxes import Mailbox
-from tests.support import put, small_spec, unique
+from tests.support import put, small_spec, task_context, unique
 
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
-def mailbox(
-    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, monkeypatch: pytest.MonkeyPatch
-) -> Mailbox:
-    for name, connection in airflow.connections(stack).items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+def mailbox(stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, connections: None) -> Mailbox:
     return Mailbox(stack, clickhouse, s3_client, sqs_client)
-
-
-def context() -> Any:
-    run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
-    ti = SimpleNamespace(dag_id="dag", task_id="t", map_index=-1, try_number=1)
-    return {"dag_run": run, "ti": ti, "triggering_asset_events": {}, "outlet_events": OutletEventAccessors()}
 
 
 def test_a_task_without_objects_is_skipped(mailbox: Mailbox, aistore: Any) -> None:
@@ -77,10 +63,10 @@ def test_a_task_without_objects_is_skipped(mailbox: Mailbox, aistore: Any) -> No
     }
     for name, operator in absent.items():
         with pytest.raises(AirflowSkipException, match=r"no object|no messages"):
-            operator(task_id=name, on_nothing="skip").execute(context())
+            operator(task_id=name, on_nothing="skip").execute(task_context())
     with pytest.raises(AirflowFailException, match=r"no messages"):
-        absent["lease"](task_id="lease", on_nothing="fail").execute(context())
-    assert absent["lease"](task_id="lease").execute(context()) == {"messages": 0}
+        absent["lease"](task_id="lease", on_nothing="fail").execute(task_context())
+    assert absent["lease"](task_id="lease").execute(task_context()) == {"messages": 0}
 
 
 def test_a_repeated_load_that_has_deleted_its_objects_did_something(mailbox: Mailbox) -> None:
@@ -90,11 +76,11 @@ def test_a_repeated_load_that_has_deleted_its_objects_did_something(mailbox: Mai
         task_id="load", source=f"s3://{mailbox.bucket}/in/", table=mailbox.table, format="jsonl", on_nothing="fail",
         after_load=AfterLoad("delete"),
     )  # fmt: skip
-    run = context()
+    run = task_context()
     assert task.execute(run)["handled"] == 1
     assert task.execute(run)["handled"] == 0
     with pytest.raises(AirflowFailException, match="no object"):
-        task.execute(context())
+        task.execute(task_context())
 
 
 def test_unchanged_objects_are_objects(mailbox: Mailbox, aistore: Any) -> None:
@@ -110,6 +96,6 @@ def test_unchanged_objects_are_objects(mailbox: Mailbox, aistore: Any) -> None:
         ),
     ]  # fmt: skip
     for task in tasks:
-        task.execute(context())
-        task.execute(context())
+        task.execute(task_context())
+        task.execute(task_context())
     assert mailbox.query(f"SELECT count() FROM {mailbox.table}") == [(1,)]

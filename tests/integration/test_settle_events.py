@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from storeside.events.deliveries import Delivery
 from storeside.operators import (
@@ -16,20 +14,17 @@ from storeside.operators import (
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
 )
-from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from tests.mailboxes import Mailbox
-from tests.support import small_spec, unique
+from tests.support import small_spec, task_context, unique
 
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
 def mailbox(
-    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, connections: None, monkeypatch: pytest.MonkeyPatch
 ) -> Mailbox:
-    for name, connection in airflow.connections(stack).items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
     monkeypatch.setattr(Delivery, "delay_seconds", 0)  # of released messages
     return Mailbox(stack, clickhouse, s3_client, sqs_client)
 
@@ -40,14 +35,10 @@ class Run:
     def __init__(self, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
         self.source = f"s3://{mailbox.bucket}"
-        self.dag_run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
+        self.dag_run = task_context()["dag_run"]
 
     def execute(self, task: Any) -> Any:
-        ti = SimpleNamespace(dag_id="dag", task_id=task.task_id, map_index=-1, try_number=1)
-        outlets = OutletEventAccessors()
-        return task.execute(
-            {"dag_run": self.dag_run, "ti": ti, "triggering_asset_events": {}, "outlet_events": outlets}
-        )
+        return task.execute(task_context(task.task_id, self.dag_run))
 
     def lease(self, count: int) -> None:
         self.mailbox.arrive(count)

@@ -350,7 +350,7 @@ def test_a_worker_requests_the_footer_of_an_object_once(
 
     A struct that is NULL makes pyarrow read the rows: it requests the footer again, and the rows.
     """
-    client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    client = s3.of_stack("s3", stack)
     keys: list[str] = []
     client.meta.events.register("provide-client-params.s3.GetObject", lambda params, **_: keys.append(params["Key"]))
     structs = pa.array([{"a": 1, "b": "x"}, None if nulls else {"a": 2, "b": "y"}])

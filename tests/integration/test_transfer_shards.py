@@ -297,7 +297,7 @@ def test_tasks_and_commands_name_the_servers_although_their_connection_leads_to_
             monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
         told: dict[str, Any] = {}
         instance = SimpleNamespace(
-            dag_id="d", task_id="load", map_index=-1, xcom_push=told.__setitem__, xcom_pull=lambda key: told[key]
+            dag_id="d", task_id="load", map_index=-1, xcom_push=told.__setitem__, xcom_pull=lambda key, **_: told[key]
         )
         run = SimpleNamespace(dag_id="d", run_id=unique("run"))
         context: Any = {"dag_run": run, "ti": instance, "outlet_events": OutletEventAccessors()}

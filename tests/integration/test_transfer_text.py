@@ -325,7 +325,7 @@ def test_the_row_of_a_faulty_value_is_found_without_reading_the_rest(
     loading: Loading, stack: Stack, compressed: bool
 ) -> None:
     """ClickHouse looks for it, up to that row; the worker reads the object's first bytes only."""
-    client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    client = s3.of_stack("s3", stack)
     ranges: list[str] = []
     client.meta.events.register(
         "provide-client-params.s3.GetObject", lambda params, **_: ranges.append(params.get("Range", "whole"))

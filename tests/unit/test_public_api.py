@@ -76,6 +76,7 @@ def test_the_exports() -> None:
         "TableOptions",
         "chart_url_pattern",
         "check_form",
+        "dag_schedule",
         "dag_settings",
         "form_choices",
         "only_when",

@@ -49,15 +49,6 @@ class Cluster:
         5 s and the SDK does not retry.
         """
         from aistore.sdk import Client
-        from aistore.sdk.retry_config import RetryConfig
-        from tenacity import Retrying, retry_if_exception, stop_after_attempt
-        from urllib3 import Retry
-
-        once = RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
-        retries = RetryConfig.default()
-        retries.http_retry = retries.http_retry.new(other=0)  # urllib3 counts errors of TLS as others
-        again = retries.network_retry.retry & retry_if_exception(lambda e: not _is_final(e))
-        retries.network_retry = retries.network_retry.copy(retry=again)
 
         client = Client(
             self.endpoint,
@@ -65,11 +56,31 @@ class Cluster:
             ca_cert=self.ca_cert or None,
             client_cert=self.certificate,
             timeout=(5, 60 if patient else 5),
-            retry_config=retries if patient else once,
+            retry_config=_retries() if patient else _no_retries(),
             token=self.credential,
         )
         keep_verify(client.cluster().client.session_manager.session)
         return client
+
+
+def _retries() -> Any:
+    """Return the SDK's own retries, without those after a final error of TLS."""
+    from aistore.sdk.retry_config import RetryConfig
+    from tenacity import retry_if_exception
+
+    found = RetryConfig.default()
+    found.http_retry = found.http_retry.new(other=0)  # urllib3 counts errors of TLS as others
+    again = found.network_retry.retry & retry_if_exception(lambda e: not _is_final(e))
+    found.network_retry = found.network_retry.copy(retry=again)
+    return found
+
+
+def _no_retries() -> Any:
+    from aistore.sdk.retry_config import RetryConfig
+    from tenacity import Retrying, stop_after_attempt
+    from urllib3 import Retry
+
+    return RetryConfig(http_retry=Retry(0), network_retry=Retrying(stop=stop_after_attempt(1), reraise=True))
 
 
 def _is_final(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from storeside import sql
 from storeside.events.deliveries import LOADED, Delivery, Outcome
 from storeside.events.queue import Queue
-from storeside.events.runs import Taken, pending, settle_batches, settle_taken
+from storeside.events.runs import Taken, outcome_elsewhere, pending, settle_batches, settle_taken
 from storeside.events.settle import Settled
 
 if TYPE_CHECKING:
@@ -69,12 +69,9 @@ def settle_reported(
     def decide(deliveries: Sequence[Delivery]) -> None:
         for delivery, n in pending(deliveries):
             event = delivery.events[n]
-            if f"s3://{event.bucket}" != source or not event.key.startswith(prefix):
-                outcome = Outcome("untried", f"the last run with its event processes only {source}/{prefix}*")
-            elif event.key in failed:
+            outcome = outcome_elsewhere(event.bucket, event.key, source, prefix)
+            if outcome is None and event.key in failed:
                 outcome = Outcome("failed", failed[event.key])
-            else:
-                outcome = LOADED if complete else Outcome("untried", _NOT_REACHED)
-            delivery.outcomes[n] = outcome
+            delivery.outcomes[n] = outcome or (LOADED if complete else Outcome("untried", _NOT_REACHED))
 
     return settle_batches(queue, client, run_id, decide)

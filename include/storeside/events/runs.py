@@ -54,11 +54,18 @@ class Taken:
             return _GONE
         if isinstance(found, Listed) and is_folder_marker(key, found.size):
             return FOLDER
-        if f"s3://{bucket}" != self.source or not key.startswith(self.prefix):
-            return Outcome("untried", f"the last run with its event processes only {self.source}/{self.prefix}*")
+        if elsewhere := outcome_elsewhere(bucket, key, self.source, self.prefix):
+            return elsewhere
         if not self.complete:
             return Outcome("untried", self.not_reached)
         return Outcome("undone", str(found) if isinstance(found, LoadObjectError) else self.missing)
+
+
+def outcome_elsewhere(bucket: str, key: str, source: str, prefix: str) -> Outcome | None:
+    """Return the outcome of an object outside of `source` (a URI) and `prefix`; None for an object of the run."""
+    if f"s3://{bucket}" == source and key.startswith(prefix):
+        return None
+    return Outcome("untried", f"the last run with its event processes only {source}/{prefix}*")
 
 
 def settle_taken(queue: Queue, client: Client, s3: S3Client, run_id: str, taken: Taken) -> Settled:

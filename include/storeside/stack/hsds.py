@@ -116,7 +116,7 @@ def prepare(stack: Stack, part: str = "hsds") -> None:
         StackError: HSDS refuses to create a folder.
     """
     if part == "hsds-s3":
-        client = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+        client = s3.of_stack("s3", stack)
         if BUCKET not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
             client.create_bucket(Bucket=BUCKET)
     admin = login(stack, "admin", part)

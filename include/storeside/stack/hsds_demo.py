@@ -65,7 +65,7 @@ def run(stack: Stack) -> list[tuple[str, ...]]:
     client.read_into(dataset, whole, memoryview(content))
     done("read from HSDS, one request", started, checksum(np.frombuffer(content, np.int64)) == wanted)
     del content
-    storage = s3.client("s3", stack.url("s3"), *s3.keys(stack))
+    storage = s3.of_stack("s3", stack)
     export = Export(domain, "/values", s3.ARRAYS, f"hsds{domain}", layout="array")
     started = time.monotonic()
     report = Exporter(client, storage, export, domain).run()

@@ -67,7 +67,7 @@ def server() -> Iterator[tuple[Stack, Any, Any]]:
         try:
             client = demo.clickhouse_client(stack)
             Ledger(client).create()
-            yield stack, client, s3.client("s3", stack.url("s3"), *s3.keys(stack))
+            yield stack, client, s3.of_stack("s3", stack)
         finally:
             Supervisor(stack).stop()
 
