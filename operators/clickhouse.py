@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from storeside.operators.hooks.transfer import (
 from storeside.operators.literals import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
 from storeside.operators.outcome import check_policy, fail_for_objects, log_load
 from storeside.operators.selecting import SelectingOperator
-from storeside.operators.shared import as_bool, ledger, plain, record_running, run_columns, run_key
+from storeside.operators.shared import as_bool, as_object, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.errors import ExpectationsError
@@ -62,6 +62,8 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
     :param batch_bytes: bytes of objects in one batch, which is loaded and published together
     :param limits: `LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are
         loaded
+    :param options: options by name, such as ``{"csv.quote": "'"}``, which replace those of the other arguments; for
+        forms, see docs/transfer.md
     :param aws_conn_id: connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named
         collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint if it differs from the
         worker's. Without a collection ClickHouse uses its own environment or role. With ``clickhouse_cluster`` all
@@ -81,6 +83,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         "on_nothing",
         "read",
         "table_options",
+        "options",
     )
 
     def __init__(
@@ -99,6 +102,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         table_options: TableOptions | None = None,
         batch_bytes: int = 1 << 30,
         limits: LoadLimits | None = None,
+        options: Mapping[str, Any] | str | None = None,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
@@ -115,6 +119,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         self.on_failed_objects = on_failed_objects
         self.batch_bytes = batch_bytes
         self.limits = limits or LoadLimits()
+        self.options = options or {}
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
@@ -126,7 +131,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         check_s3_bucket(self.bucket)
         return self.bucket, self.keys
 
-    def request(self, aws: Connection | None, modified_after: str = "", **more: Any) -> Request:
+    def request(self, aws: Connection | None, modified_after: str = "", inventory: str = "", **more: Any) -> Request:
         """Return the engine's request for the rendered arguments; `more` adds fields to the request.
 
         `aws` is the connection to S3, or None for a source in AIStore.
@@ -134,23 +139,21 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         Raises:
             BadInput: the arguments are invalid.
         """
-        from storeside.transfer.request import Request
+        from storeside.transfer.named_options import with_options
+        from storeside.transfer.request import CHOICES, Request
 
         check_policy(self.on_failed_objects)
-        return Request(
-            replace(source(aws, *self.place()), modified_after=modified_after),
+        request = Request(
+            replace(source(aws, *self.place()), modified_after=modified_after, inventory=inventory),
             self.table,
-            format=self.format,
-            loader=self.loader,
-            on_drift=self.on_drift,
-            on_bad_rows=self.on_bad_rows,
-            on_overwrite=self.on_overwrite,
+            **{name: getattr(self, name) for name in CHOICES},
             read=self.read,
             table_options=self.table_options,
             batches=Batches(bytes=self.batch_bytes),
             limits=self.limits,
             **more,
         )
+        return with_options(request, as_object(self.options, "options"))
 
     def finish(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Report the result in the trigger's event.
@@ -207,12 +210,14 @@ class S3ToClickHouseOperator(LoadOperator):
         many seconds before the newest one. None lists the whole bucket or prefix
     :param modified_after: load only objects that were last modified at this instant or later, such as
         ``2026-01-01T00:00:00Z``
+    :param inventory: URI of a folder of S3 Inventory, such as ``s3://inventories/trips/daily/``, or of a manifest:
+        the task reads the newest inventory instead of listing the bucket, and loads no newer objects
     :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
     """
 
     template_fields = (
         *LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations", "after_load",
-        "modified_after",
+        "modified_after", "inventory",
     )  # fmt: skip
     ui_color = "#fff4c2"
 
@@ -228,6 +233,7 @@ class S3ToClickHouseOperator(LoadOperator):
         overlap_seconds: float | None = None,
         after_load: AfterLoad | None = None,
         modified_after: str = "",
+        inventory: str = "",
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -241,6 +247,7 @@ class S3ToClickHouseOperator(LoadOperator):
         self.overlap_seconds = overlap_seconds
         self.after_load = after_load or AfterLoad()
         self.modified_after = modified_after
+        self.inventory = inventory
         with literal_errors(self):
             if bool(source) == bool(bucket or self.keys):
                 raise OperatorInputError("source: set it, or bucket and keys, but not both")
@@ -250,6 +257,7 @@ class S3ToClickHouseOperator(LoadOperator):
             suite=lambda name: Expectations(name).check(),
             after_load=lambda options: options.check(),
             modified_after=check_instant,
+            inventory=lambda uri: Source("bucket", inventory=uri),
             on_failed_expectations=lambda policy: Expectations(on_failed=policy).check(),
         )
 
@@ -274,6 +282,7 @@ class S3ToClickHouseOperator(LoadOperator):
                 expectations=Expectations(self.suite, self.on_failed_expectations),
                 after_load=self.after_load,
                 modified_after=self.modified_after,
+                inventory=self.inventory,
             )
             reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
             self._transfer = Transfer(
@@ -316,25 +325,13 @@ class S3ToClickHouseOperator(LoadOperator):
         detail |= {"loader": self._loader, **({"verdict": verdict} if verdict else {})}
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
-        self.record_end(
-            context,
-            tables,
-            {
-                "kind": "load",
-                "source": uri_of(*self.place()),
-                "destination": f"clickhouse://{self.table}",
-                "state": "partial" if report["failed"] else "done",
-                "listed": report["listed"],
-                "skipped": report["skipped"],
-                "done": report["loaded"],
-                "failed": report["failed"],
-                "bytes_in": report["bytes"],
-                "seconds": report["seconds"],
-                "detail": json.dumps(detail),
-            },
-            rows=report["rows"],
-            rejected=report["rejected"],
-        )
+        row = {
+            "kind": "load", "source": uri_of(*self.place()), "destination": f"clickhouse://{self.table}",
+            "state": "partial" if report["failed"] else "done", "listed": report["listed"],
+            "skipped": report["skipped"], "done": report["loaded"], "failed": report["failed"],
+            "bytes_in": report["bytes"], "seconds": report["seconds"], "detail": json.dumps(detail),
+        }  # fmt: skip
+        self.record_end(context, tables, row, rows=report["rows"], rejected=report["rejected"])
         log_load(self.log, uri_of(*self.place()), self.table, report)
         if self.on_failed_objects == "fail":
             fail_for_objects(report, run_key(context))

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.errors import BadInput, StoresideError
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool
+from storeside.operators.shared import as_bool, as_object
 
 _TEMPLATE = ("{{", "{%", "{#")
 
@@ -79,6 +79,7 @@ def check_instant(text: str) -> None:
 
 def check_load(operator: Any) -> None:
     """Check the literal arguments of an operator that loads into ClickHouse. Raises LiteralArgumentError."""
+    from storeside.transfer.named_options import with_options
     from storeside.transfer.request import CHOICES, Request
     from storeside.transfer.source import Source
 
@@ -90,5 +91,6 @@ def check_load(operator: Any) -> None:
         keys=lambda keys: Source("bucket", keys),
         table=lambda table: Request(anywhere, table),
         on_failed_objects=check_policy,
+        options=lambda options: with_options(Request(anywhere, anything), as_object(options, "options")),
         **choices,
     )

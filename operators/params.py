@@ -9,6 +9,7 @@ from airflow.sdk import Param
 
 from storeside.operators import after_load_params
 from storeside.operators.forms import form_choices
+from storeside.transfer import named_options
 from storeside.transfer.columns import Columns
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import ReadOptions, TableOptions
@@ -245,6 +246,14 @@ TABLE: Final = {
         values_display={"append": "Add the new rows", "replace": "Replace the old rows"},
         description="What happens to the rows of an object that was overwritten",
     ),
+    "options": Param(
+        {},
+        **named_options.schema(),
+        title="Options by name",
+        section="More options",
+        description='All other options of a load as JSON, such as {"csv.quote": "\'", "limits.rows": 1000000};'
+        " docs/transfer.md lists them",
+    ),
 }
 # The suite that checks the rows of `S3ToClickHouseOperator`.
 EXPECTATIONS: Final = {
@@ -291,6 +300,7 @@ LOAD: Final[dict[str, Any]] = {
         ),
     ),
     "table_options": TableOptions(order_by="{{ params.order_by }}", partition_by="{{ params.partition_by or '' }}"),
+    "options": "{{ params.options | tojson }}",
 }
 MODIFIED_AFTER: Final = Param(
     None,

@@ -87,18 +87,30 @@ def as_seconds(value: int | str, name: str) -> int:
     return seconds
 
 
-def as_mapping(value: Mapping[str, str] | str, name: str) -> dict[str, str]:
-    """Read the mapping of texts `name`, which a template may have rendered as a JSON object.
+def as_object(value: Mapping[str, Any] | str, name: str) -> dict[str, Any]:
+    """Read the mapping `name`, which a template may have rendered as a JSON object.
 
     Raises OperatorInputError for anything else.
     """
+    if (found := _object(value)) is None:
+        raise OperatorInputError(f"{name} {value!r} is not a JSON object")
+    return found
+
+
+def as_mapping(value: Mapping[str, str] | str, name: str) -> dict[str, str]:
+    """Read the mapping of texts `name`, as `as_object` does. Raises OperatorInputError for anything else."""
+    found = _object(value)
+    if found is None or not all(isinstance(part, str) for item in found.items() for part in item):
+        raise OperatorInputError(f'{name} {value!r} is not a mapping of texts, such as {{"txt": "json"}}')
+    return found
+
+
+def _object(value: Mapping[str, Any] | str) -> dict[str, Any] | None:
     try:
         found = json.loads(value) if isinstance(value, str) else dict(value)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(part, str) for item in found.items() for part in item):
-        raise OperatorInputError(f'{name} {value!r} is not a mapping of texts, such as {{"txt": "json"}}')
-    return found
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def as_list(texts: Sequence[str] | str) -> Sequence[str]:

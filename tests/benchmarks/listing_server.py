@@ -2,7 +2,8 @@
 
 ``python -m tests.benchmarks.listing_server --count 1000000`` prints its endpoint and serves until it is stopped. Each
 bucket has the same objects, listed as in S3: in the order of their keys, at most 1,000 per page, with prefix,
-start-after and continuation tokens. The server does not check signatures and refuses all other requests.
+start-after and continuation tokens. With ``--answer-ms`` an answer takes this number of milliseconds, as in a
+cloud. The server does not check signatures and refuses all other requests.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,6 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = -1  # head and body in one piece
     count = 0
+    answer_seconds = 0.0
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -124,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, text: str) -> None:
         body = text.encode()
+        time.sleep(self.answer_seconds)
         self.send_response(status)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(body)))
@@ -137,18 +141,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(count: int) -> Iterator[str]:
+def serve(count: int, answer_ms: float = 0) -> Iterator[str]:
     """Serve from a new process; yields the endpoint."""
-    with serving("tests.benchmarks.listing_server", "--count", count) as endpoint:
+    with serving("tests.benchmarks.listing_server", "--count", count, "--answer-ms", answer_ms) as endpoint:
         yield endpoint
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1_000_000, help="objects (default: %(default)s)")
+    parser.add_argument("--answer-ms", type=float, default=0, help="milliseconds of an answer (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
     options = parser.parse_args()
-    handler = type("Handler", (_Handler,), {"count": options.count})
+    handler = type("Handler", (_Handler,), {"count": options.count, "answer_seconds": options.answer_ms / 1000})
     with ThreadingHTTPServer((HOST, options.port), handler) as server:
         print(f"http://{HOST}:{server.server_port}", flush=True)
         server.serve_forever()

@@ -27,15 +27,19 @@ import pyarrow.parquet  # noqa: F401
 
 from storeside.transfer import push
 from storeside.transfer.engine import Transfer
+from storeside.transfer.listing import list_in_ranges
 from storeside.transfer.loads import Loaded, Loads, Planned
 from storeside.transfer.plan import Plan
+from storeside.transfer.preparation import record_source
 from storeside.transfer.request import Request
-from storeside.transfer.source import Source, list_objects
+from storeside.transfer.source import Source
 from tests.benchmarks import listing_server
 from tests.benchmarks.listing_server import Entry
 
 Loader = Literal["pull", "push", "push_changed"]
 CHANGED_EVERY = 1000
+# The bucket whose listing and inventory are planned.
+LISTED = "taxi"
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,18 @@ def plan(client: Any, boto: Any, collection: str, bucket: str, prefix: str, tabl
     loads = Loads(client, "plan", table, Source(bucket, prefix, collection), "run")
     loads.create()
     made = Plan(loads)
-    made.record_listing(list_objects(boto, bucket, prefix))
+    made.record_listing(list_in_ranges(boto, bucket, prefix))
+    _, planned, _ = made.make(batch_bytes=1 << 30, batch_objects=1000, push=False, retry_failed=False)
+    return planned
+
+
+def plan_from_inventory(client: Any, boto: Any, collection: str, uri: str, table: str) -> int:
+    """Do the same with an inventory instead of a listing."""
+    source = Source(LISTED, "trips/", collection, inventory=uri)
+    loads = Loads(client, "plan", table, source, "run")
+    loads.create()
+    made = Plan(loads)
+    record_source(made, boto, source)
     _, planned, _ = made.make(batch_bytes=1 << 30, batch_objects=1000, push=False, retry_failed=False)
     return planned
 
@@ -147,6 +162,8 @@ def _done(request: dict[str, Any], client: Any, boto: Any) -> int:
     if request["do"] == "remember":
         remember(client, bucket, known(request["count"]), table)
         return int(request["count"])
+    if request["do"] == "plan_from_inventory":
+        return plan_from_inventory(client, boto, collection, request["uri"], table)
     if request["do"] == "plan":
         return plan(client, boto, collection, bucket, request["prefix"], table)
     return load(client, boto, collection, bucket, request["keys"], request["form"], table, request["loader"])

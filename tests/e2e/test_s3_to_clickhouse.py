@@ -63,7 +63,8 @@ def test_a_bucket_is_loaded_once(loader: Loader) -> None:
     for n in range(3):
         loader.s3.put_object(Bucket=loader.bucket, Key=f"2026/{n}.csv", Body=f"n;word\n{n};x{n}\n".encode())
     loader.s3.put_object(Bucket=loader.bucket, Key="2026/bad.csv", Body=b"n;word\n1;2;3\n")
-    run = loader.start(keys="2026/", delimiter=";", order_by="n")
+    by_name = {"table.system_columns": ["_object"], "limits.rows": 1}
+    run = loader.start(keys="2026/", delimiter=";", order_by="n", options=by_name)
     assert loader.api.wait(DAG, run, 120)["state"] == "success"
     report = loader.report(run)
     assert (report["listed"], report["loaded"], report["failed"], report["rows"]) == (4, 3, 1, 3)
@@ -74,7 +75,8 @@ def test_a_bucket_is_loaded_once(loader: Loader) -> None:
     assert "2026/bad.csv" in log
     for secret in (loader.stack.secrets["s3_secret_key"], loader.stack.secrets["clickhouse"]):
         assert secret not in log
-    assert loader.query("SELECT n, word FROM {table} ORDER BY n") == [(n, f"x{n}") for n in range(3)]
+    wanted = [(n, f"x{n}", f"2026/{n}.csv") for n in range(3)]
+    assert loader.query("SELECT n, word, _object FROM {table} ORDER BY n") == wanted
     again = loader.run(keys="2026/", delimiter=";")
     assert (again["loaded"], again["skipped"], again["rows"]) == (0, 4, 0)
     assert loader.query("SELECT count() FROM {table}") == [(3,)]

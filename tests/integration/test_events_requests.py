@@ -12,7 +12,7 @@ from botocore.awsrequest import AWSResponse
 from storeside.events.errors import EventTransientError
 from storeside.stack import s3
 from storeside.transfer.engine import Transfer
-from storeside.transfer.source import list_objects
+from storeside.transfer.listing import list_objects
 from tests.mailboxes import Mailbox
 from tests.transfers import jsonl
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from storeside.stack import s3
 from storeside.stack.settings import Stack
-from storeside.transfer.source import list_objects
+from storeside.transfer.listing import list_objects
+from storeside.transfer.loads import Loads
+from storeside.transfer.plan import Plan
+from storeside.transfer.preparation import record_source
+from storeside.transfer.source import Source
+from tests.listing_double import Bucket, serve
 from tests.support import unique
 
 if TYPE_CHECKING:
@@ -45,3 +50,20 @@ def test_other_users_of_the_client_get_whole_responses(s3_client: S3Client, buck
     assert [o["Key"] for o in s3_client.list_objects_v2(Bucket=bucket)["Contents"]] == KEYS
     assert next(pages, None) is None
     assert [o["Key"] for o in s3_client.list_objects_v2(Bucket=bucket)["Contents"]] == KEYS
+
+
+@pytest.mark.parametrize("takes_start", [True, False])
+def test_each_object_is_recorded_once_in_ranges_and_page_by_page(clickhouse: Any, takes_start: bool) -> None:
+    source = Source("listed")
+    loads = Loads(clickhouse, unique("listing"), "data.listed", source, "run")
+    loads.create()
+    plan = Plan(loads)
+    keys = [f"{n:04}.csv" for n in range(500)]
+    with serve(Bucket(keys, 20, takes_start=takes_start)) as client:
+        record_source(plan, client, source)
+    recorded = clickhouse.query(
+        "SELECT key FROM storeside.load_listings WHERE transfer = {transfer:String} ORDER BY key",
+        parameters=loads.parameters,
+    ).result_rows
+    plan.forget("load_listings")
+    assert [key for (key,) in recorded] == keys

@@ -34,7 +34,7 @@ def test_every_aim_is_of_a_figure() -> None:
     measured = {f"{case}, {loader}": of(1) for case in ("parquet", "small parquet") for loader in loaders}
     measured |= {f"{form}, {loader}": of(1) for form in ("csv", "csv.gz", "jsonl", "jsonl.gz") for loader in loaders}
     measured |= {f"{peer}, reading {form}": of(1) for peer, (form, _) in transfer.PEERS.items()}
-    assert {*transfer.AIMS, *transfer.LIMITS} <= set(transfer.ratios({**measured, "plan": of(1)}))
+    assert {*transfer.AIMS, *transfer.LIMITS} <= set(transfer.ratios({**measured, "plan": of(1), "inventory": of(1)}))
 
 
 def test_the_cost_of_small_objects_is_relative_to_the_statement_for_the_same_objects() -> None:

@@ -10,7 +10,7 @@ _MOST_NAMES = 1_000_000
 # Folders of a user's bucket in which Storeside writes objects for bucket checks and measurements.
 PROBES, SCRATCH, THROUGHPUT = ".storeside-doctor/", "storeside-measurements/", "storeside-throughput/"
 # Suffixes of folder markers: the S3 console writes the first, Hadoop and EMR the second.
-_FOLDER_ENDS = ("/", "_$folder$")
+FOLDER_ENDS = ("/", "_$folder$")
 
 
 def is_folder_marker(name: str, size: int | None) -> bool:
@@ -18,7 +18,7 @@ def is_folder_marker(name: str, size: int | None) -> bool:
 
     An object with content, or of unknown size (None), is never a folder marker, whatever its name.
     """
-    return size == 0 and name.endswith(_FOLDER_ENDS)
+    return size == 0 and name.endswith(FOLDER_ENDS)
 
 
 def unfit(name: str) -> str | None:

@@ -14,8 +14,9 @@ from storeside.aistore.buckets import common_prefix
 from storeside.copying.s3 import head_object
 from storeside.transfer.content import s3_error
 from storeside.transfer.errors import LoadObjectError, TransferError, classify
+from storeside.transfer.listing import list_objects
 from storeside.transfer.loads import LONG_STATEMENT
-from storeside.transfer.source import Listed, Source, list_objects, wild
+from storeside.transfer.source import Listed, Source, wild
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -21,7 +21,7 @@ from storeside.hsds.export import s3_call
 from storeside.hsds.plan import Slab
 from storeside.transfer import errors as transfer
 from storeside.transfer.content import Content
-from storeside.transfer.source import list_objects
+from storeside.transfer.listing import list_objects
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

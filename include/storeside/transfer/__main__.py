@@ -28,6 +28,7 @@ from storeside.transfer.columns import MASKS, Columns
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferInputError, plain, shown
 from storeside.transfer.formats import Csv
+from storeside.transfer.named_options import parsed, with_options
 from storeside.transfer.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
 from storeside.transfer.printing import report_text
 from storeside.transfer.request import CHOICES, Request
@@ -49,15 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--on-failed-expectations", choices=Expectations.CHOICES["on_failed"], default=Expectations.on_failed,
         help="publish nothing, or put the rows into <table>_quarantine; default: %(default)s",
     )  # fmt: skip
+    parser.add_argument(
+        "--inventory", default="", help="read the newest inventory of S3 below s3://bucket/folder/, list nothing"
+    )
     given = parser.parse_args(arguments)
     return exit_code(lambda: _transfer(given))
 
 
 def _transfer(given: argparse.Namespace) -> int:
+    wanted = request(given)
     wanted = replace(
-        request(given), all_or_nothing=given.all_or_nothing, retry_failed=given.retry_failed,
+        wanted,
+        source=replace(wanted.source, inventory=given.inventory),
+        all_or_nothing=given.all_or_nothing,
+        retry_failed=given.retry_failed,
         expectations=Expectations(given.suite, given.on_failed_expectations),
-    )  # fmt: skip
+    )
     transfer = Transfer(
         wanted,
         clickhouse(),
@@ -153,6 +161,10 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
         "--modified-after", default="", metavar="INSTANT",
         help="load only objects that were last modified then or later: 2026-01-01T00:00:00Z",
     )  # fmt: skip
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="any other option, such as limits.rows=1000 (docs/transfer.md lists them); may be repeated",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--run-id", default="", help="name of the run; a run of the same name continues")
     return parser
@@ -174,7 +186,7 @@ def request(given: argparse.Namespace) -> Request:
     columns, rename, cast, mask = (
         _named(option, getattr(given, option)) for option in ("column", "rename", "cast", "mask")
     )
-    return Request(
+    stated = Request(
         replace(
             given_source(given.source, given.collection),
             modified_after=given.modified_after,
@@ -199,6 +211,7 @@ def request(given: argparse.Namespace) -> Request:
         batches=Batches(objects=given.batch_objects),
         after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),
     )
+    return with_options(stated, parsed(given.set))
 
 
 def _named(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -30,6 +30,7 @@ HIDDEN_COLUMNS = ("_storeside_load", "_rest")
 _ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
 # `LoadLimits.ratio` applies to objects whose rows have more bytes than this.
 _ANY_RATIO = 1 << 30
+_MOST_PARALLEL = 64
 # Arguments of an engine: the quoted paths of a replicated one, and a version column.
 _ENGINE_ARGUMENTS = re.compile(r"\(\s*(?:(?:'[^'\\]*'|\w+)\s*(?:,\s*(?:'[^'\\]*'|\w+)\s*)*)?\)")
 # A type's name and its arguments, after the quoted text in these was removed.
@@ -224,7 +225,7 @@ class LoadLimits:
 
 @dataclass(frozen=True)
 class Batches:
-    """Sizes of batches: at most `bytes` and `objects` per batch, `parallel` batches at a time."""
+    """Sizes of batches: at most `bytes` and `objects` per batch, and `parallel` batches, at most 64, at a time."""
 
     bytes: int = 1 << 30
     objects: int = 2500
@@ -233,6 +234,8 @@ class Batches:
     def check(self) -> None:
         """Raise TransferInputError for numbers below 1."""
         require_positive(batch_bytes=self.bytes, batch_objects=self.objects, parallel=self.parallel)
+        if self.parallel > _MOST_PARALLEL:
+            raise TransferInputError(f"parallel {self.parallel}: each batch has a thread: at most {_MOST_PARALLEL}")
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storeside import sql
 from storeside.sql.answers import first_row
@@ -13,7 +13,11 @@ from storeside.transfer.errors import TransferInputError, TransferTransientError
 from storeside.transfer.loads import NOW, SYNCHRONOUS, Loads, Planned
 from storeside.transfer.source import WILD, Listed, Source, uri_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _PAGES = 20
+_ROWS = 100_000
 # The listed objects that match the keys and dates of the source, as in sql/plan_loads.sql.
 _SELECTED = (
     "transfer = {transfer:String} AND match(key, {regex:String}) AND NOT (size = 0 AND endsWith(key, '/'))"
@@ -60,6 +64,23 @@ class Plan:
                 column_type_names=("String", "String", "String", "UInt64", "String"), settings=SYNCHRONOUS,
             )  # fmt: skip
             sent += len(some)
+        self._check_arrived(sent)
+
+    def record_inventory(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Store batches of an inventory as the input of the plan, as `record_listing` does with pages."""
+        import pyarrow as pa
+
+        self.forget("load_listings")
+        sent = 0
+        for some in _tables(batches):
+            transfer = pa.repeat(self.loads.transfer, len(some))
+            self.loads.client.insert_arrow(
+                "load_listings", some.append_column("transfer", transfer), "storeside", SYNCHRONOUS
+            )
+            sent += len(some)
+        self._check_arrived(sent)
+
+    def _check_arrived(self, sent: int) -> None:
         if (arrived := self.listed_below("")) != sent:
             raise TransferTransientError(f"ClickHouse stored {arrived} of {sent} listed objects: list again")
 
@@ -153,6 +174,20 @@ class Plan:
     def forget(self, table: str) -> None:
         """Drop this transfer's partition of ``load_listings`` or ``load_plan``."""
         self.loads.client.command(f"ALTER TABLE storeside.{table} DROP PARTITION '{self.loads.transfer}'")
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of batches in tables of at least `_ROWS` rows, except for the last one."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _without_version(source: Source, key: str) -> str:

@@ -26,7 +26,9 @@ from storeside.transfer.errors import (
     plain,
 )
 from storeside.transfer.formats import TYPED, Format
+from storeside.transfer.inventory import Inventory
 from storeside.transfer.leftovers import settle_doubtful, sweep
+from storeside.transfer.listing import OutOfOrderError, list_in_ranges, list_objects
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.partitions import deduced
@@ -37,7 +39,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Listed, Source, list_objects
+from storeside.transfer.source import Listed, Source
 from storeside.transfer.table import REST, Destination, look_up
 
 if TYPE_CHECKING:
@@ -280,8 +282,17 @@ def record_source(plan: Plan, reader: Any, source: Source, after: str = "") -> N
     if source.in_aistore:
         plan.record_listing(list_bucket(reader, source.bucket, source.prefix))
         return
+    if source.inventory:
+        inventory = Inventory.find(reader, source.inventory, source.bucket)
+        plan.record_inventory(inventory.read(reader, source.prefix))
+        return
+    place = (reader, source.bucket, source.prefix, after)
     try:
-        plan.record_listing(list_objects(reader, source.bucket, source.prefix, after))
+        try:
+            plan.record_listing(list_in_ranges(*place))
+        except OutOfOrderError:
+            log.warning("the endpoint of %s lists keys in another order than S3: listing page by page", source.bucket)
+            plan.record_listing(list_objects(*place))
     except (BotoCoreError, ClientError) as e:
         raise s3_error(e, source.bucket, source.prefix) from e
 

@@ -19,12 +19,8 @@ from storeside.transfer.push import push
 from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import structure
 from storeside.transfer.statement import PULLED_VERSION, key_of, pulled_columns, settings
-from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached
-
-# Minimum bytes of an object that gets a separate statement.
-_LARGE = 8 << 20
 
 
 class Reader:
@@ -46,14 +42,14 @@ class Reader:
         is_numbered = reading.form.is_columnar and "_row_number" in self.request.table_options.system_columns
         return self.pushed or how.push or reading.hides_virtual or reading.by_arrow or is_numbered
 
-    def read(self, table: str, destination: Destination, groups: Sequence[Group], how: How) -> list[Loaded]:
+    def read(self, table: str, groups: Sequence[Group], how: How) -> list[Loaded]:
         """Fill a staging table. Raises LoadObjectError, and ClickHouse's errors."""
         loaded = []
         for group in groups:
             if self.pushes(group, how):
                 loaded += self._push(table, group, how)
             else:
-                loaded += self._pull(table, destination, group, how)
+                loaded += self._pull(table, group, how)
         return loaded
 
     def check_unchanged(self, objects: Sequence[Planned]) -> None:
@@ -74,25 +70,22 @@ class Reader:
         """Return a new id for a statement that fills a staging table."""
         return queries.query_id(table, next(self._queries))
 
-    def _pull(self, table: str, destination: Destination, group: Group, how: How) -> list[Loaded]:
-        reading = group.reading
-        for few in statements(group.planned):
-            columns = structure(reading.columns)
-            source, only = self.work.source(few, reading.form.clickhouse, columns, how.compression)
-            system = self.request.table_options.system_columns
-            extra = pulled_columns(destination.name, self.source.bucket, few, system)
-            more = {} if reading.form.is_text else cached(group.planned)
-            # Otherwise ClickHouse treats `_path` in a condition as a missing column.
-            if (only or reading.partitions) and not reading.form.is_text:
-                more = {**more, **reading.form.allow_missing()}
-            if reading.form.is_text and not any(_is_compressed(o, how.compression) for o in few):
-                more = {**more, **queries.fewer_parsers(self.client)}
-            statement = f"INSERT INTO {reading.insert(table, extra, source, only, key=key_of(self.source.bucket))}"
-            options = settings(reading.form, **more, **dict(reading.settings))
-            if self.work.is_strict:
-                self._execute_and_check(table, statement, options, few, how.compression)
-            else:
-                self._execute(table, statement, options, few)
+    def _pull(self, table: str, group: Group, how: How) -> list[Loaded]:
+        reading, objects = group.reading, group.planned
+        source, only = self.work.source(objects, reading.form.clickhouse, structure(reading.columns), how.compression)
+        extra = pulled_columns(self.source.bucket, objects, self.request.table_options.system_columns)
+        more = {} if reading.form.is_text else cached(objects)
+        # Otherwise ClickHouse treats `_path` in a condition as a missing column.
+        if (only or reading.partitions) and not reading.form.is_text:
+            more = {**more, **reading.form.allow_missing()}
+        if reading.form.is_text and not any(_is_compressed(o, how.compression) for o in objects):
+            more = {**more, **queries.fewer_parsers(self.client)}
+        statement = f"INSERT INTO {reading.insert(table, extra, source, only, key=key_of(self.source.bucket))}"
+        options = settings(reading.form, **more, **dict(reading.settings))
+        if self.work.is_strict:
+            self._execute_and_check(table, statement, options, objects, how.compression)
+        else:
+            self._execute(table, statement, options, objects)
         return list(group.objects)
 
     def _execute_and_check(
@@ -130,9 +123,8 @@ class Reader:
 
     def check_json(self, table: str, objects: Sequence[Planned]) -> None:
         """Check JSON Lines objects against RFC 8259 if the request is strict. Raises LoadObjectError."""
-        if self.work.is_strict:
-            for few in statements(objects):
-                self._json.refuse(self._json.broken(self._check_id(table), few))
+        if self.work.is_strict and objects:
+            self._json.refuse(self._json.broken(self._check_id(table), objects))
 
     def first_row(self, table: str, o: Planned, reading: Reading, check: Check, compression: str) -> int | None:
         """Return the number of the first row of a text object that fails a check; None if there is none.
@@ -177,12 +169,6 @@ class Reader:
                 raise about(e, planned.key) from e
             loaded.append(o if o.rows >= 0 else replace(o, rows=read))
         return loaded
-
-
-def statements(objects: Sequence[Planned]) -> list[list[Planned]]:
-    """Group objects by statement. Large objects get one each, because telling apart rows of several costs time."""
-    small = [o for o in objects if o.size < _LARGE]
-    return [[o] for o in objects if o.size >= _LARGE] + ([small] if small else [])
 
 
 def _is_compressed(o: Planned, compression: str) -> bool:

@@ -95,6 +95,9 @@ class Request:
                 " such as data.trips; docs/versions.md explains how to move a table of an earlier version"
             )
 
+        if self.source.inventory and self.overlap_seconds is not None:
+            raise TransferInputError("overlap_seconds: an inventory has all keys: omit overlap_seconds or inventory")
+
     def _check_aistore(self) -> None:
         if self.loader == "pull":
             raise TransferInputError(

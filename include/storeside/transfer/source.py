@@ -1,25 +1,18 @@
-"""The source of a transfer, the table functions with which ClickHouse reads S3, and S3's listing by a worker."""
+"""The source of a transfer, and the table functions with which ClickHouse reads S3."""
 
 from __future__ import annotations
 
 import math
 import re
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote_plus
-from xml.etree import ElementTree
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from storeside.aistore.buckets import Bucket, common_prefix
-from storeside.aistore.names import is_folder_marker
 from storeside.copying.s3_access import REQUESTER_PAYS, Access
 from storeside.transfer.errors import TransferInputError
-
-if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
 
 # Keys that ClickHouse misreads. It interprets these characters as patterns, even if they are escaped, and refuses
 # `//`. With the name of an archive it looks for an entry in the archive. It does not detect truncated zstd and lz4
@@ -30,8 +23,6 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
 _ROLE = re.compile(r"arn:[\w-]+:iam::\d{12}:role/[\w+=,.@/-]+")
 AISTORE = "ais://"
-# The key of a page's objects in botocore's response, and the id of the handler that adds them.
-_TAKEN = "StoresideObjects"
 
 
 class Listed(NamedTuple):
@@ -62,6 +53,8 @@ class Source:
     `cluster`, all replicas of that cluster read. With `modified_after`, only objects that were last modified at this
     instant or later are loaded: a date and time with a time zone, such as ``2026-01-01T00:00:00+01:00``.
 
+    With `inventory`, the URI of a manifest of S3 Inventory or of a folder of inventories, the bucket is not listed.
+
     ClickHouse assumes the role `role_arn`, sends requests without credentials for a `public` bucket, and pays for the
     requests if the bucket `requester_pays`.
     """
@@ -75,6 +68,7 @@ class Source:
     role_arn: str = ""
     public: bool = False
     requester_pays: bool = False
+    inventory: str = ""
 
     def __post_init__(self) -> None:
         if self.in_aistore:
@@ -94,6 +88,11 @@ class Source:
         if self.since and self.in_aistore:
             raise TransferInputError(
                 f"modified_after: AIStore lists no times of changes for {self.bucket}: omit it, and select keys"
+            )
+
+        if self.inventory and (self.in_aistore or in_aistore(place_of(self.inventory, "inventory")[0])):
+            raise TransferInputError(
+                f"inventory {self.inventory!r}: only S3 has inventories: write s3://bucket/folder/"
             )
 
     @property
@@ -295,53 +294,3 @@ def _part(glob: str, keys: str) -> str:
         else:
             parts.append(re.escape(choice))
     return f"(?:{'|'.join(parts)})"
-
-
-def list_objects(client: S3Client, bucket: str, prefix: str, start_after: str = "") -> Iterator[list[Listed]]:
-    """Yield a bucket's objects after a key, page by page; folder markers are left out.
-
-    A handler extracts the objects from a page before botocore parses it, which would take ten times as long. Several
-    threads may list with one client.
-    """
-    arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
-    if start_after:
-        arguments["StartAfter"] = start_after
-    # `unique_id` registers one handler, although threads share the client: a second one would find no objects.
-    client.meta.events.register("before-parse.s3.ListObjectsV2", _take_objects, unique_id=_TAKEN)
-    pages = iter(client.get_paginator("list_objects_v2").paginate(**arguments))
-    while True:
-        _listing.here = True
-        try:
-            page = next(pages, None)
-        finally:
-            _listing.here = False
-        if page is None:
-            return
-        yield page[_TAKEN]  # type: ignore[literal-required]
-
-
-class _Listing(threading.local):
-    """Whether this thread waits for a page of `list_objects`; other callers of the client get whole responses."""
-
-    here = False
-
-
-_listing = _Listing()
-
-
-def _take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Extract the objects from a response of ListObjectsV2, for botocore's event ``before-parse``."""
-    if not _listing.here or response_dict["status_code"] != HTTPStatus.OK:
-        return
-    root = ElementTree.fromstring(response_dict["body"])  # noqa: S314 - as botocore does
-    space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
-    decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
-    taken = []
-    for entry in root.findall(f"{space}Contents"):
-        root.remove(entry)
-        text = {part.tag.removeprefix(space): part.text or "" for part in entry}
-        key, size = decode(text["Key"]), int(text.get("Size", 0))
-        if not is_folder_marker(key, size):
-            taken.append(Listed(key, text.get("ETag", "").strip('"'), size, text.get("LastModified", "")))
-    customized_response_dict[_TAKEN] = taken
-    response_dict["body"] = ElementTree.tostring(root)

@@ -27,7 +27,7 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.grouping import Grouping
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
-from storeside.transfer.reader import Reader, statements
+from storeside.transfer.reader import Reader
 from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING, bad_table
 from storeside.transfer.table import LOAD_ID, Destination, existing
@@ -108,9 +108,9 @@ class Staging:
         if self.work.stop.is_set():
             raise TransferCancelled("the transfer was stopped")
         groups = self.grouping.groups(objects, self.destination, how)
-        is_one = len(groups) == 1 and len(statements(objects)) == 1 and not self.reader.pushes(groups[0], how)
+        is_one = len(groups) == 1 and not self.reader.pushes(groups[0], how)
         return self.filled(
-            lambda table: self.reader.read(table, self.destination, groups, how),
+            lambda table: self.reader.read(table, groups, how),
             [o.load_id for o in objects] if is_one else [],
         )
 

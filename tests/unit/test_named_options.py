@@ -1,0 +1,184 @@
+"""Options of loads by name, which forms and the command line set."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import ParamValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storeside.operators import params
+from storeside.transfer import __main__ as command
+from storeside.transfer.columns import Columns
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.formats import Csv
+from storeside.transfer.named_options import named_options, parsed, with_options
+from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions
+from storeside.transfer.request import Request
+from storeside.transfer.source import Source
+
+REQUEST = Request(Source("trips"), "data.trips")
+FIELD = params.TABLE["options"]
+# A value of each kind that no option has by default.
+VALUES: dict[str, Any] = {
+    "boolean": None,
+    "integer": 7,
+    "number": 7.5,
+    "string": "x",
+    "array": ["a", "b"],
+    "object": {"a": "String"},
+}
+SPECIAL = {
+    "csv.encoding": "latin-1",
+    "table.engine": "ReplacingMergeTree",
+    "table.order_by": "a",
+    "table.partition_by": "toYYYYMM(a)",
+    "table.ttl": "a + INTERVAL 30 DAY",
+    "table.system_columns": ["_object", "_version"],
+    "columns.mask": {"a": "sha256"},
+}
+GIVEN = {
+    "csv.quote": "'",
+    "csv.null_values": ["", "NA"],
+    "csv.skip_rows": 2,
+    "read.strict_json": False,
+    "columns.rename": {"ts": "taken_at"},
+    "table.columns": {"price": "Decimal(10, 2)"},
+    "table.ttl": "taken_at + INTERVAL 30 DAY",
+    "batches.parallel": 4,
+    "limits.rows": 1_000_000,
+    "loader": "push",
+    "overlap_seconds": 60.5,
+}
+WANTED = Request(
+    Source("trips"),
+    "data.trips",
+    loader="push",
+    overlap_seconds=60.5,
+    read=ReadOptions(
+        csv=Csv(quote="'", null_values=("", "NA"), skip_rows=2),
+        strict_json=False,
+        columns=Columns(rename={"ts": "taken_at"}),
+    ),
+    table_options=TableOptions({"price": "Decimal(10, 2)"}, ttl="taken_at + INTERVAL 30 DAY"),
+    batches=Batches(parallel=4),
+    limits=LoadLimits(rows=1_000_000),
+)
+
+
+def _value(name: str) -> Any:
+    option = named_options()[name]
+    if option.kind == "boolean":
+        return not _of(REQUEST, name)
+    return SPECIAL.get(name, option.choices[-1] if option.choices else VALUES[option.kind])
+
+
+def _of(request: Request, name: str) -> Any:
+    """Return the value of an option, found by its name alone."""
+    prefix, _, last = name.rpartition(".")
+    groups: dict[str, Any] = {
+        "": request, "read": request.read, "csv": request.read.csv, "columns": request.read.columns,
+        "table": request.table_options, "batches": request.batches, "limits": request.limits,
+    }  # fmt: skip
+    return getattr(groups[prefix], last)
+
+
+def test_every_option_of_a_load_has_a_name() -> None:
+    by_code = {"table", "columns.compute", "columns.where"}  # an argument, and SQL
+    named = set(named_options())
+    for prefix, options in (
+        ("", REQUEST), ("read.", REQUEST.read), ("csv.", REQUEST.read.csv), ("columns.", REQUEST.read.columns),
+        ("table.", REQUEST.table_options), ("batches.", REQUEST.batches), ("limits.", REQUEST.limits),
+    ):  # fmt: skip
+        for field in fields(options):
+            name = prefix + field.name
+            if not is_dataclass(getattr(options, field.name)) and name not in by_code:
+                assert name in named, name
+    assert not named & by_code
+
+
+@pytest.mark.parametrize("name", named_options())
+def test_each_option_changes_its_own_value(name: str) -> None:
+    value = _value(name)
+    more = {"table.sharding_key": "a"} if name == "table.cluster" else {}
+    more = {"table.cluster": "shards"} if name == "table.sharding_key" else more
+    found = with_options(REQUEST, {name: value, **more})
+    same = tuple(value) if isinstance(value, list) else value
+    assert _of(found, name) == same != _of(REQUEST, name)
+    changed = {other for other in named_options() if _of(found, other) != _of(REQUEST, other)}
+    assert changed == {name, *more}
+    assert FIELD.resolve({name: value}) == {name: value}
+
+
+def test_a_form_and_a_command_set_the_same_options() -> None:
+    assert with_options(REQUEST, json.loads(json.dumps(GIVEN))) == WANTED
+    texts = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in GIVEN.items()]
+    assert with_options(REQUEST, parsed(texts)) == WANTED
+    assert FIELD.resolve(GIVEN) == GIVEN
+
+
+def test_the_command_reads_options() -> None:
+    parser = command.transfer_arguments("storeside.transfer", "x")
+    found = command.request(parser.parse_args(["s3://trips", "data.trips", "--delimiter=;", "--set=csv.quote='"]))
+    assert found.read.csv == Csv(";", "'")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"csv.quot": "'"}, "option 'csv.quot': there is none, but csv.quote"),
+        ({"columns.where": "1"}, "option 'columns.where': there is none, but"),
+        ({"table": "data.other"}, "option 'table': there is none, but table"),
+        ({"limits.rows": "5"}, "option limits.rows '5': write a whole number"),
+        ({"limits.rows": True}, "option limits.rows True: write a whole number"),
+        ({"limits.rows": 0}, "rows 0: needs to be 1 or more"),
+        ({"read.strict_json": 1}, "option read.strict_json 1: write true or false"),
+        ({"csv.null_values": "NA"}, "option csv.null_values 'NA': write a list of texts"),
+        ({"table.columns": ["a"]}, "option table.columns \\['a'\\]: write an object of texts"),
+        ({"table.columns": {"a": "Int64 DEFAULT 1"}}, "column 'a' has the type 'Int64 DEFAULT 1'"),
+        ({"table.engine": "MergeTree ORDER BY sleep(3)"}, "has the engine"),
+        ({"table.ttl": "sleep(3)"}, "ttl"),
+        ({"batches.parallel": 65}, "parallel 65: each batch has a thread: at most 64"),
+        ({"on_drift": "no"}, "on_drift 'no': choose one of"),
+    ],
+)
+def test_invalid_options_name_the_option_and_the_remedy(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(TransferInputError, match=error):
+        with_options(REQUEST, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("limits.rows", "option 'limits.rows': write NAME=VALUE"),
+        ("limits.rows=many", "option limits.rows 'many': write a whole number, as JSON"),
+        ("csv.names=a,b", "option csv.names 'a,b': write a list of texts"),
+    ],
+)
+def test_invalid_texts_name_the_option_and_the_remedy(text: str, error: str) -> None:
+    with pytest.raises(TransferInputError, match=error):
+        parsed([text])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(st.sampled_from(sorted(named_options())), JSON)
+def test_the_form_accepts_no_value_that_fails_differently(name: str, value: Any) -> None:
+    try:
+        FIELD.resolve({name: value})
+    except ParamValidationError:
+        with pytest.raises(TransferInputError):
+            with_options(REQUEST, {name: value})
+        return
+    with suppress(TransferInputError):  # a value of the right type may still be invalid, such as 0 rows
+        with_options(REQUEST, {name: value})
