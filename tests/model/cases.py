@@ -22,6 +22,7 @@ class Case:
     kills: int = 0
     failures: int = 0
     tables: int = 2
+    sharded: bool = False
     ends: bool = False
 
     def config(self) -> str:
@@ -41,6 +42,7 @@ class Case:
             f"    Kills = {self.kills}",
             f"    Failures = {self.failures}",
             f"    Tables = {self.tables}",
+            f"    Sharded = {str(self.sharded).upper()}",
             f"    Removed = {{{removed}}}",
             "INVARIANTS Once LoadedIsThere Recorded Complete",
         ]
@@ -56,11 +58,15 @@ PROTOCOL = (
     Case("blocks", "rows become visible block by block, with a fault", blocks=2, faults=1, tables=1),
     Case("failure", "an object that one run cannot read", failures=1),
     Case("batch", "two objects in one batch", objects=2),
+    Case("shards", "a Distributed table over two shards, with two runs that pause anywhere", blocks=2, sharded=True),
+    Case("shards kill", "the same, and a process ends at any step", blocks=2, kills=1, sharded=True),
+    Case("shards fault", "the same with a fault instead", blocks=2, faults=1, tables=1, sharded=True),
     Case("ends", "each run ends", tables=1, ends=True),
 )
 
 _ATTACH = Case("", "", faults=1, kills=1, tables=3)
 _INSERT = replace(_ATTACH, blocks=2)
+_SHARDS = replace(_INSERT, sharded=True)
 MUTANTS = tuple(
     replace(bounds, name=f"no {guard}", removed=guard, why=why)
     for guard, why, bounds in (
@@ -82,6 +88,9 @@ MUTANTS = tuple(
         ("settle", "rows of interrupted publications are counted", _ATTACH),
         ("partial", "rows of an incomplete publication are removed", _INSERT),
         ("held", "rows are removed only while the lock is held", _INSERT),
+        ("shard", "rows of another shard are removed only while the mark there is the run's", _SHARDS),
+        ("early", "each holder of the lock puts its marks before it counts rows", _SHARDS),
+        ("parts", "the staging tables of a broken lock's holder are dropped on all shards", _SHARDS),
         ("still", "a run settles only while it holds its lock", _ATTACH),
         ("seen", "only rows of the ledger are deleted that the run has read", _ATTACH),
         ("doubt", "a publication that failed stays doubtful until it is settled", _ATTACH),

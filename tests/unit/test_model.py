@@ -24,8 +24,6 @@ LEFT_OUT = {
     "queries.follow": "only flushes logs",
     "queries.abandon": "only statements that fill staging tables",
     "Destination._alter": "columns are not modelled",
-    "Destination.spread": "fills further staging tables before the lock is taken",
-    "staging.drop_parts": "part of Staging.drop and of lock._break",
     "Destination.stage": "part of Staging.stage",
     "Quarantine.create": "an empty table",
     "Quarantine.add": "rows of a quarantine become visible before those of the table, and under the same guards",
