@@ -31,6 +31,8 @@ class SqsSettleS3EventsOperator(QueueOperator):
     :param source: bucket of this run's objects, such as ``s3://texts``
     :param prefix: prefix of these objects
     :param destination: the bucket into which the run transforms or copies the objects
+    :param facts: the ``ais://`` bucket into which the run transforms the results in `destination` once more, and from
+        which it loads the table, such as facts of the members of shards
     :param table: the ``database.table`` into which the run loads the objects, or with `destination` their results;
         the destination is then an ``ais://`` bucket
     :param failed: reasons of objects that failed for good, by key, if tasks without a ledger process them; a template
@@ -45,6 +47,7 @@ class SqsSettleS3EventsOperator(QueueOperator):
         "source",
         "prefix",
         "destination",
+        "facts",
         "table",
         "failed",
         "complete",
@@ -56,6 +59,7 @@ class SqsSettleS3EventsOperator(QueueOperator):
         source: str,
         prefix: str = "",
         destination: str = "",
+        facts: str = "",
         table: str = "",
         failed: Mapping[str, str] | str | None = None,
         complete: bool | str | None = None,
@@ -65,14 +69,15 @@ class SqsSettleS3EventsOperator(QueueOperator):
         self.source = source
         self.prefix = prefix
         self.destination = destination
+        self.facts = facts
         self.table = table
         self.failed = failed
         self.complete = complete
         check_literals(
-            self, source=Bucket.parse, destination=Bucket.parse, complete=flag("complete"),
+            self, source=Bucket.parse, destination=Bucket.parse, facts=Bucket.parse, complete=flag("complete"),
             failed=lambda value: as_mapping(value, "failed"),
         )  # fmt: skip
-        if is_literal([destination, table]):
+        if is_literal([destination, facts, table]):
             with literal_errors(self):
                 self._check()
 
@@ -85,13 +90,13 @@ class SqsSettleS3EventsOperator(QueueOperator):
             self._check()
             complete = self.complete is None or as_bool(self.complete, "complete")
             source = str(Bucket.parse(self.source))
-            destination = str(Bucket.parse(self.destination)) if self.destination else ""
+            destination, facts = (str(Bucket.parse(uri)) if uri else "" for uri in (self.destination, self.facts))
             failed = self.failures(complete)
         if destination or self.table:
             return self.settled(
                 lambda queue, client, s3: settle_processed(
                     queue, client, s3, run, source, self.prefix,
-                    destination=destination, table=self.table, complete=complete,
+                    destination=destination, facts=facts, table=self.table, complete=complete,
                 )
             )  # fmt: skip
         return self.settled(
@@ -122,6 +127,8 @@ class SqsSettleS3EventsOperator(QueueOperator):
             raise OperatorInputError(
                 "failed: the ledger has the failures of objects with a destination or a table: omit it"
             )
+        if self.facts and not (self.destination and self.table):
+            raise OperatorInputError("facts: set destination and table, too, or omit it")
         if self.table and self.destination and not self.destination.startswith("ais://"):
             raise OperatorInputError(
                 f"destination {self.destination!r}: only loads of results in an ais:// bucket can be settled"

@@ -15,6 +15,7 @@ from storeside.errors import BadInput
 from storeside.operators import (
     AfterLoad,
     AISCopyBucketOperator,
+    AISCutUtterancesOperator,
     AISDeleteEtlOperator,
     AISInspectBucketOperator,
     AISMakeShardsOperator,
@@ -93,6 +94,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "container wav cannot contain codec 'opus'"),
     (AISTranscodeAudioOperator, {**PAIR, "sample_rate": 10}, "sample rate 10 Hz is outside"),
     (AISTranscodeAudioOperator, {**PAIR, "facts": "facts"}, "facts: bucket 'facts'"),
+    (AISCutUtterancesOperator, {**PAIR, "container": "mp3"}, "codec 'flac'"),
+    (AISCutUtterancesOperator, {**PAIR, "threshold": 2}, "threshold 2.0 is outside 0.2 to 0.95"),
     (AISProbeAudioOperator, {**PAIR, "source": "in"}, "source: bucket 'in'"),
     (AISInspectBucketOperator, {"source": "in", **ETL}, "source: bucket 'in'"),
     (AISPrefetchBucketOperator, {"bucket": "in"}, "bucket 'in'"),

@@ -30,6 +30,7 @@ def test_the_exports() -> None:
     """A removed name breaks the DAGs that use it: see docs/versions.md before this list changes."""
     assert public.__all__ == [
         "AISCopyBucketOperator",
+        "AISCutUtterancesOperator",
         "AISDeleteEtlOperator",
         "AISGetObjectOperator",
         "AISInitEtlOperator",
@@ -74,6 +75,7 @@ def test_the_exports() -> None:
         "StorageTuneOperator",
         "TRANSFORMER_IMAGE",
         "TableOptions",
+        "UTTERANCE_COLUMNS",
         "chart_url_pattern",
         "check_form",
         "dag_schedule",

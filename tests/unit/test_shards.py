@@ -92,6 +92,13 @@ def test_members_keep_their_order_and_the_rest_of_the_shard_its_bytes() -> None:
     assert (told.object, told.bucket, told.transformed, told.kept, told.failed) == ("train.tar", "in", 42, 3, 0)
 
 
+@pytest.mark.parametrize(("members", "made"), [(TXT, bytes(1024)), (LINES, b"\n")])
+def test_a_shard_without_members_has_a_result_without_members(members: Members, made: bytes) -> None:
+    journal = Told()
+    assert result(transform(tar([]), members, journal=journal)) == made
+    assert [(told.object, told.transformed, told.failed) for told in journal.shards] == [("train.tar", 0, 0)]
+
+
 def test_a_bad_member_fails_alone() -> None:
     journal = Told()
     made = transform(
@@ -157,7 +164,7 @@ def test_names_of_any_bytes_and_lengths_stay() -> None:
             tar([("a.txt", b"bad"), ("b.txt", b"bad")]),
             "all its 2 members failed, such as 'a.txt': this object is bad",
         ),
-        (tar([]), "there are no members"),
+        (entry("folder", type=b"5") + bytes(1024), "there are only folders"),
     ],
 )
 def test_a_shard_that_is_damaged_has_no_result(shard: bytes, reason: str) -> None:

@@ -31,6 +31,7 @@ def settle_processed(
     prefix: str = "",
     *,
     destination: str = "",
+    facts: str = "",
     table: str = "",
     complete: bool,
 ) -> Settled:
@@ -38,11 +39,14 @@ def settle_processed(
 
     An object of the bucket `source` (a URI) is done when it is transformed or copied into the bucket `destination`
     and its result is loaded into the `table`. Without a `destination` the object itself is loaded; without a `table`
-    nothing is. For a `complete` run, an object below `prefix` that is neither done nor failed nor deleted counts as
-    failed once. All other objects are released without a failure.
+    nothing is. With `facts`, the result is transformed again into this bucket, and the second result is loaded.
+    For a `complete` run, an object below `prefix` that is neither done nor failed nor deleted counts as failed once.
+    All other objects are released without a failure.
     """
-    names = {"destination": destination, "table": table}
-    if destination and table:
+    names = {"destination": destination, "table": table, "facts": facts}
+    if facts:
+        query = sql.query("events_facts_loaded")
+    elif destination and table:
         query = sql.query("events_results_loaded")
     else:
         query = sql.query("events_transformed") if destination else sql.query("events_loaded")

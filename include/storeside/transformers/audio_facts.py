@@ -128,6 +128,13 @@ def facts_of_wav(data: Data, target: AudioFormat) -> AudioFacts:
     )
 
 
+def levels(samples: _Samples) -> tuple[float, float]:
+    """Return the peak and the RMS level in dBFS of samples of any PCM type; there must be at least one."""
+    found = _Levels()
+    found.add(samples)
+    return found.peak_dbfs, found.rms_dbfs
+
+
 # Samples per step. OpenBLAS starts threads for vectors of more than 10,000 values (kernel/x86_64/ddot.c), and a
 # double holds the square sum of this number of 16-bit samples without rounding.
 _CHUNK = 8_192

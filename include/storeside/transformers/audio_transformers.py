@@ -14,6 +14,7 @@ from .transformer import Data, Result, Source, Transformer
 
 if TYPE_CHECKING:
     from .audio_facts import AudioFacts
+    from .utterance_options import UtteranceOptions
 
 
 class AudioTranscode:
@@ -85,6 +86,26 @@ class AudioTranscodeProbe:
         return Result(data, _json(facts), self._target.facts_name(name))
 
 
+class AudioUtterances:
+    """Cuts each recording into its utterances: a tar shard with the audio and the facts of each."""
+
+    opens_source = True
+    mime_type = "application/x-tar"
+
+    def __init__(self, target: AudioFormat, options: UtteranceOptions, limits: Limits) -> None:
+        from . import utterances
+
+        self._detector = utterances.Detector()
+        self._shard = utterances.shard
+        self._target = target
+        self._options = options
+        self._limits = limits
+
+    def transform(self, source: Source, name: str, _arguments: str) -> Data:
+        """Return the shard; it has no members if there is no speech. Raises AudioError."""
+        return self._shard(source, name, self._target, self._options, self._limits, self._detector)
+
+
 def _json(facts: AudioFacts) -> bytes:
     return json.dumps(asdict(facts), allow_nan=False).encode() + b"\n"
 
@@ -107,6 +128,15 @@ def audio_probe() -> Transformer:
 def audio_transcode_probe() -> Transformer:
     """Transcode to the format of the ``AUDIO_*`` variables and measure the result in one pass."""
     return AudioTranscodeProbe(AudioFormat.from_environment(), Limits.from_environment())
+
+
+def audio_utterances() -> Transformer:
+    """Cut recordings into utterances: ``AUDIO_UTTERANCE_*`` has the options, ``AUDIO_*`` the format."""
+    from .utterance_options import UtteranceOptions, utterance_format
+
+    options = UtteranceOptions.from_environment()
+    target = utterance_format(AudioFormat.variables())
+    return AudioUtterances(target, options, Limits.from_environment())
 
 
 def audio_ffmpeg() -> Transformer:

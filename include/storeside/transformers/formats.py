@@ -138,6 +138,12 @@ class AudioFormat:
         env = os.environ if environment is None else environment
         return cls._read({field: (name, env.get(name)) for field, (name, _) in _VARIABLES.items()})
 
+    @staticmethod
+    def variables(environment: Mapping[str, str] | None = None) -> dict[str, str | None]:
+        """Return the texts of the ``AUDIO_*`` variables by field, for `from_values`."""
+        env = os.environ if environment is None else environment
+        return {field: env.get(name) for field, (name, _) in _VARIABLES.items()}
+
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> AudioFormat:
         """Return the format with these fields, whose values may be texts; None and "" mean the default.

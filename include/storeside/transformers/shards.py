@@ -152,7 +152,7 @@ class _Shard:
         self._running = 0
         self._names: set[int] = set()
         self._facts = bytearray()
-        self._transformed = self._kept = self._bytes = 0
+        self._transformed = self._kept = self._seen = self._bytes = 0
         self.failures: list[Failure] = []
 
     def transform(self, content: Data) -> Outcome:
@@ -189,7 +189,7 @@ class _Shard:
                 yield from self._ended(archive, waiting.popleft())
         while waiting:
             yield from self._ended(archive, waiting.popleft())
-        self._require_result()
+        yield from self._checked()
         if self._facts:
             self._beside.put(f"{self._job.object}.jsonl", bytes(self._facts))
         if self._members.results == TAR:
@@ -197,6 +197,7 @@ class _Shard:
 
     def _entry(self, archive: TarArchive, member: Member) -> _Entry | None:
         """Return the entry of a member with a result; a member without one has failed, or leaves nothing."""
+        self._seen += 1
         concerned = not member.is_folder and self._members.include(tar_archive.plain(member.name))
         if not concerned and self._members.results != TAR:
             return None
@@ -273,14 +274,19 @@ class _Shard:
         facts = {"stored": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         yield line(self._named(member), json.dumps(facts).encode())
 
-    def _require_result(self) -> None:
+    def _checked(self) -> Iterator[bytes]:
+        """Raise an error if no member has a result; yield an empty line as the result of a shard without members."""
         if self._transformed or self._kept:
+            return
+        if not self._seen:
+            if self._members.results != TAR:
+                yield b"\n"  # AIStore does not distinguish an empty result from a missing one
             return
         if self.failures:
             first, count = self.failures[0], len(self.failures)
             reason = f"all its {count} members failed, such as {first.member!r}: {first.reason}"
             raise DeliveryError(reason, final=all(failure.final for failure in self.failures))
-        raise TarError("no member of it has a result: the names match no pattern, or there are no members")
+        raise TarError("no member of it has a result: the names match no pattern, or there are only folders")
 
     def _fail(self, member: Member, reason: str, final: bool = True) -> None:
         failure = replace(self._job.failure(reason, final), member=tar_archive.plain(member.name) or member.name)

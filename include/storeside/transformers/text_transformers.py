@@ -49,6 +49,21 @@ def text_facts(source: Source, name: str, _arguments: str) -> bytes:
     return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
+def text_json(source: Source, _name: str, _arguments: str) -> bytes:
+    """Return one JSON object as one line, unchanged otherwise.
+
+    Over the members ``*.json`` of tar shards, it makes JSON Lines of each shard. Raises ObjectError for other input.
+    """
+    content = Path(source).read_bytes() if isinstance(source, str) else bytes(source)
+    try:
+        found = json.loads(content)
+        if isinstance(found, dict):
+            return json.dumps(found, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except (ValueError, RecursionError) as e:
+        raise ObjectError(f"it is not JSON: {e}") from e
+    raise ObjectError("it is not one JSON object")
+
+
 def _decoded(content: bytes) -> tuple[str, str]:
     """Return the encoding and the text. Raises ObjectError when the bytes are not text."""
     if not content:
@@ -64,3 +79,4 @@ def _decoded(content: bytes) -> tuple[str, str]:
 
 
 text_facts.mime_type = "application/json"  # type: ignore[attr-defined]
+text_json.mime_type = "application/json"  # type: ignore[attr-defined]
