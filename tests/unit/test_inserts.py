@@ -53,7 +53,8 @@ def test_the_engine_reads_what_was_encoded(engine: Engine, tmp_path: Path) -> No
         f" FROM file('{file}', 'Native', '{structure}')"
     )
     expected = [
-        [*row[:5], int(row[5].timestamp() * 1000 // 1), row[6]] for row in ROWS  # whole milliseconds, rounded down
+        [*row[:5], int(row[5].timestamp() * 1000 // 1), row[6]]
+        for row in ROWS  # whole milliseconds, rounded down
     ]
     assert [list(row) for row in rows] == expected
 

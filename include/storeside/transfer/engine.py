@@ -128,6 +128,19 @@ class Transfer:
         """Whether ClickHouse reads the objects itself."""
         return self._preparation.pulls
 
+    @pulls.setter
+    def pulls(self, found: bool) -> None:
+        """Use the answer of an earlier transfer of the same request, which saves a question to ClickHouse."""
+        self._preparation.pulls = found
+
+    def sweep(self) -> None:
+        """Drop what an earlier transfer of this owner left: statements, staging tables, plan and listing."""
+        queries.at_once(
+            lambda: self.plan.forget("load_plan"),
+            lambda: self.plan.forget("load_listings"),
+            lambda: sweep(self._clients, self.id),
+        )
+
     @property
     def source_actions(self) -> SourceActions:
         """The actions on source objects after their load; `run` also takes them."""
@@ -171,11 +184,7 @@ class Transfer:
         totals = self.loads.totals()
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         handled = self.source_actions.run(self._given)
-        queries.at_once(
-            lambda: self.plan.forget("load_plan"),
-            lambda: self.plan.forget("load_listings"),
-            lambda: sweep(self._clients, self.id),  # staging tables that an unavailable server kept
-        )
+        self.sweep()  # also staging tables that an unavailable server kept
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
