@@ -55,6 +55,8 @@ Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
 REPORT_SECONDS = 5.0
 _TICK_SECONDS = 0.5
 MOST_FAILURES = 20
+# Plans with up to this number of objects are read in one query.
+_LISTED_AT_ONCE = 5000
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ class Transfer:
             work = Work(
                 self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop,
                 neighbours=self._neighbours, validation=validation, servers=self.servers,
+                recent=self._preparation.recent,
             )  # fmt: skip
             try:
                 self._load(work, prepared)
@@ -200,8 +203,10 @@ class Transfer:
 
     def _load(self, work: Work, prepared: Prepared) -> None:
         """Load the batches in daemon threads, which do not keep a terminated process alive."""
+        is_small = work.recent is not None and prepared.planned <= _LISTED_AT_ONCE
         batches, _ = queries.at_once(
-            self.plan.batches, lambda: queries.bound(self.client, self.request.limits.seconds)
+            self.plan.listed_batches if is_small else self.plan.batches,
+            lambda: queries.bound(self.client, self.request.limits.seconds),
         )
         waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
         for batch in batches:
