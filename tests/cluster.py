@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside.sql.answers import whole_answers
+from storeside.sql.inserts import lean_inserts
 from storeside.stack import clickhouse
 from storeside.stack.clickhouse_server import Config
 from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
@@ -82,12 +83,11 @@ class Cluster:
     def client(self, number: int = 0, user: str = USER, port: int = 0) -> Any:
         import clickhouse_connect
 
-        return whole_answers(
-            clickhouse_connect.get_client(
-                host=HOST, port=port or self.http[number], username=user, password=PASSWORD,
-                autogenerate_session_id=False,
-            )
+        client = clickhouse_connect.get_client(
+            host=HOST, port=port or self.http[number], username=user, password=PASSWORD,
+            autogenerate_session_id=False,
         )  # fmt: skip
+        return lean_inserts(whole_answers(client))
 
     def servers(self, user: str = USER, wrap: Any = lambda client: client) -> Servers:
         """Return the other servers; `wrap` receives each client."""

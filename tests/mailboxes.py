@@ -7,8 +7,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from storeside.events.dead_letters import DeadLetters
+from storeside.events.drained import Drained
 from storeside.events.intake import Limits
-from storeside.events.load import Drained, EventLoad
+from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
 from storeside.transfer.source import Source
 from tests.support import kill, until

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.sql import roles
 from storeside.sql.answers import whole_answers
+from storeside.sql.inserts import lean_inserts
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -113,7 +114,7 @@ def _client_of(given: Connection, server: str) -> Any:
         connection.host, connection.port = address(server)
     # ClickHouse locks a session while a statement runs in it, even after the statement's connection was lost.
     hook = bound_to(ClickHouseHook, connection)(connection.conn_id, client_kwargs={"autogenerate_session_id": False})
-    return whole_answers(hook.get_client())
+    return lean_inserts(whole_answers(hook.get_client()))
 
 
 def sqs_client(connection: Connection) -> Any:

@@ -15,8 +15,8 @@ from botocore.awsrequest import AWSResponse
 import storeside.events.load as event_load
 from storeside.events.current import look_at
 from storeside.events.dead_letters import DeadLetters
+from storeside.events.drained import Drained
 from storeside.events.errors import EventInputError, EventTransientError, TriedOutError
-from storeside.events.load import Drained
 from storeside.events.queue import Message, Queue, backoff
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferInputError, TransferTransientError
@@ -312,11 +312,11 @@ def test_a_lease_that_ends_in_the_middle_costs_work_and_no_rows(
 def test_the_next_batch_is_received_meanwhile_and_given_back_when_this_one_cannot_be_loaded(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(25)})
-    mailbox.arrive(25)
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(35)})
+    mailbox.arrive(35)
 
     def fail() -> None:
-        until(lambda: mailbox.depth() == (5, 20), 10, "the second batch to be received")
+        until(lambda: mailbox.depth() == (5, 30), 10, "a batch to be received while two are loaded")
         raise TransferTransientError("ClickHouse does not answer")
 
     between_look_and_load(monkeypatch, fail)
@@ -324,7 +324,57 @@ def test_the_next_batch_is_received_meanwhile_and_given_back_when_this_one_canno
     monkeypatch.setattr("storeside.events.load.backoff", lambda message: 0)
     with pytest.raises(EventTransientError):
         mailbox.drain(limits={"batch_messages": 10})
-    assert mailbox.depth() == (25, 0)
+    assert mailbox.depth() == (35, 0)
+
+
+def test_a_batch_is_loaded_while_another_one_waits_and_an_error_lets_the_other_one_finish(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch to be looked up waits until the other one is visible in the table, and then fails."""
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(20)})
+    mailbox.arrive(20)
+    mailbox.create("n Int32")
+    first = iter([True])
+
+    def wait() -> None:
+        if next(first, False):
+            until(lambda: len(mailbox.rows()) == 10, 30, "the second batch to be loaded meanwhile")
+            raise TransferInputError("the first batch fails")
+
+    between_look_and_load(monkeypatch, wait)
+    with pytest.raises(TransferInputError, match="the first batch fails"):
+        mailbox.drain(limits={"batch_messages": 10})
+    assert mailbox.depth() == (10, 0)  # the messages of the first batch alone
+    monkeypatch.undo()
+    assert mailbox.drain().loaded == 10
+    assert mailbox.rows() == [(n,) for n in range(20)]
+
+
+def test_the_same_object_in_two_batches_at_the_same_time_is_loaded_once(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(10)})
+    mailbox.arrive(10)
+    mailbox.send(*(mailbox.record(f"{n}.jsonl") for n in range(10)))
+    mailbox.create("n Int32")
+    both = threading.Barrier(2, timeout=30)
+    between_look_and_load(monkeypatch, lambda: both.wait() and None)
+    found = mailbox.drain(limits={"batch_messages": 10})
+    assert (found.loaded, found.dead, found.released) == (20, 0, 0)
+    assert mailbox.rows() == [(n,) for n in range(10)]
+    assert mailbox.depth() == (0, 0)
+
+
+def test_what_a_killed_run_left_in_a_lane_is_dropped_by_its_next_try(mailbox: Mailbox) -> None:
+    """The next try has a single batch, and so uses one lane."""
+    mailbox.put({"0.jsonl": rows_of(0)})
+    mailbox.arrive(1)
+    mailbox.create("n Int32")
+    load = mailbox.events_load(run_id="dag/run")
+    left = f"storeside_staging.load_{load._new_transfer(1).id}_0_{'a' * 8}_1"
+    mailbox.clickhouse.command(f"CREATE TABLE {left} (n Int32) ENGINE = MergeTree ORDER BY n")
+    assert load.run().loaded == 1
+    assert mailbox.query(f"EXISTS {left}") == [(0,)]
 
 
 def test_the_next_try_of_a_run_reports_what_the_first_one_did(

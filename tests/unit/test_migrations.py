@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside import sql
 from storeside.sql import migrate as module
@@ -40,7 +41,10 @@ class Client:
         self.last = last  # the number of statements after which the process is killed
 
     def query(self, text: str) -> Any:
-        return SimpleNamespace(result_rows=self.engine.run(text))
+        try:
+            return SimpleNamespace(result_rows=self.engine.run(text))
+        except RuntimeError as e:
+            raise DatabaseError(str(e)) from e
 
     def command(self, text: str) -> None:
         if self.last is not None and len(self.commands) == self.last:

@@ -12,8 +12,8 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from storeside.events.dead_letters import DeadLetter
+from storeside.events.drained import Drained
 from storeside.events.intake import Limits
-from storeside.events.load import Drained
 from storeside.events.queue import Queue
 from storeside.operators import SqsSettleS3EventsOperator, s3_events
 from storeside.operators.errors import OperatorInputError

@@ -15,8 +15,8 @@ import pytest
 from clickhouse_connect.driver.binding import bind_query
 
 from storeside import sql
+from storeside.events.drained import Drained
 from storeside.events.ledger import EventLedger
-from storeside.events.load import Drained
 from storeside.events.runs import WANTED
 from storeside.ledger.objects import Ledger, Scope
 from storeside.speech.manifest import FACTS, facts_naming

@@ -128,6 +128,7 @@ class Batches:
             "storeside.event_batches",
             [[self.queue, batch, state, messages, run_id]],
             column_names=["queue", "batch", "state", "messages", "run_id"],
+            column_type_names=["String", "String", "String", "UInt32", "String"],
             settings=_SYNCHRONOUS,
         )
 

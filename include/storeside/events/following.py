@@ -53,6 +53,7 @@ class Following:
                 "storeside.queue_followers",
                 [[self.queue, self.run_id, follows]],
                 column_names=["queue", "run_id", "follows"],
+                column_type_names=["String", "String", "UInt8"],
                 settings={"async_insert": 0},
             )
         except (DatabaseError, OperationalError) as e:

@@ -63,7 +63,9 @@ class Intake:
     def batches(self) -> Generator[list[Delivery]]:
         """Yield batches until the queue has been empty for `idle_seconds` or a limit is reached.
 
-        A thread receives the next batch while the caller processes one. If the caller stops, that batch is released.
+        A thread receives the next batch while the caller processes others. If the caller stops, that batch is
+        released. An empty batch means that the queue is empty: the caller then finishes its batches first, because
+        they may release messages.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="receive") as thread:
             deliveries = self._receive(self.limits.idle_seconds)
@@ -72,7 +74,9 @@ class Intake:
                 self._bytes += sum(delivery.bytes for delivery in deliveries)
                 ahead = thread.submit(self._receive, 0)
                 yield deliveries
-                deliveries = ahead.result() or self._receive(self.limits.idle_seconds)
+                if not (deliveries := ahead.result()):
+                    yield []
+                    deliveries = self._receive(self.limits.idle_seconds)
         self.lease.release_all()
 
     def close(self) -> None:

@@ -127,6 +127,7 @@ class EventLedger:
             "storeside.queue_depths",
             [[self.queue, depth.visible, depth.in_flight, depth.delayed, dead, age]],
             column_names=["queue", "visible", "in_flight", "delayed", "dead", "oldest_seconds"],
+            column_type_names=["String", *["UInt64"] * 4, "Float64"],
             settings=_SYNCHRONOUS,
         )
 

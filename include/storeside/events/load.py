@@ -7,9 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, nullcontext
-from contextvars import copy_context
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +15,20 @@ from storeside.aistore.names import is_folder_marker
 from storeside.events.batches import Batches
 from storeside.events.current import Found, listed_around, look_at
 from storeside.events.deliveries import FOLDER, LOADED, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
+from storeside.events.drained import Drained
 from storeside.events.errors import EventInputError, TriedOutError
 from storeside.events.following import Following
 from storeside.events.intake import Intake, Limits
+from storeside.events.lanes import LANES, in_lanes
 from storeside.events.lease import Lease
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Message, Queue, backoff
-from storeside.events.settle import Settled, settle
+from storeside.events.settle import settle
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import (
     FailureKind,
     LoadObjectError,
+    TransferCancelled,
     TransferInputError,
     TransferTransientError,
     classify,
@@ -43,45 +44,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DEPTH_SECONDS = 30.0
+# Seconds for which a run trusts the answer whether ClickHouse reads the bucket: each question lists objects.
+_PULLS_SECONDS = 60.0
 # Seconds before each further try of leased messages.
 _DELAYS = (2.0, 5.0, 10.0, 30.0)
-
-
-@dataclass
-class Drained:
-    """Numbers of a run: messages, events by outcome, and rows; `oldest_seconds` is the longest age of a message.
-
-    Events that earlier tries of the run loaded or skipped are included; the other numbers count this try only. A
-    message whose deletion was interrupted counts twice. `handled` counts source objects that were deleted, moved or
-    tagged, and `left` those that S3 refused to change.
-    """
-
-    messages: int = 0
-    events: int = 0
-    loaded: int = 0
-    skipped: int = 0
-    deleted: int = 0
-    released: int = 0
-    dead: int = 0
-    rows: int = 0
-    rejected: int = 0
-    bytes: int = 0
-    oldest_seconds: float = 0.0
-    seconds: float = 0.0
-    handled: int = 0
-    left: int = 0
-
-    def add(self, messages: int, deliveries: Sequence[Delivery], settled: Settled, lag: float) -> None:
-        """Add the numbers of a batch."""
-        states = [outcome.state for delivery in deliveries for outcome in delivery.outcomes]
-        self.messages += messages
-        self.events += len(states)
-        self.loaded += states.count("loaded")
-        self.skipped += states.count("skipped")
-        self.deleted += settled.deleted
-        self.released += settled.released
-        self.dead += settled.dead
-        self.oldest_seconds = max(self.oldest_seconds, lag)
 
 
 @dataclass(frozen=True)
@@ -131,9 +97,11 @@ class EventLoad:
         self.ledger = EventLedger(self._tables, queue.url, run_id)
         self.stop = threading.Event()
         self.drained = Drained()
-        self._transfer: Transfer | None = None
+        self._lock = threading.Lock()  # for what follows, and `drained`: batches are processed at the same time
+        self._transfers: dict[int, Transfer] = {}  # the last one of each lane
         self._depth_at = -_DEPTH_SECONDS
         self._newest: list[Message] = []
+        self._pulls: tuple[float, bool] | None = None
 
     def run(self, batches: Sequence[str] = ()) -> Drained:
         """Process batches that were leased for this run or left by an earlier run, then messages of the queue.
@@ -164,11 +132,10 @@ class EventLoad:
                 for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
                     messages = handed_over.take(batch, self.run_id)
                     lease.hold(messages)
-                    processed = self._process([Delivery.read(message) for message in messages])
-                    lease.let_go(messages)
-                    self._settle(processed)
+                    self._finish(lease, [Delivery.read(message) for message in messages])
                     handed_over.settled(batch, self.run_id)
                 self._process_all(Intake(self.queue, lease, self.limits, self.stop, started + self.limits.seconds))
+                self._sweep()
             except TriedOutError:
                 lease.release_all(backoff)
                 raise
@@ -188,13 +155,14 @@ class EventLoad:
     def cancel(self) -> None:
         """Stop from any thread: receive no more messages, and kill running queries."""
         self.stop.set()
-        (self._transfer or self._new_transfer()).cancel()
+        for transfer in list(self._transfers.values()) or [self._new_transfer()]:
+            transfer.cancel()
 
     def leave(self) -> None:
         """Stop from any thread and let ClickHouse's queries run, because this process is about to end."""
         self.stop.set()
-        if self._transfer is not None:
-            self._transfer.leave()
+        for transfer in list(self._transfers.values()):
+            transfer.leave()
 
     def _warn_of_receives(self) -> None:
         dead_letters, receives = self.queue.redrive_policy
@@ -206,26 +174,24 @@ class EventLoad:
             )  # fmt: skip
 
     def _process_all(self, intake: Intake) -> None:
-        """Process all batches; a thread settles the messages of the previous batch while a batch is loaded."""
-        settled: Future[None] | None = None
-        with closing(intake.batches()) as batches, ThreadPoolExecutor(1, thread_name_prefix="settle") as thread:
-            for deliveries in batches:
-                processed = self._process(deliveries)
-                if settled is not None:
-                    settled.result()
-                intake.lease.let_go(processed.messages)
-                settled = thread.submit(copy_context().run, self._settle, processed)  # assigns log lines to the task
-                settled.add_done_callback(lambda done: intake.close() if done.exception() else None)
-            if settled is not None:
-                settled.result()
+        """Process all batches, some of them at the same time."""
+        in_lanes(intake, lambda lane, deliveries: self._finish(intake.lease, deliveries, lane), self.cancel)
 
-    def _process(self, received: Sequence[Delivery]) -> _Processed:
+    def _finish(self, lease: Lease, deliveries: Sequence[Delivery], lane: int = 0) -> None:
+        """Load the objects of these messages, then settle the messages."""
+        processed = self._process(deliveries, lane)
+        lease.let_go(processed.messages)
+        self._settle(processed)
+
+    def _process(self, received: Sequence[Delivery], lane: int) -> _Processed:
         """Load the objects of these messages."""
         newest = {delivery.message.id: delivery for delivery in received}
         messages = [delivery.message for delivery in newest.values()]
-        self._newest = sorted(messages, key=lambda message: message.sent)[-1:] or self._newest
-        if time.monotonic() - self._depth_at >= _DEPTH_SECONDS:
-            self._depth_at = time.monotonic()
+        with self._lock:
+            self._newest = sorted(messages, key=lambda message: message.sent)[-1:] or self._newest
+            if is_due := time.monotonic() - self._depth_at >= _DEPTH_SECONDS:
+                self._depth_at = time.monotonic()
+        if is_due:
             self.ledger.record_depth(self.queue, messages)
         known = self.ledger.known(messages)
         done_before, deliveries = [], []
@@ -236,7 +202,7 @@ class EventLoad:
             else:
                 deliveries.append(delivery)
         keys = sort_out(deliveries, self.request.source.bucket, self.request.source.regex)
-        conclude(deliveries, self._load_patiently(keys))
+        conclude(deliveries, self._load_patiently(keys, lane))
         return _Processed(messages, deliveries, done_before)
 
     def _settle(self, processed: _Processed) -> None:
@@ -245,20 +211,21 @@ class EventLoad:
         settled = settle(self.queue, self.ledger, processed.deliveries, self.limits.most_failures)
         settled.deleted += len(done_before) - len(self.queue.delete(done_before))
         lag = oldest(messages, time.time())
-        self.drained.add(len(messages), processed.deliveries, settled, lag)
+        with self._lock:
+            self.drained.add(len(messages), processed.deliveries, settled, lag)
         log.info(
             "%d messages: %d deleted, %d released, %d sent to the dead-letter queue; the oldest waited %.1f s",
             len(messages), settled.deleted, settled.released, settled.dead, lag,
         )  # fmt: skip
 
-    def _load_patiently(self, keys: Sequence[str]) -> dict[str, Outcome]:
+    def _load_patiently(self, keys: Sequence[str], lane: int) -> dict[str, Outcome]:
         """Load, and retry while the messages are leased: SQS counts each receive towards the dead-letter queue."""
         from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
         delays = iter(_DELAYS)
         while True:
             try:
-                return self._load(keys)
+                return self._load(keys, lane)
             except (DatabaseError, OperationalError, TransferTransientError) as e:
                 error = classify(e)
                 if not isinstance(error, TransferTransientError) or self.stop.is_set():
@@ -268,13 +235,15 @@ class EventLoad:
             log.warning("retrying in %g s: %s", delay, error)
             self.stop.wait(delay)
 
-    def _load(self, keys: Sequence[str]) -> dict[str, Outcome]:
+    def _load(self, keys: Sequence[str], lane: int) -> dict[str, Outcome]:
         """Load the current objects of these keys; return the outcome of each key."""
         if not keys:
             return {}
-        self._transfer = transfer = self._new_transfer()
+        self._transfers[lane] = transfer = self._new_transfer(lane)
+        if self.stop.is_set():
+            raise TransferCancelled("the transfer was stopped")
         around = listed_around(self.request.source, keys, self.s3)
-        found = look_at(self.request.source, keys, self.client, self.s3, around, pull=transfer.pulls)
+        found = look_at(self.request.source, keys, self.client, self.s3, around, pull=self._ask_pulls(transfer))
         outcomes = {key: self._before_loading(found[key]) for key in keys}
         objects = [o for o in found.values() if isinstance(o, Listed) and not outcomes[o.key].is_final]
         states = transfer.loads.outcomes([o.key for o in objects])
@@ -283,25 +252,40 @@ class EventLoad:
         self._add(transfer.source_actions.run(done_before))
         if objects := [o for o in objects if not outcomes[o.key].is_final]:
             report = transfer.run(transfer.prepare(objects, around.count))
-            self.drained.rows += report.rows
-            self.drained.rejected += report.rejected
-            self.drained.bytes += report.bytes
-            self.drained.handled += report.handled
-            self.drained.left += report.left
+            with self._lock:
+                for name in ("rows", "rejected", "bytes", "handled", "left"):
+                    setattr(self.drained, name, getattr(self.drained, name) + getattr(report, name))
             states = transfer.loads.outcomes([o.key for o in objects])
             for o in objects:
                 outcomes[o.key] = self._after_loading(o, *states.get((o.key, o.etag), ("", FailureKind.NONE, "")))
         return outcomes
 
     def _add(self, handled: Handled) -> None:
-        self.drained.handled += handled.done
-        self.drained.left += handled.left
+        with self._lock:
+            self.drained.handled += handled.done
+            self.drained.left += handled.left
 
-    def _new_transfer(self) -> Transfer:
+    def _new_transfer(self, lane: int = 0) -> Transfer:
         run_id = f"{self.run_id}/{uuid.uuid4().hex[:8]}"
+        # Each lane cleans up after itself alone: the staging tables of the others are in use.
+        owner = f"{self.run_id}\n{lane}" if lane else self.run_id
         return Transfer(
-            self.request, self.client, self.s3, run_id, owner=self.run_id, ledger=self._tables, servers=self._servers
+            self.request, self.client, self.s3, run_id, owner=owner, ledger=self._tables, servers=self._servers
         )
+
+    def _ask_pulls(self, transfer: Transfer) -> bool:
+        """Return whether ClickHouse reads the objects itself, as an earlier batch has found out shortly before."""
+        known, now = self._pulls, time.monotonic()
+        if known is not None and now - known[0] < _PULLS_SECONDS:
+            transfer.pulls = known[1]
+        else:
+            self._pulls = (now, transfer.pulls)
+        return transfer.pulls
+
+    def _sweep(self) -> None:
+        """Drop what an earlier try of this run has left in lanes that this try did not need."""
+        for lane in set(range(LANES)) - self._transfers.keys():
+            self._new_transfer(lane).sweep()
 
     def _before_loading(self, found: Found) -> Outcome:
         if found is None:

@@ -8,10 +8,12 @@ from storeside import sql
 from storeside.ledger.objects import Ledger, Pending, Scope
 
 _COPIED = ("adopted", "copied")
-_DONE = (
-    *("source", "destination", "effect", "run_id", "status"),
-    *("object", "version", "destination_object", "bytes_in", "bytes_out", "result_version"),
-)
+_DONE = {
+    **dict.fromkeys(("source", "destination", "effect", "run_id", "status"), "String"),
+    **dict.fromkeys(("object", "version", "destination_object"), "String"),
+    **dict.fromkeys(("bytes_in", "bytes_out"), "UInt64"),
+    "result_version": "String",
+}
 
 
 class CopyLedger(Ledger):
@@ -54,7 +56,7 @@ class CopyLedger(Ledger):
             done = [
                 [*of, p.object, p.version, p.destination_object, p.size, p.size, version] for p, version in copied
             ]
-            self.client.insert("storeside.objects", done, column_names=_DONE, settings={"async_insert": 0})
+            self._insert("storeside.objects", done, _DONE)
 
     def settle_copies(self, scope: Scope) -> None:
         """Record each copy as done if the destination lists it as written, otherwise as failed.

@@ -7,7 +7,7 @@ neither the memory nor the time of a worker grows with the number of objects.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,10 @@ from storeside.sql.migrate import migrate
 if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient
 
-_LISTING = ("job", "side", "object", "destination_object", "size", "version", "reason")
+_LISTING = dict.fromkeys(("job", "side", "object", "destination_object", "size", "version", "reason"), "String")
+_LISTING["size"] = "UInt64"
+_RUN = dict.fromkeys(("listed", "skipped", "done", "failed", "bytes_in", "bytes_out"), "UInt64")
+_RUN |= dict.fromkeys(("seconds", "job_seconds"), "Float64")
 # `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
 _PLANNED = ("planned", "pending", "known_bad", "refused", "accepted", "reason", "final", "member", "reported")
 _BATCH = 20_000
@@ -119,9 +122,13 @@ class Ledger:
         """Add rows to ``storeside.listings`` in batches; return their number."""
         count = 0
         for batch in _batches(rows):
-            self.client.insert("storeside.listings", batch, column_names=_LISTING, settings=_SYNCHRONOUS)
+            self._insert("storeside.listings", batch, _LISTING)
             count += len(batch)
         return count
+
+    def _insert(self, table: str, rows: Sequence[Sequence[Any]], columns: Mapping[str, str]) -> None:
+        names, types = list(columns), list(columns.values())
+        self.client.insert(table, rows, column_names=names, column_type_names=types, settings=_SYNCHRONOUS)
 
     def plan(
         self,
@@ -315,7 +322,7 @@ class Ledger:
         When the task has ended, its failures are kept in ``storeside.failures`` as well: a later run replaces its
         outcomes in the ledgers.
         """
-        self.client.insert("storeside.runs", [list(run.values())], column_names=list(run), settings=_SYNCHRONOUS)
+        self._insert("storeside.runs", [list(run.values())], {name: _RUN.get(name, "String") for name in run})
         if run.get("state") != "running" and run.get("destination"):
             self._keep_failures(run)
 

@@ -69,15 +69,9 @@ def migrate(client: Client) -> list[Migration]:
     Raises:
         DatabaseError: ClickHouse refused a statement.
     """
-    there = {
-        name
-        for (name,) in client.query(
-            "SELECT database || '.' || name FROM system.tables WHERE database IN ('storeside', 'speech')"
-        ).result_rows
-    }
-    applied: set[int] = set()
-    if tables() <= there:
-        applied = {number for (number,) in client.query("SELECT number FROM storeside.migrations").result_rows}
+    there, applied = _state(client)
+    if not tables() <= there:
+        applied = set()
     wanted = [migration for migration in migrations() if migration.number not in applied]
     if wanted:
         for statement in _RECORD:
@@ -91,3 +85,15 @@ def migrate(client: Client) -> list[Migration]:
         )  # fmt: skip
         log.info("ClickHouse: applied migration %s", migration.name)
     return wanted
+
+
+def _state(client: Client) -> tuple[set[str], set[int]]:
+    """Return Storeside's tables, and the numbers of the applied migrations, with one query if there are any."""
+    from clickhouse_connect.driver.exceptions import DatabaseError
+
+    names = "SELECT database || '.' || name, toUInt32(0) FROM system.tables WHERE database IN ('storeside', 'speech')"
+    try:
+        rows = client.query(f"{names} UNION ALL SELECT '', number FROM storeside.migrations").result_rows
+    except DatabaseError:  # there is no such table, or the next query fails, too
+        rows = client.query(names).result_rows
+    return {name for name, _ in rows if name}, {number for _, number in rows if number}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row, whole_answers
+from storeside.sql.inserts import lean_inserts
 from storeside.stack import authn, s3, speech_corpus
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.clickhouse import passwords
@@ -75,10 +76,11 @@ def clickhouse_client(stack: Stack, user: str = USER) -> Any:
     import clickhouse_connect
 
     password = {USER: stack.secrets["clickhouse"], **passwords(stack)}[user]
-    return whole_answers(clickhouse_connect.get_client(
+    client = clickhouse_connect.get_client(
         host=HOST, port=stack.ports["clickhouse_http"], username=user, password=password,
         autogenerate_session_id=False, secure=stack.tls, ca_cert=str(stack.authority) if stack.tls else None,
-    ))  # fmt: skip
+    )  # fmt: skip
+    return lean_inserts(whole_answers(client))
 
 
 def bytes_sent_to_clients(stack: Stack) -> int:

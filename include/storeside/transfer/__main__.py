@@ -23,6 +23,7 @@ from storeside.aistore.cluster import Cluster
 from storeside.copying.s3_access import Access
 from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
+from storeside.sql.inserts import lean_inserts
 from storeside.transfer.after_load import ACTIONS, AfterLoad
 from storeside.transfer.columns import MASKS, Columns
 from storeside.transfer.engine import Transfer
@@ -277,17 +278,16 @@ def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWO
 def _client(host: str, port: int, user: str, password: str) -> Any:
     import clickhouse_connect
 
-    return whole_answers(
-        clickhouse_connect.get_client(
-            host=host,
-            port=port,
-            username=os.environ.get(user, "default"),
-            password=os.environ.get(password, ""),
-            secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
-            ca_cert=os.environ.get("CLICKHOUSE_CA") or None,
-            autogenerate_session_id=False,  # threads share the client
-        )
+    client = clickhouse_connect.get_client(
+        host=host,
+        port=port,
+        username=os.environ.get(user, "default"),
+        password=os.environ.get(password, ""),
+        secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+        ca_cert=os.environ.get("CLICKHOUSE_CA") or None,
+        autogenerate_session_id=False,  # threads share the client
     )
+    return lean_inserts(whole_answers(client))
 
 
 def root_of(error: BaseException) -> BaseException:

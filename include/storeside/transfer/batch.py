@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
@@ -37,6 +37,7 @@ class BatchLoad:
         self.client = work.client
         self.staging = Staging(work, batch.number, pushed=work.push_all or batch.pushed)
         self.mending = Mending(self.staging)
+        self._first = True
 
     def run(self) -> None:
         """Load, check and publish; raises TransferError when the outcome of the batch is unknown."""
@@ -54,11 +55,7 @@ class BatchLoad:
 
     def staged(self) -> Iterator[Staged]:
         """Yield staging tables with the objects that can be loaded: as few tables as possible."""
-        objects, _, running = queries.at_once(
-            lambda: self.work.plan.objects(self.batch.number),
-            self.staging.look_up,
-            lambda: queries.running(self.client, self.staging.tables),
-        )
+        objects, running = self._objects()
         if (adopted := self.staging.adopt(objects, running)) is not None:
             yield adopted
             taken = {o.planned.load_id for o in adopted.loaded}
@@ -76,6 +73,22 @@ class BatchLoad:
                         yield staged
                     continue
                 waiting.extend(reversed(_divided(some, e, self.request.source.bucket)))
+
+    def _objects(self) -> tuple[list[Planned], Collection[str]]:
+        """Return the objects of the batch, and the ids of running statements of an earlier process.
+
+        At first, both are known if this process has just planned the load: it has also killed such statements.
+        """
+        if self._first and self.batch.listed and self.work.recent is not None:
+            self._first = False
+            self.staging.use(self.work.recent)
+            return list(self.batch.listed), ()
+        objects, _, running = queries.at_once(
+            lambda: self.work.plan.objects(self.batch.number),
+            self.staging.look_up,
+            lambda: queries.running(self.client, self.staging.tables),
+        )
+        return objects, running
 
     def publish(self, staged: Staged) -> None:
         """Check the rows of a staging table, publish them, and drop it.
@@ -101,6 +114,7 @@ class BatchLoad:
                 publish(
                     self.staging.destination, self.work.loads, self.work.token, staged.table, staged.loaded,
                     replace_older=self.request.on_overwrite == "replace", has_bad=staged.has_bad,
+                    again=staged.adopted or attempt > 0,
                 )  # fmt: skip
                 break
             except (DatabaseError, OperationalError) as e:

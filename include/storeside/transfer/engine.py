@@ -55,6 +55,8 @@ Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
 REPORT_SECONDS = 5.0
 _TICK_SECONDS = 0.5
 MOST_FAILURES = 20
+# Plans with up to this number of objects are read in one query.
+_LISTED_AT_ONCE = 5000
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,19 @@ class Transfer:
         """Whether ClickHouse reads the objects itself."""
         return self._preparation.pulls
 
+    @pulls.setter
+    def pulls(self, found: bool) -> None:
+        """Use the answer of an earlier transfer of the same request, which saves a question to ClickHouse."""
+        self._preparation.pulls = found
+
+    def sweep(self) -> None:
+        """Drop what an earlier transfer of this owner left: statements, staging tables, plan and listing."""
+        queries.at_once(
+            lambda: self.plan.forget("load_plan"),
+            lambda: self.plan.forget("load_listings"),
+            lambda: sweep(self._clients, self.id),
+        )
+
     @property
     def source_actions(self) -> SourceActions:
         """The actions on source objects after their load; `run` also takes them."""
@@ -160,6 +175,7 @@ class Transfer:
             work = Work(
                 self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop,
                 neighbours=self._neighbours, validation=validation, servers=self.servers,
+                recent=self._preparation.recent,
             )  # fmt: skip
             try:
                 self._load(work, prepared)
@@ -171,11 +187,7 @@ class Transfer:
         totals = self.loads.totals()
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         handled = self.source_actions.run(self._given)
-        queries.at_once(
-            lambda: self.plan.forget("load_plan"),
-            lambda: self.plan.forget("load_listings"),
-            lambda: sweep(self._clients, self.id),  # staging tables that an unavailable server kept
-        )
+        self.sweep()  # also staging tables that an unavailable server kept
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
@@ -191,8 +203,10 @@ class Transfer:
 
     def _load(self, work: Work, prepared: Prepared) -> None:
         """Load the batches in daemon threads, which do not keep a terminated process alive."""
+        is_small = work.recent is not None and prepared.planned <= _LISTED_AT_ONCE
         batches, _ = queries.at_once(
-            self.plan.batches, lambda: queries.bound(self.client, self.request.limits.seconds)
+            self.plan.listed_batches if is_small else self.plan.batches,
+            lambda: queries.bound(self.client, self.request.limits.seconds),
         )
         waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
         for batch in batches:

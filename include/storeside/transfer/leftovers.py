@@ -21,9 +21,9 @@ def sweep(clients: Sequence[Client], transfer: str) -> None:
     """Kill an earlier attempt's statements, and drop its staging tables and stale ones, on each client's server."""
     mine = queries.tables_of(transfer)
     for client in clients:
-        if queries.running(client, mine):
+        if not staging.sweep(client, mine, queries.filling(mine)):
             queries.kill(client, mine, wait=True)
-        staging.sweep(client, mine)
+            staging.sweep(client, mine)
 
 
 def settle_doubtful(destination: Destination | None, loads: Loads, request: Request) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from storeside import sql
@@ -20,7 +21,7 @@ _PAGES = 20
 _ROWS = 100_000
 # The listed objects that match the keys and dates of the source, as in sql/plan_loads.sql.
 _SELECTED = (
-    "transfer = {transfer:String} AND match(key, {regex:String}) AND NOT (size = 0 AND endsWith(key, '/'))"
+    "match(key, {regex:String}) AND NOT (size = 0 AND endsWith(key, '/'))"
     " AND parseDateTime64BestEffortOrZero(modified, 3) >= fromUnixTimestamp64Milli({modified_from:Int64})"
 )
 # The planned objects that this try must still load.
@@ -33,12 +34,13 @@ _UNFINISHED = (
 
 @dataclass(frozen=True)
 class Batch:
-    """Objects that are loaded together; a worker reads them if they are `pushed`."""
+    """Objects that are loaded together; a worker reads them if they are `pushed`. Small plans also list them."""
 
     number: int
     pushed: bool
     objects: int
     bytes: int
+    listed: tuple[Planned, ...] = ()
 
 
 class Plan:
@@ -46,12 +48,12 @@ class Plan:
 
     def __init__(self, loads: Loads) -> None:
         self.loads = loads
+        self._sent: int | None = None  # the rows of a listing
 
     def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
         """Store a listing as the input of the plan, streamed a few pages at a time.
 
-        Raises TransferTransientError unless the listing arrived exactly once: the client resends an INSERT whose
-        response was lost.
+        `make` checks that it arrived exactly once: the client resends an INSERT whose response was lost.
         """
         self.forget("load_listings")
         pages = iter(pages)
@@ -64,7 +66,7 @@ class Plan:
                 column_type_names=("String", "String", "String", "UInt64", "String"), settings=SYNCHRONOUS,
             )  # fmt: skip
             sent += len(some)
-        self._check_arrived(sent)
+        self._sent = sent
 
     def record_inventory(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Store batches of an inventory as the input of the plan, as `record_listing` does with pages."""
@@ -78,11 +80,7 @@ class Plan:
                 "load_listings", some.append_column("transfer", transfer), "storeside", SYNCHRONOUS
             )
             sent += len(some)
-        self._check_arrived(sent)
-
-    def _check_arrived(self, sent: int) -> None:
-        if (arrived := self.listed_below("")) != sent:
-            raise TransferTransientError(f"ClickHouse stored {arrived} of {sent} listed objects: list again")
+        self._sent = sent
 
     def listed_below(self, prefix: str) -> int:
         """Return the number of listed objects below a prefix."""
@@ -112,7 +110,8 @@ class Plan:
 
         The listed objects that match the source's keys, and were last modified at `since` (seconds since the epoch)
         or later, are selected. Those that failed for good in other runs are not planned, unless `retry_failed`.
-        Raises TransferInputError if an object has no version.
+        Raises TransferInputError if an object has no version, and TransferTransientError unless the listing arrived
+        exactly once.
         """
         self.forget("load_plan")
         selection = {**self.loads.parameters, "modified_from": since * 1000}
@@ -129,15 +128,19 @@ class Plan:
         )
         row = first_row(
             self.loads.client.query(
-                f"SELECT (SELECT count() FROM storeside.load_listings WHERE {_SELECTED}),"
+                f"SELECT (SELECT (countIf({_SELECTED}), count()) FROM storeside.load_listings"
+                " WHERE transfer = {transfer:String}),"
                 " count(), sum(size), anyIf(key, version = '') FROM storeside.load_plan"
                 " WHERE transfer = {transfer:String}",
                 parameters=selection,
             )
         )
+        selected, arrived = row[0]
+        if self._sent is not None and arrived != self._sent:
+            raise TransferTransientError(f"ClickHouse stored {arrived} of {self._sent} listed objects: list again")
         if row[3]:
             raise TransferInputError(_without_version(self.loads.source, row[3]))
-        return int(row[0]), int(row[1]), int(row[2])
+        return int(selected), int(row[1]), int(row[2])
 
     def batches(self) -> list[Batch]:
         """Return the batches of the plan that are not finished."""
@@ -148,6 +151,19 @@ class Plan:
             parameters=self.loads.parameters,
         ).result_rows
         return [Batch(int(n), bool(pushed), int(count), int(size)) for n, pushed, count, size in rows]
+
+    def listed_batches(self) -> list[Batch]:
+        """Return the batches that are not finished, with their objects: for plans of a few thousand objects."""
+        rows = self.loads.client.query(
+            "SELECT batch, pushed, key, version, size, toFloat64(modified), load_id FROM storeside.load_plan"
+            f" WHERE transfer = {{transfer:String}} AND {_UNFINISHED} ORDER BY batch, key",
+            parameters=self.loads.parameters,
+        ).result_rows
+        found = []
+        for (number, pushed), some in groupby(rows, key=itemgetter(0, 1)):
+            objects = tuple(Planned(*row[2:]) for row in some)
+            found.append(Batch(int(number), bool(pushed), len(objects), sum(o.size for o in objects), objects))
+        return found
 
     def objects(self, batch: int) -> list[Planned]:
         """Return the objects of a batch that are not finished."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,6 +54,8 @@ MOST_SAMPLED = 200
 MOST_AT_ONCE = 100_000
 
 
+# Seconds for which a batch trusts what the preparation has found out about the destination.
+_RECENT_SECONDS = 5.0
 # A load within both limits takes a few seconds, also of small objects or compressed ones.
 BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
 
@@ -84,6 +87,14 @@ class Preparation:
         self.loads = plan.loads
         self.client = client
         self.readings = Readings(client, request.read.columns)
+        self._destination: tuple[float, Destination] | None = None
+
+    @property
+    def recent(self) -> Destination | None:
+        """The destination, if this process found it a moment ago and then killed this transfer's old statements."""
+        if self._destination is None or time.monotonic() - self._destination[0] > _RECENT_SECONDS:
+            return None
+        return self._destination[1]
 
     def prepare(self, objects: Sequence[Listed] | None) -> Prepared:
         """List, plan, and create a missing table; `objects` replaces the listing.
@@ -96,6 +107,7 @@ class Preparation:
             raise _usage(classify(e)) from e
 
     def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
+        begun = time.monotonic()
         _ = self.readings.used  # raises for expressions that are not allowed
         destination, *_ = queries.at_once(
             lambda: look_up(self.client, self.request.table, self.servers),
@@ -142,7 +154,7 @@ class Preparation:
         else:
             form = Format(self.request.format, self.request.read.csv)  # type: ignore[arg-type]
         push = push or not form.is_native
-        self._complete(destination, form)
+        self._destination = (begun, self._complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)
 
     @cached_property
@@ -238,10 +250,11 @@ class Preparation:
             Column(c.name, given.get(c.name, c.type)) for c in deduced((o.key for o in self.plan.unfinished()), names)
         ]
 
-    def _complete(self, destination: Destination, form: Format) -> None:
+    def _complete(self, destination: Destination, form: Format) -> Destination:
         """Add missing system, partition and computed columns, and the column ``_rest`` if the request uses it.
 
-        Raises TransferInputError if the options for columns do not fit the table or sampled objects.
+        Returns the table with them. Raises TransferInputError if the options for columns do not fit the table or
+        sampled objects.
         """
         wanted = [Column(name, SYSTEM_COLUMNS[name]) for name in self.request.table_options.system_columns]
         if any(destination.type_of(name) is None for name in self.request.read.partition_columns):
@@ -256,7 +269,8 @@ class Preparation:
                 in_keys = [c for c in (*destination.columns, *added) if c.name in names]
                 added += missing(self.readings, sampled, in_keys, destination, text=form.is_text)
         if added:
-            destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in added])
+            return destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in added])
+        return destination
 
     def _sampled(self, form: Format) -> list[Column] | None:
         """Return the columns of sampled objects; None if no sample shows any, so that objects fail one by one."""

@@ -22,18 +22,19 @@ _POLL_SECONDS = 0.5
 
 def publish(
     destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *,
-    replace_older: bool, has_bad: bool = False,
+    replace_older: bool, has_bad: bool = False, again: bool = True,
 ) -> None:  # fmt: skip
     """Make the rows of `staging` visible in the destination exactly once, even after failed attempts.
 
-    `staged` lists the objects in it; with `has_bad`, the rows of its `bad_table` are added to the quarantine. Raises
-    StaleError when the destination changed meanwhile, or another run broke this run's lock, so that the objects must
-    be read again.
+    `staged` lists the objects in it; with `has_bad`, the rows of its `bad_table` are added to the quarantine. Unless
+    `again`, no process has tried to publish this table before. Raises StaleError when the destination changed
+    meanwhile, or another run broke this run's lock, so that the objects must be read again.
     """
     part = destination.spread(staging, loads.client, sum(o.rows for o in staged))
     with locked(destination.client, destination.name, owner, staging, destination.others) as hold:
         # A statement whose connection was lost may still run; its owner kept the lock for this case.
-        while any(queries.running(client, staging) for client in (destination.client, *destination.others)):
+        servers = (destination.client, *destination.others) if again else ()
+        while any(queries.running(client, staging) for client in servers):
             time.sleep(_POLL_SECONDS)
         objects = [o.planned for o in staged]
         states = loads.states(objects)

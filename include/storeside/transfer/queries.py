@@ -31,6 +31,11 @@ def tables_of(transfer: str, batch: int | None = None) -> str:
     return f"load_{transfer}_" if batch is None else f"load_{transfer}_{batch}_"
 
 
+def filling(tables: str) -> str:
+    """Return the common prefix of the ids of statements that fill staging tables with this prefix."""
+    return _MARK + tables
+
+
 def query_id(table: str, number: int) -> str:
     """Return the id of a statement that fills a staging table."""
     return f"{_MARK}{table}-{number}"
@@ -50,7 +55,7 @@ def running(client: Client, tables: str) -> dict[str, int]:
     """Return the ids of running statements that fill staging tables with this prefix, and the rows each has read."""
     rows = client.query(
         "SELECT query_id, read_rows FROM system.processes WHERE startsWith(query_id, {prefix:String})",
-        parameters={"prefix": _MARK + tables},
+        parameters={"prefix": filling(tables)},
     ).result_rows
     return {query_id: read for query_id, read in rows}
 

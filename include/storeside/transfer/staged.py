@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
@@ -31,7 +31,7 @@ from storeside.transfer.reader import Reader
 from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING, bad_table
 from storeside.transfer.table import LOAD_ID, Destination, existing
-from storeside.transfer.watch import excess, stored
+from storeside.transfer.watch import STORED, excess
 from storeside.transfer.work import USUAL, How, Work
 
 log = logging.getLogger(__name__)
@@ -45,11 +45,15 @@ _ATTEMPTS_BY_SIZE = 2
 
 @dataclass
 class Staged:
-    """A staging table and the objects in it; with `has_bad`, its `bad_table` has rows for the quarantine."""
+    """A staging table and the objects in it; with `has_bad`, its `bad_table` has rows for the quarantine.
+
+    Another process may have begun to publish a table that was `adopted`.
+    """
 
     table: str
     loaded: list[Loaded]
     has_bad: bool = False
+    adopted: bool = False
 
 
 class Staging:
@@ -66,7 +70,10 @@ class Staging:
 
     def look_up(self) -> Destination:
         """Look up the destination, which staging tables copy. Raises TransferInputError if it cannot be used."""
-        found = existing(self.client, self.work.request.table, self.work.servers)
+        return self.use(existing(self.client, self.work.request.table, self.work.servers))
+
+    def use(self, found: Destination) -> Destination:
+        """Let staging tables copy a destination that was looked up."""
         self.destination = replace(found, partitions=self.work.request.read.partition_columns)
         return self.destination
 
@@ -135,7 +142,7 @@ class Staging:
         """The common prefix of the names of this batch's staging tables."""
         return queries.tables_of(self.work.loads.transfer, self.number)
 
-    def adopt(self, objects: Sequence[Planned], running: Iterable[str]) -> Staged | None:
+    def adopt(self, objects: Sequence[Planned], running: Collection[str]) -> Staged | None:
         """Wait for the statements of a dead process; return a table that one has filled, or None."""
         for query_id in running:
             table = queries.table_of(query_id)
@@ -152,7 +159,7 @@ class Staging:
                 queries.follow(self.client, query_id, self.work.stop)
                 groups = self.grouping.groups(some, self.destination)
                 self.reader.check_json(table, some)
-                staged = Staged(table, [o for group in groups for o in group.objects])
+                staged = Staged(table, [o for group in groups for o in group.objects], adopted=True)
                 self._check(staged)
             except (DatabaseError, OperationalError, LoadObjectError, TransferTransientError) as e:
                 log.info("batch %d: the statement of an earlier process failed: %s", self.number, e)
@@ -166,16 +173,13 @@ class Staging:
         declared = list(dict.fromkeys(name for o in staged.loaded for name, _ in o.nulls))
         nulls = "".join(f", sum(isNull({identifier(name)}))" for name in declared)
         found, arrived = {}, {}
-        rows, size = queries.at_once(
-            lambda: (
-                self.client.query(
-                    f"SELECT {LOAD_ID}, count(){nulls} FROM {STAGING}.{identifier(staged.table)} GROUP BY 1",
-                    settings={"max_query_size": LONG_STATEMENT},
-                ).result_rows
-            ),
-            lambda: stored(self.client, staged.table),
-        )
-        for load_id, count, *counts in rows:
+        rows = self.client.query(
+            f"SELECT {STORED}, {LOAD_ID}, count(){nulls} FROM {STAGING}.{identifier(staged.table)} GROUP BY 2",
+            parameters={"table": staged.table},
+            settings={"max_query_size": LONG_STATEMENT},
+        ).result_rows
+        size = int(rows[0][0] or 0) if rows else 0
+        for _, load_id, count, *counts in rows:
             found[load_id], arrived[load_id] = count, dict(zip(declared, counts, strict=True))
         filtered = self._filtered(staged.loaded, found, arrived)
         limits = self.work.request.limits

@@ -62,17 +62,22 @@ def is_generated(name: str) -> bool:
     return re.fullmatch(_GENERATED, name) is not None
 
 
-def sweep(client: Client, mine: str = "") -> None:
+def sweep(client: Client, mine: str = "", statements: str = "") -> bool:
     """Drop stale staging tables, and staging tables of any age whose names begin with `mine`.
 
-    Raises DatabaseError.
+    If statements run whose ids begin with `statements`, return False and drop nothing. Raises DatabaseError.
     """
-    names = client.query(
-        f"SELECT name FROM system.tables WHERE database = '{STAGING}'"
+    found = client.query(
+        f"SELECT name, false FROM system.tables WHERE database = '{STAGING}'"
         " AND ({mine:String} != '' AND startsWith(name, {mine:String}) OR metadata_modification_time < now()"
-        f" - toIntervalHour(if(comment = '{BROKEN}', {BROKEN_HOURS}, {STALE_HOURS})))",
-        parameters={"mine": mine},
+        f" - toIntervalHour(if(comment = '{BROKEN}', {BROKEN_HOURS}, {STALE_HOURS})))"
+        " UNION ALL SELECT query_id, true FROM system.processes"
+        " WHERE {statements:String} != '' AND startsWith(query_id, {statements:String})",
+        parameters={"mine": mine, "statements": statements},
     ).result_rows
-    for (name,) in names:
+    if any(runs for _, runs in found):
+        return False
+    for name, _ in found:
         if is_generated(name):
             client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(name)} SYNC")
+    return True

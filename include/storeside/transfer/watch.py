@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.sql.answers import first_row
 from storeside.transfer import queries
 from storeside.transfer.errors import LimitError
 from storeside.transfer.staging import STAGING
@@ -64,16 +63,11 @@ def watched(client: Client, query_id: str, *, rows: int, size: int) -> Iterator[
         raise LimitError(reasons[0])
 
 
-def stored(client: Client, table: str) -> int:
-    """Return the uncompressed bytes of a staging table's rows, for statements that end before the first check."""
-    row = first_row(
-        client.query(
-            f"SELECT sum(data_uncompressed_bytes) FROM system.parts WHERE active AND database = '{STAGING}'"
-            " AND table = {table:String}",
-            parameters={"table": table},
-        )
-    )
-    return int(row[0])
+# The uncompressed bytes of the rows of the staging table {table}, for statements that end before the first check.
+STORED = (
+    f"(SELECT sum(data_uncompressed_bytes) FROM system.parts WHERE active AND database = '{STAGING}'"
+    " AND table = {table:String})"
+)
 
 
 def excess(written: int, taken: int, *, rows: int, size: int) -> str:

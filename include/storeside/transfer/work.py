@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
     from storeside.transfer.staged_check import Validation
+    from storeside.transfer.table import Destination
 
 # From _MANY objects on, ClickHouse lists them, which also returns ETags and sizes, and does not send a request for
 # each, unless the listing would have more than _LISTED times as many objects.
@@ -41,7 +42,7 @@ class Work:
 
     `client` is the ClickHouse client of the loading user, who needs no rights on the ledger; threads share it.
     `token` is part of the names of the run's staging tables. `validation` checks rows before they are published. For
-    `neighbours` see `Transfer.prepare`.
+    `neighbours` see `Transfer.prepare`, and for `recent` see `Preparation`.
     """
 
     request: Request
@@ -58,6 +59,7 @@ class Work:
     neighbours: int = 0
     validation: Validation | None = None
     servers: Servers = NO_SERVERS
+    recent: Destination | None = None
 
     @property
     def loads(self) -> Loads:
