@@ -162,7 +162,8 @@ with DAG(
    pass: duration, rate, levels, SHA-256. The task reconciles the destination with the source.
 4. **probe**: the cluster measures objects that have no facts from this run: unpublished results of earlier runs, and
    objects that other programs stored. Usually none are left, and the log states that.
-5. **stage_manifest**: ClickHouse pulls the facts from AIStore into a staging table.
+5. **stage_manifest**: ClickHouse pulls the facts from AIStore into a staging table; the task sends those of a run
+   with more than 1,000 recordings in batches.
 6. **validate**: Great Expectations checks every row against the suite.
 7. **publish**: the valid rows appear in `speech.manifest` in one step.
 8. **settle_events**: only with a queue: deletes messages of published recordings, sends messages of recordings that

@@ -18,7 +18,9 @@ from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
 from storeside.operators.speech import GXValidateManifestOperator
-from storeside.speech.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
+from storeside.speech.errors import ManifestError, UnreadableFactsError
+from storeside.speech.facts import PULLED
+from storeside.speech.manifest import SpeechManifest, facts_naming, facts_url, run_prefix
 from storeside.speech.suites import SIGNAL_COLUMNS
 from storeside.stack import airflow, demo, speech_corpus
 from storeside.stack.settings import Stack
@@ -473,16 +475,88 @@ def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> Non
     assert shelf.probe(unique("run"))[1].skipped == 5
 
 
-def test_names_may_be_long(shelf: Shelf) -> None:
-    """All of a window's names together exceed ClickHouse's limit for a parameter."""
-    put(shelf.aistore, shelf.audio, {"a.wav": tone(1)})
+def test_facts_of_any_name_are_staged_in_batches_and_by_pull(shelf: Shelf) -> None:
+    """Some names are longer than a field of a tar header, or look like patterns or URLs."""
+    long = "/".join(["n" * 200] * 4)
+    names = [*(name for name in NAMES if len(name) < 250), *(f"{n}/{long}.wav" for n in range(3)), "ü" * 90 + ".wav"]
+    put(shelf.aistore, shelf.audio, {name: tone(0.1 + n / 100) for n, name in enumerate(names)})
+    run = unique("run")
+    job, summary = shelf.probe(run)
+    assert (summary.done, summary.failed) == (len(names), 0), summary
+    manifest = shelf.manifest(run)
+    tables = []
+    for pulled in (PULLED, 0, 0):
+        staged = manifest.stage(shelf.aistore, job.scope, pulled)
+        assert (staged.facts, staged.rows) == (len(names), len(names))
+        assert staged.facts_bytes == sum(map(len, shelf.found_facts(run).values()))
+        table = f"SELECT * FROM storeside_staging.`{manifest.facts_table}` ORDER BY path"
+        tables.append(shelf.clickhouse.query(table).result_rows)
+    assert tables[0] == tables[1] == tables[2]
+    assert manifest.publish(job.scope) == len(names)
+    rows = {row["object"]: row["checksum"] for row in shelf.rows()}
+    assert rows == {name: hashlib.sha256(tone(0.1 + n / 100)).hexdigest() for n, name in enumerate(names)}
+    shelf.acknowledge(job, manifest)
+
+    # the next run reads a changed recording in the same way, and no other
+    put(shelf.aistore, shelf.audio, {names[0]: tone(2)})
+    later = unique("run")
+    job, _ = shelf.probe(later)
+    manifest = shelf.manifest(later)
+    assert manifest.stage(shelf.aistore, job.scope, 0).rows == 1
+    assert manifest.publish(job.scope) == 1
+    newest = "SELECT checksum FROM speech.manifest FINAL WHERE bucket = {bucket:String} AND object = {object:String}"
+    asked = {"bucket": str(shelf.audio), "object": names[0]}
+    assert shelf.clickhouse.query(newest, parameters=asked).result_rows == [(hashlib.sha256(tone(2)).hexdigest(),)]
+    shelf.acknowledge(job, manifest)
+
+
+def test_a_task_that_is_killed_between_batches_starts_again(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(0.1) for n in range(9)})
     run = unique("run")
     job, _ = shelf.probe(run)
-    (facts,) = shelf.found_facts(run).values()
-    name = "/".join(["n" * 200] * 4)
-    put(shelf.aistore, shelf.facts, {f"{run_prefix(run)}{n:03}/{name}.wav.json": facts for n in range(200)})
-    staged = shelf.manifest(run).stage(shelf.aistore, job.scope)
-    assert (staged.facts, staged.rows) == (201, 1)
+    manifest = shelf.manifest(run)
+    insert = shelf.clickhouse.raw_insert
+    answers = iter([True, True, False])
+
+    def answer(*arguments: Any, **named: Any) -> Any:
+        insert(*arguments, **named)
+        if not next(answers, True):
+            raise ConnectionError("the answer is lost")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("storeside.aistore.many.BATCH_OBJECTS", 2)
+        broken.setattr(shelf.clickhouse, "raw_insert", answer)
+        with pytest.raises(ConnectionError):
+            manifest.stage(shelf.aistore, job.scope, 0)
+        assert manifest.staged() == 0
+        assert manifest.stage(shelf.aistore, job.scope, 0).rows == 9
+    assert manifest.publish(job.scope) == 9
+
+    # the client repeats an INSERT whose answer was lost
+    def repeated(*arguments: Any, **named: Any) -> None:
+        insert(*arguments, **named)
+        insert(*arguments, **named)
+
+    monkeypatch.setattr(shelf.clickhouse, "raw_insert", repeated)
+    with pytest.raises(ManifestError, match="stored 9 facts twice"):
+        manifest.stage(shelf.aistore, job.scope, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"no JSON", "it is no JSON object"),
+        (b'{"duration_seconds": "long"}', "duration_seconds"),
+        (b'{"path": "another"}', "path"),
+    ],
+)
+def test_facts_that_are_not_readable_are_named(shelf: Shelf, content: bytes, reason: str) -> None:
+    put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(0.1) for n in range(5)})
+    run = unique("run")
+    job, _ = shelf.probe(run)
+    put(shelf.aistore, shelf.facts, {f"{run_prefix(run)}3.wav.json": content})
+    with pytest.raises(UnreadableFactsError, match=rf"{run_prefix(run)}3\.wav\.json cannot be read: .*{reason}"):
+        shelf.manifest(run).stage(shelf.aistore, job.scope, 0)
 
 
 def test_facts_that_are_gone_are_missed(shelf: Shelf) -> None:
