@@ -34,6 +34,7 @@ SETTINGS = dag_settings(
     facts="ais://speech-facts",
     image=TRANSFORMER_IMAGE,
     keep_extension=False,
+    parallel_runs=1,  # more for runs with prefixes that do not overlap
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 RECORDINGS, SPEECH, FACTS = SETTINGS["recordings"], SETTINGS["speech"], SETTINGS["facts"]
@@ -147,8 +148,8 @@ with DAG(
     description="Turns S3 recordings into transcoded speech in AIStore and a validated manifest in ClickHouse",
     schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
     catchup=False,
-    # Parallel runs would transform the same bucket pair, which AIStore refuses.
-    max_active_runs=1,
+    # Runs at the same time are for prefixes that do not overlap: others would do the same work twice.
+    max_active_runs=SETTINGS["parallel_runs"],
     params=PARAMS,
     tags=["speech", "aistore", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
@@ -170,7 +171,8 @@ with DAG(
    failed for good to the dead-letter queue with their reasons, and releases all others, whether the run succeeded or
    failed.
 
-Runs start from the form. The Airflow Variable `storeside_speech_pipeline` also starts them on a schedule, and when
+Runs start from the form. With the setting `parallel_runs`, several run at the same time, for prefixes that do not
+overlap. The Airflow Variable `storeside_speech_pipeline` also starts them on a schedule, and when
 recordings arrive (S3 events on SQS, one run per batch):
 `{"source": "s3://recordings", "schedule": "0 3 * * *", "queue": "recordings-events"}`. A run processes only new and
 changed recordings. To list failed objects with their reasons:

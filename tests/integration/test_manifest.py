@@ -7,6 +7,7 @@ import io
 import json
 import wave
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -54,20 +55,20 @@ class Shelf:
     def ledger(self) -> Ledger:
         return Ledger(self.clickhouse)
 
-    def probe(self, run: str) -> tuple[BucketJob, Summary]:
-        job = self.probing(run)
+    def probe(self, run: str, prefix: str = "") -> tuple[BucketJob, Summary]:
+        job = self.probing(run, prefix)
         return job, self.drive(job)
 
-    def probing(self, run: str) -> BucketJob:
+    def probing(self, run: str, prefix: str = "") -> BucketJob:
         return BucketJob(
             self.aistore, self.ledger, self.audio, self.facts,
             run_id=run, spec=probe_spec(), naming=facts_naming(run),
-            options=Options(keeps_result=False, keep_etl=True),
+            options=Options(prefix=prefix, keeps_result=False, keep_etl=True),
         )  # fmt: skip
 
     def transcode(
         self, recordings: Bucket, run: str, *, facts: bool = True, to: Bucket | None = None, over: str = "ws",
-        audio: AudioFormat | None = None,
+        audio: AudioFormat | None = None, prefix: str = "",
     ) -> Summary:  # fmt: skip
         """Transcode recordings, with their facts in the same pass."""
         spec = transcode_spec(audio, communication=over)
@@ -77,7 +78,7 @@ class Shelf:
         job = BucketJob(
             self.aistore, self.ledger, recordings, to or self.audio, run_id=run, spec=spec,
             naming=Naming((audio or AudioFormat()).extensions),
-            options=Options(sidecars=self.facts if facts else None, keep_etl=True),
+            options=Options(prefix=prefix, sidecars=self.facts if facts else None, keep_etl=True),
         )  # fmt: skip
         return self.drive(job)
 
@@ -223,6 +224,52 @@ def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shel
         parameters={"bucket": str(shelf.audio)},
     ).first_row
     assert newest == (5, 5)
+
+
+def test_runs_of_prefixes_that_do_not_overlap_run_at_the_same_time(shelf: Shelf, drive: Drive) -> None:
+    recordings = Bucket("ais", unique("in"))
+    prefixes = {unique("run"): prefix for prefix in ("a/", "b/")}
+    names = [f"{prefix}{n}.wav" for prefix in prefixes.values() for n in range(3)]
+    put(shelf.aistore, recordings, {name: tone(n + 1) for n, name in enumerate(names)})
+
+    def whole(run: str) -> int:
+        own = replace(shelf, clickhouse=demo.clickhouse_client(shelf.stack))
+        summary = own.transcode(recordings, run, prefix=prefixes[run])
+        assert (summary.listed, summary.done, summary.failed) == (3, 3, 0), summary
+        job, summary = own.probe(run, prefixes[run])
+        assert (summary.done, summary.failed, summary.job_seconds) == (3, 0, 0), summary
+        manifest = own.manifest(run)
+        assert manifest.stage(own.aistore, job.scope).rows == 3
+        published = manifest.publish(job.scope)
+        own.acknowledge(job, manifest)
+        return published
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(whole, prefixes)) == [3, 3]
+    rows = {row["object"]: row["run_id"] for row in shelf.rows()}
+    assert rows == {f"{prefix}{n}.wav": run for run, prefix in prefixes.items() for n in range(3)}
+    assert len(shelf.rows()) == 6
+    for run, prefix in prefixes.items():  # neither has changed what the ledger says about the other's objects
+        assert shelf.transcode(recordings, unique("run"), prefix=prefix).skipped == 3, run
+        assert shelf.probe(unique("run"), prefix)[1].skipped == 3
+
+
+def test_runs_that_overlap_publish_each_row_once(shelf: Shelf) -> None:
+    put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(n + 1) for n in range(3)})
+    first, second = unique("run"), unique("run")
+    jobs = {run: shelf.probe(run)[0] for run in (first, second)}
+    staged = {run: shelf.manifest(run).stage(shelf.aistore, jobs[run].scope).rows for run in jobs}
+    assert staged == {first: 3, second: 3}, "neither knows the other's rows"
+    put(shelf.aistore, shelf.audio, {"1.wav": tone(9)})
+    third = unique("run")
+    job, _ = shelf.probe(third)
+    assert shelf.manifest(third).stage(shelf.aistore, job.scope).rows == 3
+    assert [shelf.manifest(run).publish(jobs[run].scope) for run in jobs] == [3, 0]
+    assert shelf.manifest(third).publish(job.scope) == 1, "of the changed recording"
+    assert shelf.manifest(second).publish(jobs[second].scope) == 0
+    assert sorted((row["object"], round(row["duration_seconds"]), row["run_id"]) for row in shelf.rows()) == [
+        ("0.wav", 1, first), ("1.wav", 2, first), ("1.wav", 9, third), ("2.wav", 3, first),
+    ]  # fmt: skip
 
 
 def test_invalid_rows_are_left_out_and_recorded_as_failed(shelf: Shelf) -> None:

@@ -19,6 +19,7 @@ from storeside.ledger.objects import Ledger, Scope
 from storeside.speech.errors import LostStagingError
 from storeside.speech.facts import PULLED, FactsTable
 from storeside.sql.answers import first_row
+from storeside.transfer.lock import locked
 from storeside.transfer.staging import sweep
 from storeside.transform.naming import Naming
 from storeside.transformers.formats import CODECS
@@ -164,13 +165,18 @@ class SpeechManifest:
     def publish(self, scope: Scope) -> int:
         """Move the staged rows into ``speech.manifest`` in one step; return the number of this run's rows there.
 
-        A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped it after the plan
-        of the probe was deleted (`scope` is the scope of the probe). Raises LostStagingError when the table does not
-        exist but the plan does.
+        Runs at the same time publish one after the other. Each leaves out the rows that another has published since
+        they were staged. A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped
+        it after the plan of the probe was deleted (`scope` is the scope of the probe). Raises LostStagingError when
+        the table does not exist but the plan does, and TransferTransientError when other runs publish for five
+        minutes.
         """
         staging = f"storeside_staging.`{self.staging_table}`"
         if self.clickhouse.command(f"EXISTS TABLE {staging}"):
-            self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
+            with locked(self.clickhouse, "speech.manifest", self.run_id, self.staging_table):
+                bound = {"staging": self.staging_table, "bucket": str(self.bucket)}
+                self.clickhouse.command(sql.query("leave_out_published"), parameters=bound)
+                self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
         elif Ledger(self.clickhouse).planned(scope):
             raise LostStagingError(
                 f"table storeside_staging.{self.staging_table} with the rows of run {self.run_id} does not exist, and"
