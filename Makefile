@@ -197,6 +197,10 @@ bench-authn: $(STAMP) ## CPU of transforms and requests with and without AIStore
 bench-run: $(STAMP) ## measure a run of the speech pipeline, from S3 events to rows; ARGS="--count 1000"
 	@$(PYTHON) -m tests.benchmarks.speech_run $(ARGS)
 
+.PHONY: bench-manifest
+bench-manifest: $(STAMP) ## measure the staging of the facts of 100,000 recordings; ARGS="--count 1000000"
+	@$(PYTHON) -m tests.benchmarks.manifest $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: $(STAMP) ## measure the cost of many objects, a long history and an object of 100 GB; ARGS="--gigabytes 10"
 	@$(PYTHON) -m tests.benchmarks.scale $(ARGS)

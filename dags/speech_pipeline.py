@@ -34,6 +34,7 @@ SETTINGS = dag_settings(
     facts="ais://speech-facts",
     image=TRANSFORMER_IMAGE,
     keep_extension=False,
+    parallel_runs=1,  # more for runs with prefixes that do not overlap
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 RECORDINGS, SPEECH, FACTS = SETTINGS["recordings"], SETTINGS["speech"], SETTINGS["facts"]
@@ -147,8 +148,8 @@ with DAG(
     description="Turns S3 recordings into transcoded speech in AIStore and a validated manifest in ClickHouse",
     schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
     catchup=False,
-    # Parallel runs would transform the same bucket pair, which AIStore refuses.
-    max_active_runs=1,
+    # Runs at the same time are for prefixes that do not overlap: others would do the same work twice.
+    max_active_runs=SETTINGS["parallel_runs"],
     params=PARAMS,
     tags=["speech", "aistore", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
@@ -162,14 +163,16 @@ with DAG(
    pass: duration, rate, levels, SHA-256. The task reconciles the destination with the source.
 4. **probe**: the cluster measures objects that have no facts from this run: unpublished results of earlier runs, and
    objects that other programs stored. Usually none are left, and the log states that.
-5. **stage_manifest**: ClickHouse pulls the facts from AIStore into a staging table.
+5. **stage_manifest**: ClickHouse pulls the facts from AIStore into a staging table; the task sends those of a run
+   with more than 1,000 recordings in batches.
 6. **validate**: Great Expectations checks every row against the suite.
 7. **publish**: the valid rows appear in `speech.manifest` in one step.
 8. **settle_events**: only with a queue: deletes messages of published recordings, sends messages of recordings that
    failed for good to the dead-letter queue with their reasons, and releases all others, whether the run succeeded or
    failed.
 
-Runs start from the form. The Airflow Variable `storeside_speech_pipeline` also starts them on a schedule, and when
+Runs start from the form. With the setting `parallel_runs`, several run at the same time, for prefixes that do not
+overlap. The Airflow Variable `storeside_speech_pipeline` also starts them on a schedule, and when
 recordings arrive (S3 events on SQS, one run per batch):
 `{"source": "s3://recordings", "schedule": "0 3 * * *", "queue": "recordings-events"}`. A run processes only new and
 changed recordings. To list failed objects with their reasons:

@@ -100,9 +100,11 @@ class _ManifestOperator(FormOperator):
 
 
 class ClickHouseStageManifestOperator(_ManifestOperator):
-    """Pulls the facts of this run from AIStore into a staging table of ClickHouse. Returns the number of rows.
+    """Brings the facts of this run from AIStore into a staging table of ClickHouse. Returns the number of rows.
 
-    The table gets one row per object of the probe, no matter whether the probe or the transcode measured the object.
+    ClickHouse pulls the facts of up to 1,000 recordings itself. The facts of more recordings, 0.4 kB of each, pass
+    through the task in batches. The table gets one row per object of the probe, no matter whether the probe or the
+    transcode measured the object.
 
     :param effect: the ``effect`` in the result of the `AISProbeAudioOperator`
     """

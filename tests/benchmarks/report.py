@@ -31,6 +31,7 @@ BENCHMARKS = (
     "quality",
     "events",
     "speech_run",
+    "manifest",
     "storage",
     "throughput",
     "line",

@@ -7,6 +7,7 @@ import io
 import json
 import wave
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,9 @@ from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
 from storeside.operators.speech import GXValidateManifestOperator
-from storeside.speech.manifest import ManifestError, SpeechManifest, facts_naming, facts_url, run_prefix
+from storeside.speech.errors import ManifestError, UnreadableFactsError
+from storeside.speech.facts import PULLED
+from storeside.speech.manifest import SpeechManifest, facts_naming, facts_url, run_prefix
 from storeside.speech.suites import SIGNAL_COLUMNS
 from storeside.stack import airflow, demo, speech_corpus
 from storeside.stack.settings import Stack
@@ -52,20 +55,20 @@ class Shelf:
     def ledger(self) -> Ledger:
         return Ledger(self.clickhouse)
 
-    def probe(self, run: str) -> tuple[BucketJob, Summary]:
-        job = self.probing(run)
+    def probe(self, run: str, prefix: str = "") -> tuple[BucketJob, Summary]:
+        job = self.probing(run, prefix)
         return job, self.drive(job)
 
-    def probing(self, run: str) -> BucketJob:
+    def probing(self, run: str, prefix: str = "") -> BucketJob:
         return BucketJob(
             self.aistore, self.ledger, self.audio, self.facts,
             run_id=run, spec=probe_spec(), naming=facts_naming(run),
-            options=Options(keeps_result=False, keep_etl=True),
+            options=Options(prefix=prefix, keeps_result=False, keep_etl=True),
         )  # fmt: skip
 
     def transcode(
         self, recordings: Bucket, run: str, *, facts: bool = True, to: Bucket | None = None, over: str = "ws",
-        audio: AudioFormat | None = None,
+        audio: AudioFormat | None = None, prefix: str = "",
     ) -> Summary:  # fmt: skip
         """Transcode recordings, with their facts in the same pass."""
         spec = transcode_spec(audio, communication=over)
@@ -75,7 +78,7 @@ class Shelf:
         job = BucketJob(
             self.aistore, self.ledger, recordings, to or self.audio, run_id=run, spec=spec,
             naming=Naming((audio or AudioFormat()).extensions),
-            options=Options(sidecars=self.facts if facts else None, keep_etl=True),
+            options=Options(prefix=prefix, sidecars=self.facts if facts else None, keep_etl=True),
         )  # fmt: skip
         return self.drive(job)
 
@@ -221,6 +224,52 @@ def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shel
         parameters={"bucket": str(shelf.audio)},
     ).first_row
     assert newest == (5, 5)
+
+
+def test_runs_of_prefixes_that_do_not_overlap_run_at_the_same_time(shelf: Shelf, drive: Drive) -> None:
+    recordings = Bucket("ais", unique("in"))
+    prefixes = {unique("run"): prefix for prefix in ("a/", "b/")}
+    names = [f"{prefix}{n}.wav" for prefix in prefixes.values() for n in range(3)]
+    put(shelf.aistore, recordings, {name: tone(n + 1) for n, name in enumerate(names)})
+
+    def whole(run: str) -> int:
+        own = replace(shelf, clickhouse=demo.clickhouse_client(shelf.stack))
+        summary = own.transcode(recordings, run, prefix=prefixes[run])
+        assert (summary.listed, summary.done, summary.failed) == (3, 3, 0), summary
+        job, summary = own.probe(run, prefixes[run])
+        assert (summary.done, summary.failed, summary.job_seconds) == (3, 0, 0), summary
+        manifest = own.manifest(run)
+        assert manifest.stage(own.aistore, job.scope).rows == 3
+        published = manifest.publish(job.scope)
+        own.acknowledge(job, manifest)
+        return published
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(whole, prefixes)) == [3, 3]
+    rows = {row["object"]: row["run_id"] for row in shelf.rows()}
+    assert rows == {f"{prefix}{n}.wav": run for run, prefix in prefixes.items() for n in range(3)}
+    assert len(shelf.rows()) == 6
+    for run, prefix in prefixes.items():  # neither has changed what the ledger says about the other's objects
+        assert shelf.transcode(recordings, unique("run"), prefix=prefix).skipped == 3, run
+        assert shelf.probe(unique("run"), prefix)[1].skipped == 3
+
+
+def test_runs_that_overlap_publish_each_row_once(shelf: Shelf) -> None:
+    put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(n + 1) for n in range(3)})
+    first, second = unique("run"), unique("run")
+    jobs = {run: shelf.probe(run)[0] for run in (first, second)}
+    staged = {run: shelf.manifest(run).stage(shelf.aistore, jobs[run].scope).rows for run in jobs}
+    assert staged == {first: 3, second: 3}, "neither knows the other's rows"
+    put(shelf.aistore, shelf.audio, {"1.wav": tone(9)})
+    third = unique("run")
+    job, _ = shelf.probe(third)
+    assert shelf.manifest(third).stage(shelf.aistore, job.scope).rows == 3
+    assert [shelf.manifest(run).publish(jobs[run].scope) for run in jobs] == [3, 0]
+    assert shelf.manifest(third).publish(job.scope) == 1, "of the changed recording"
+    assert shelf.manifest(second).publish(jobs[second].scope) == 0
+    assert sorted((row["object"], round(row["duration_seconds"]), row["run_id"]) for row in shelf.rows()) == [
+        ("0.wav", 1, first), ("1.wav", 2, first), ("1.wav", 9, third), ("2.wav", 3, first),
+    ]  # fmt: skip
 
 
 def test_invalid_rows_are_left_out_and_recorded_as_failed(shelf: Shelf) -> None:
@@ -473,16 +522,88 @@ def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> Non
     assert shelf.probe(unique("run"))[1].skipped == 5
 
 
-def test_names_may_be_long(shelf: Shelf) -> None:
-    """All of a window's names together exceed ClickHouse's limit for a parameter."""
-    put(shelf.aistore, shelf.audio, {"a.wav": tone(1)})
+def test_facts_of_any_name_are_staged_in_batches_and_by_pull(shelf: Shelf) -> None:
+    """Some names are longer than a field of a tar header, or look like patterns or URLs."""
+    long = "/".join(["n" * 200] * 4)
+    names = [*(name for name in NAMES if len(name) < 250), *(f"{n}/{long}.wav" for n in range(3)), "ü" * 90 + ".wav"]
+    put(shelf.aistore, shelf.audio, {name: tone(0.1 + n / 100) for n, name in enumerate(names)})
+    run = unique("run")
+    job, summary = shelf.probe(run)
+    assert (summary.done, summary.failed) == (len(names), 0), summary
+    manifest = shelf.manifest(run)
+    tables = []
+    for pulled in (PULLED, 0, 0):
+        staged = manifest.stage(shelf.aistore, job.scope, pulled)
+        assert (staged.facts, staged.rows) == (len(names), len(names))
+        assert staged.facts_bytes == sum(map(len, shelf.found_facts(run).values()))
+        table = f"SELECT * FROM storeside_staging.`{manifest.facts_table}` ORDER BY path"
+        tables.append(shelf.clickhouse.query(table).result_rows)
+    assert tables[0] == tables[1] == tables[2]
+    assert manifest.publish(job.scope) == len(names)
+    rows = {row["object"]: row["checksum"] for row in shelf.rows()}
+    assert rows == {name: hashlib.sha256(tone(0.1 + n / 100)).hexdigest() for n, name in enumerate(names)}
+    shelf.acknowledge(job, manifest)
+
+    # the next run reads a changed recording in the same way, and no other
+    put(shelf.aistore, shelf.audio, {names[0]: tone(2)})
+    later = unique("run")
+    job, _ = shelf.probe(later)
+    manifest = shelf.manifest(later)
+    assert manifest.stage(shelf.aistore, job.scope, 0).rows == 1
+    assert manifest.publish(job.scope) == 1
+    newest = "SELECT checksum FROM speech.manifest FINAL WHERE bucket = {bucket:String} AND object = {object:String}"
+    asked = {"bucket": str(shelf.audio), "object": names[0]}
+    assert shelf.clickhouse.query(newest, parameters=asked).result_rows == [(hashlib.sha256(tone(2)).hexdigest(),)]
+    shelf.acknowledge(job, manifest)
+
+
+def test_a_task_that_is_killed_between_batches_starts_again(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(0.1) for n in range(9)})
     run = unique("run")
     job, _ = shelf.probe(run)
-    (facts,) = shelf.found_facts(run).values()
-    name = "/".join(["n" * 200] * 4)
-    put(shelf.aistore, shelf.facts, {f"{run_prefix(run)}{n:03}/{name}.wav.json": facts for n in range(200)})
-    staged = shelf.manifest(run).stage(shelf.aistore, job.scope)
-    assert (staged.facts, staged.rows) == (201, 1)
+    manifest = shelf.manifest(run)
+    insert = shelf.clickhouse.raw_insert
+    answers = iter([True, True, False])
+
+    def answer(*arguments: Any, **named: Any) -> Any:
+        insert(*arguments, **named)
+        if not next(answers, True):
+            raise ConnectionError("the answer is lost")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("storeside.aistore.many.BATCH_OBJECTS", 2)
+        broken.setattr(shelf.clickhouse, "raw_insert", answer)
+        with pytest.raises(ConnectionError):
+            manifest.stage(shelf.aistore, job.scope, 0)
+        assert manifest.staged() == 0
+        assert manifest.stage(shelf.aistore, job.scope, 0).rows == 9
+    assert manifest.publish(job.scope) == 9
+
+    # the client repeats an INSERT whose answer was lost
+    def repeated(*arguments: Any, **named: Any) -> None:
+        insert(*arguments, **named)
+        insert(*arguments, **named)
+
+    monkeypatch.setattr(shelf.clickhouse, "raw_insert", repeated)
+    with pytest.raises(ManifestError, match="stored 9 facts twice"):
+        manifest.stage(shelf.aistore, job.scope, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"no JSON", "it is no JSON object"),
+        (b'{"duration_seconds": "long"}', "duration_seconds"),
+        (b'{"path": "another"}', "path"),
+    ],
+)
+def test_facts_that_are_not_readable_are_named(shelf: Shelf, content: bytes, reason: str) -> None:
+    put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(0.1) for n in range(5)})
+    run = unique("run")
+    job, _ = shelf.probe(run)
+    put(shelf.aistore, shelf.facts, {f"{run_prefix(run)}3.wav.json": content})
+    with pytest.raises(UnreadableFactsError, match=rf"{run_prefix(run)}3\.wav\.json cannot be read: .*{reason}"):
+        shelf.manifest(run).stage(shelf.aistore, job.scope, 0)
 
 
 def test_facts_that_are_gone_are_missed(shelf: Shelf) -> None:

@@ -248,6 +248,15 @@ def test_a_variable_sets_schedule_and_defaults(bag: DagBag, monkeypatch: pytest.
     assert (task.image, task.environment) == ("registry.example.com/papers:2", {"LANGUAGE": "en"})
 
 
+@pytest.mark.parametrize(("given", "runs"), [({}, 1), ({"parallel_runs": 4}, 4)])
+def test_runs_of_the_speech_pipeline_are_parallel_if_its_setting_says_so(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, int], runs: int
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_SPEECH_PIPELINE", json.dumps(given))
+    (dag,) = DagBag(CHECKOUT / "dags" / "speech_pipeline.py").dags.values()
+    assert dag.max_active_runs == runs
+
+
 @pytest.mark.parametrize(("schedule", "runs"), [("", 16), ("*/15 * * * *", 1)])
 def test_loads_are_parallel_unless_a_schedule_could_start_one_beside_the_last(
     monkeypatch: pytest.MonkeyPatch, schedule: str, runs: int

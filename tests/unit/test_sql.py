@@ -19,7 +19,8 @@ from storeside.events.drained import Drained
 from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED
 from storeside.ledger.objects import Ledger, Scope
-from storeside.speech.manifest import FACTS, facts_naming
+from storeside.speech.facts import FACTS
+from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
 from storeside.stack.settings import CHECKOUT

@@ -1,13 +1,12 @@
 """Loads the facts of recordings from AIStore into ``speech.manifest``, each once.
 
-ClickHouse pulls the facts from AIStore's S3 API into a staging table. Publishing moves a run's rows to the manifest
-in one atomic step. No row is visible before that, and a repeated step starts with a new table.
+The facts come into a staging table, see `storeside.speech.facts`. Publishing moves a run's rows to the manifest in
+one atomic step. No row is visible before that, and a repeated step starts with a new table.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from storeside import sql
 from storeside.aistore.buckets import Bucket, list_aistore, objects_url
-from storeside.errors import BadInput, StoresideError, Transient
 from storeside.ledger.objects import Ledger, Scope
+from storeside.speech.errors import LostStagingError
+from storeside.speech.facts import PULLED, FactsTable
 from storeside.sql.answers import first_row
-from storeside.transfer.loads import LONG_STATEMENT
-from storeside.transfer.source import literal
+from storeside.transfer.lock import locked
 from storeside.transfer.staging import sweep
 from storeside.transform.naming import Naming
 from storeside.transformers.formats import CODECS
@@ -29,44 +28,6 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient
 
 log = logging.getLogger(__name__)
-
-FACTS = {
-    "duration_seconds": "Float64",
-    "sample_rate": "UInt32",
-    "channels": "UInt8",
-    "samples": "UInt64",
-    "bytes": "UInt64",
-    "peak_dbfs": "Float64",
-    "rms_dbfs": "Float64",
-    "checksum": "String",
-    "codec": "String",
-    "complete": "String",
-    "declared_seconds": "Nullable(Float64)",
-    "ignored": "String",
-    "silence_share": "Nullable(Float64)",
-    "clipped_share": "Nullable(Float64)",
-    "bandwidth_hz": "Nullable(Float64)",
-    "snr_db": "Nullable(Float64)",
-}
-# Values for facts from transformers of earlier versions, which lack these fields.
-_UNSTATED: dict[str, Any] = {
-    **dict.fromkeys(name for name, kind in FACTS.items() if kind.startswith("Nullable")),
-    "complete": "unknown",
-    "ignored": "",
-}
-_BATCH = 1000
-
-
-class ManifestError(StoresideError):
-    """The manifest cannot be completed; the message states the missing facts or rows."""
-
-
-class MissingFactsError(ManifestError, Transient):
-    """Some facts of the run are missing; a retry reads them again."""
-
-
-class LostStagingError(ManifestError, BadInput):
-    """The staged rows disappeared before they were published."""
 
 
 def run_prefix(run_id: str) -> str:
@@ -122,28 +83,17 @@ class SpeechManifest:
         self.invalid_table = f"invalid_{key}"
         self.staging_table = f"speech_{key}"
 
-    def stage(self, aistore: Any, scope: Scope) -> Staged:
+    def stage(self, aistore: Any, scope: Scope, pulled: int = PULLED) -> Staged:
         """Fill the staging table from the facts, except rows that were published before.
 
         `scope` is the scope of the probe. Only objects with a result of the probe get rows, because publishing
         records these objects as done. Other facts may belong to objects that were transcoded but not delivered.
+        ClickHouse pulls up to `pulled` facts itself; of a larger run, this task reads and sends them.
 
-        ClickHouse interprets a key as a URL and as a pattern, so it cannot address some objects (``?``, ``*``,
-        ``{}``). The worker reads these facts through AIStore. Raises MissingFactsError when facts are still missing.
+        Raises MissingFactsError when facts are missing, and UnreadableFactsError.
         """
         self._create()
-        path = f"{self.facts.name}/{self.prefix}"
-        self.clickhouse.command(
-            sql.query("pull_facts_as") if self.collection else sql.query("pull_facts"),
-            parameters={
-                "collection": self.collection,
-                "facts": self.facts_table,
-                "url": f"{self.endpoint}/{path}**",
-                "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
-            },
-        )
-        facts, size = self._push_missing(aistore)
-        self._require_all(scope)
+        facts, size = self._facts().fill(aistore, scope, pulled)
         self.clickhouse.command(
             sql.query("stage_manifest"),
             parameters={
@@ -215,13 +165,18 @@ class SpeechManifest:
     def publish(self, scope: Scope) -> int:
         """Move the staged rows into ``speech.manifest`` in one step; return the number of this run's rows there.
 
-        A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped it after the plan
-        of the probe was deleted (`scope` is the scope of the probe). Raises LostStagingError when the table does not
-        exist but the plan does.
+        Runs at the same time publish one after the other. Each leaves out the rows that another has published since
+        they were staged. A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped
+        it after the plan of the probe was deleted (`scope` is the scope of the probe). Raises LostStagingError when
+        the table does not exist but the plan does, and TransferTransientError when other runs publish for five
+        minutes.
         """
         staging = f"storeside_staging.`{self.staging_table}`"
         if self.clickhouse.command(f"EXISTS TABLE {staging}"):
-            self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
+            with locked(self.clickhouse, "speech.manifest", self.run_id, self.staging_table):
+                bound = {"staging": self.staging_table, "bucket": str(self.bucket)}
+                self.clickhouse.command(sql.query("leave_out_published"), parameters=bound)
+                self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
         elif Ledger(self.clickhouse).planned(scope):
             raise LostStagingError(
                 f"table storeside_staging.{self.staging_table} with the rows of run {self.run_id} does not exist, and"
@@ -249,11 +204,7 @@ class SpeechManifest:
     def _create(self) -> None:
         self.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside_staging")
         sweep(self.clickhouse)
-        columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
-        self.clickhouse.command(
-            f"CREATE OR REPLACE TABLE storeside_staging.`{self.facts_table}` (path String, {columns})"
-            " ENGINE = MergeTree ORDER BY path"
-        )
+        self._facts().create()
         self.clickhouse.command(
             f"CREATE OR REPLACE TABLE storeside_staging.`{self.invalid_table}` (object String, reason String)"
             " ENGINE = MergeTree ORDER BY object"
@@ -262,59 +213,8 @@ class SpeechManifest:
             f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS speech.manifest"
         )
 
-    def _push_missing(self, aistore: Any) -> tuple[int, int]:
-        """Insert facts whose names ClickHouse cannot address; return the number and the bytes of all facts."""
-        bucket = self.facts.handle(aistore)
-        expected = size = 0
-        listing = list_aistore(aistore, self.facts, self.prefix)
-        while window := list(islice(listing, _BATCH)):
-            expected += len(window)
-            size += sum(o.size for o in window)
-            paths = [f"{self.facts.name}/{o.name}" for o in window]
-            # Literals, because parameters have a maximum length.
-            there = {
-                row[0]
-                for row in self.clickhouse.query(
-                    f"SELECT path FROM storeside_staging.`{self.facts_table}`"
-                    f" WHERE path IN ({', '.join(map(literal, paths))})",
-                    settings={"max_query_size": LONG_STATEMENT},
-                ).result_rows
-            }
-            rows = []
-            for found, full in zip(window, paths, strict=True):
-                if full not in there:
-                    facts = json.loads(bucket.object(found.name).get_reader().read_all())
-                    rows.append([full, *({**_UNSTATED, **facts}[column] for column in FACTS)])
-            if rows:
-                log.info("ClickHouse cannot address %d facts by name: reading them through AIStore", len(rows))
-                self.clickhouse.insert(
-                    f"storeside_staging.`{self.facts_table}`",
-                    rows,
-                    column_names=["path", *FACTS],
-                    settings={"async_insert": 0},
-                )
-        loaded = self._count(f"storeside_staging.`{self.facts_table}`")
-        if loaded != expected:
-            raise MissingFactsError(
-                f"{loaded} facts were read, but {self.facts}/{self.prefix} has {expected}: a retry reads them again"
-            )
-        return expected, size
-
-    def _require_all(self, scope: Scope) -> None:
-        """Raise MissingFactsError when an object that publishing records as done has no facts."""
-        absent = first_row(
-            self.clickhouse.query(
-                "SELECT count(), any(object) FROM storeside.results(job = {job:String}, effect = {effect:String})"
-                " WHERE fresh AND concat({facts_bucket:String}, '/', destination_object)"
-                f" NOT IN (SELECT path FROM storeside_staging.`{self.facts_table}`)",
-                parameters={**scope.parameters, "facts_bucket": self.facts.name},
-            )
-        )
-        if absent[0]:
-            raise MissingFactsError(
-                f"{self.facts} has lost {absent[0]} facts of this run, such as those of {absent[1]!r}:"
-                " a retry reads them again"
-            )
+    def _facts(self) -> FactsTable:
+        return FactsTable(self.clickhouse, self.facts_table, self.facts, self.prefix, self.endpoint, self.collection)
 
     def _count(self, table: str) -> int:
         return int(first_row(self.clickhouse.query(f"SELECT count() FROM {table}"))[0])

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storeside.speech.facts import PULLED
 from storeside.sql.answers import first_row, whole_answers
 from storeside.sql.inserts import lean_inserts
 from storeside.stack import authn, s3, speech_corpus
@@ -201,6 +202,7 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, measured: Measured)
             parameters=bound,
         )
     )
+    how = "pulled" if rows <= PULLED else "received"
     broken = f", {upload.broken} of them broken on purpose" if upload.broken else ""
     verdict = f"passed, {checked} rows" if checked and not invalid else f"{invalid} of {checked} rows are not valid"
     return [
@@ -214,7 +216,7 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, measured: Measured)
             "audio read by Airflow workers",
             f"{max(measured.read - pulled, 0)} bytes of {size_in / 1e6:.1f} MB transformed",
         ),
-        ("", f"ClickHouse pulled {pulled / 1e3:.0f} kB of facts from the cluster"),
+        ("", f"ClickHouse {how} {pulled / 1e3:.0f} kB of facts from the cluster"),
         ("validation", verdict),
         ("rows loaded", f"{rows}, {audio / 60:.1f} minutes of speech"),
         ("rows loaded by a second run", str(measured.again)),
