@@ -13,6 +13,7 @@ from storeside.transfer.durability import flush
 from storeside.transfer.errors import DIFFERENT_STRUCTURE, UNKNOWN_TABLE, StaleError, code_of, plain
 from storeside.transfer.loads import Loaded, Loads, Planned
 from storeside.transfer.lock import Hold, locked
+from storeside.transfer.mirror import Mirror
 from storeside.transfer.table import Destination
 
 log = logging.getLogger(__name__)
@@ -22,19 +23,21 @@ _POLL_SECONDS = 0.5
 
 def publish(
     destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *,
-    replace_older: bool, has_bad: bool = False,
+    replace_older: bool, has_bad: bool = False, mirror: Mirror | None = None,
 ) -> None:  # fmt: skip
     """Make the rows of `staging` visible in the destination exactly once, even after failed attempts.
 
-    `staged` lists the objects in it; with `has_bad`, the rows of its `bad_table` are added to the quarantine. Raises
-    StaleError when the destination changed meanwhile, or another run broke this run's lock, so that the objects must
-    be read again.
+    `staged` lists the objects in it; with `has_bad`, the rows of its `bad_table` are added to the quarantine. A
+    `mirror` refuses the rows if another run has loaded another snapshot meanwhile. Raises StaleError when the
+    destination changed meanwhile, or another run broke this run's lock, so that the objects must be read again.
     """
     part = destination.spread(staging, loads.client, sum(o.rows for o in staged))
     with locked(destination.client, destination.name, owner, staging, destination.others) as hold:
         # A statement whose connection was lost may still run; its owner kept the lock for this case.
         while any(queries.running(client, staging) for client in (destination.client, *destination.others)):
             time.sleep(_POLL_SECONDS)
+        if mirror is not None:
+            mirror.check()
         objects = [o.planned for o in staged]
         states = loads.states(objects)
         doubtful = loads.doubtful(objects) if "publishing" in states.values() else []
