@@ -47,7 +47,8 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
     :param bucket: bucket, without ``s3://``
     :param keys: prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``
     :param table: ``database.table``; a missing table is created from the inferred columns
-    :param format: ``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow`` or ``arrowstream``
+    :param format: ``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow``, ``arrowstream``;
+        for tables in S3 ``iceberg`` or ``delta``, with the table's folder as `keys`, see docs/transfer.md
     :param loader: ``auto``, ``pull`` or ``push``
     :param on_drift: if an object's columns differ from the table's: ``fail`` the object, ``add`` new columns,
         ``widen`` types too, or store unknown columns in ``_rest`` (``rest``)
@@ -131,8 +132,8 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         check_s3_bucket(self.bucket)
         return self.bucket, self.keys
 
-    def request(self, aws: Connection | None, modified_after: str = "", inventory: str = "", **more: Any) -> Request:
-        """Return the engine's request for the rendered arguments; `more` adds fields to the request.
+    def request(self, aws: Connection | None, of_source: Mapping[str, Any] | None = None, **more: Any) -> Request:
+        """Return the engine's request for the rendered arguments; `more` adds fields, `of_source` to its source.
 
         `aws` is the connection to S3, or None for a source in AIStore.
 
@@ -144,7 +145,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
 
         check_policy(self.on_failed_objects)
         request = Request(
-            replace(source(aws, *self.place()), modified_after=modified_after, inventory=inventory),
+            replace(source(aws, *self.place()), **(of_source or {})),
             self.table,
             **{name: getattr(self, name) for name in CHOICES},
             read=self.read,
@@ -212,12 +213,14 @@ class S3ToClickHouseOperator(LoadOperator):
         ``2026-01-01T00:00:00Z``
     :param inventory: URI of a folder of S3 Inventory, such as ``s3://inventories/trips/daily/``, or of a manifest:
         the task reads the newest inventory instead of listing the bucket, and loads no newer objects
+    :param snapshot: with `format` ``iceberg`` or ``delta``: the snapshot to load instead of the current one: an
+        Iceberg snapshot's id, the URI of an Iceberg metadata file (``metadata_location`` of a catalog), or a version
     :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
     """
 
     template_fields = (
         *LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations", "after_load",
-        "modified_after", "inventory",
+        "modified_after", "inventory", "snapshot",
     )  # fmt: skip
     ui_color = "#fff4c2"
 
@@ -234,6 +237,7 @@ class S3ToClickHouseOperator(LoadOperator):
         after_load: AfterLoad | None = None,
         modified_after: str = "",
         inventory: str = "",
+        snapshot: str = "",
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -248,6 +252,7 @@ class S3ToClickHouseOperator(LoadOperator):
         self.after_load = after_load or AfterLoad()
         self.modified_after = modified_after
         self.inventory = inventory
+        self.snapshot = snapshot
         with literal_errors(self):
             if bool(source) == bool(bucket or self.keys):
                 raise OperatorInputError("source: set it, or bucket and keys, but not both")
@@ -276,13 +281,12 @@ class S3ToClickHouseOperator(LoadOperator):
             aws = BaseHook.get_connection(self.aws_conn_id) if is_s3 else None
             request = self.request(
                 aws,
+                {name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")},
                 all_or_nothing=self.all_or_nothing,
                 retry_failed=as_bool(self.retry_failed, "retry_failed"),
                 overlap_seconds=self.overlap_seconds,
                 expectations=Expectations(self.suite, self.on_failed_expectations),
                 after_load=self.after_load,
-                modified_after=self.modified_after,
-                inventory=self.inventory,
             )
             reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
             self._transfer = Transfer(
@@ -323,6 +327,8 @@ class S3ToClickHouseOperator(LoadOperator):
         verdict = report.get("verdict")
         detail = {name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left")}
         detail |= {"loader": self._loader, **({"verdict": verdict} if verdict else {})}
+        if report["snapshot"]:
+            detail |= {name: report[name] for name in ("snapshot", "removed")}
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         row = {

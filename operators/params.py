@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators import after_load_params
+from storeside.operators import after_load_params, lake_params
 from storeside.operators.forms import form_choices
 from storeside.transfer import named_options
 from storeside.transfer.columns import Columns
@@ -310,6 +310,9 @@ MODIFIED_AFTER: Final = Param(
     section="Objects",
     description="Load only objects of S3 that were last modified at this time or later; empty loads all",
 )
+# Fields of `S3ToClickHouseOperator`, which also loads Iceberg and Delta tables; `FORMAT` replaces that of `TABLE`.
+FORMAT: Final = lake_params.with_lakes(TABLE["format"])
+SNAPSHOT: Final = lake_params.SNAPSHOT
 AFTER: Final = after_load_params.AFTER
 AFTER_LOAD: Final = after_load_params.AFTER_LOAD
 # `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.

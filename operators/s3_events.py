@@ -117,7 +117,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
-            request = self.request(aws, after_load=self.after_load, modified_after=self.modified_after)
+            request = self.request(aws, {"modified_after": self.modified_after}, after_load=self.after_load)
             limits = Limits(
                 as_number(self.max_messages, "max_messages", int),
                 as_number(self.max_seconds, "max_seconds", float),

@@ -30,9 +30,9 @@ from storeside.transfer.engine import Transfer
 from storeside.transfer.listing import list_in_ranges
 from storeside.transfer.loads import Loaded, Loads, Planned
 from storeside.transfer.plan import Plan
-from storeside.transfer.preparation import record_source
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
+from storeside.transfer.source_listing import record_source
 from tests.benchmarks import listing_server
 from tests.benchmarks.listing_server import Entry
 

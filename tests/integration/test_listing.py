@@ -12,8 +12,8 @@ from storeside.stack.settings import Stack
 from storeside.transfer.listing import list_objects
 from storeside.transfer.loads import Loads
 from storeside.transfer.plan import Plan
-from storeside.transfer.preparation import record_source
 from storeside.transfer.source import Source
+from storeside.transfer.source_listing import record_source
 from tests.listing_double import Bucket, serve
 from tests.support import unique
 

@@ -205,6 +205,7 @@ def test_new_tables_are_of_an_engine_whose_rows_stay() -> None:
 
 
 def test_the_form_offers_the_engines_choices() -> None:
-    offered = {name: param.schema["enum"] for name, param in params.TABLE.items() if "enum" in param.schema}
+    form = {**params.TABLE, "format": params.FORMAT}
+    offered = {name: param.schema["enum"] for name, param in form.items() if "enum" in param.schema}
     assert offered == {name: list(choices) for name, choices in CHOICES.items() if name in offered}
     assert {"format", "on_drift", "on_bad_rows", "on_overwrite"} <= offered.keys()

@@ -86,6 +86,11 @@ class EventLoad:
             raise EventInputError(
                 f"{request.source.bucket}: only S3 sends events: load it with S3ToClickHouseOperator"
             )
+        if request.is_lake:
+            raise EventInputError(
+                f"format {request.format!r}: an event is about one object, not about a table's snapshot: load the"
+                " table with S3ToClickHouseOperator"
+            )
         self.queue = queue
         self.request = replace(request, retry_failed=True, overlap_seconds=None)
         self.client = client

@@ -54,6 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--inventory", default="", help="read the newest inventory of S3 below s3://bucket/folder/, list nothing"
     )
+    parser.add_argument(
+        "--snapshot",
+        default="",
+        help="snapshot's id, version or metadata file to load, with --format iceberg or delta",
+    )
     given = parser.parse_args(arguments)
     return exit_code(lambda: _transfer(given))
 
@@ -62,7 +67,7 @@ def _transfer(given: argparse.Namespace) -> int:
     wanted = request(given)
     wanted = replace(
         wanted,
-        source=replace(wanted.source, inventory=given.inventory),
+        source=replace(wanted.source, inventory=given.inventory, snapshot=given.snapshot),
         all_or_nothing=given.all_or_nothing,
         retry_failed=given.retry_failed,
         expectations=Expectations(given.suite, given.on_failed_expectations),

@@ -114,7 +114,7 @@ class BatchLoad:
                 publish(
                     self.staging.destination, self.work.loads, self.work.token, staged.table, staged.loaded,
                     replace_older=self.request.on_overwrite == "replace", has_bad=staged.has_bad,
-                    again=staged.adopted or attempt > 0,
+                    again=staged.adopted or attempt > 0, mirror=self.work.mirror,
                 )  # fmt: skip
                 break
             except (DatabaseError, OperationalError) as e:

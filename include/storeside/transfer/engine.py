@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
@@ -31,6 +31,7 @@ from storeside.transfer.errors import (
 from storeside.transfer.formats import Format
 from storeside.transfer.leftovers import sweep
 from storeside.transfer.loads import Loads, Totals
+from storeside.transfer.mirror import Mirror
 from storeside.transfer.plan import Batch, Plan
 from storeside.transfer.preparation import Preparation, Prepared
 from storeside.transfer.private import quiet_client
@@ -67,6 +68,8 @@ class Report:
     condition of `Columns` excluded. `verdict` is that of the request's
     suite, as values for JSON; None if no rows were checked. `handled` counts source objects that were deleted, moved
     or tagged, and `left` those that S3 refused to change, with examples in `left_objects` as (key, reason).
+    For an Iceberg or Delta table, `snapshot` is the id of the snapshot that the table now has, and `removed` counts
+    files of earlier snapshots whose rows were removed.
     """
 
     listed: int
@@ -83,6 +86,8 @@ class Report:
     handled: int = 0
     left: int = 0
     left_objects: tuple[tuple[str, str], ...] = ()
+    snapshot: str = ""
+    removed: int = 0
 
 
 class Transfer:
@@ -170,12 +175,14 @@ class Transfer:
         QualityError when the suite cannot be loaded or applied.
         """
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
+        mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
         validation = self._validation() if prepared.planned else None
         if form is not None:
             work = Work(
-                self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop,
+                _with_partitions(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
+                self.s3, prepared.push, self.stop,
                 neighbours=self._neighbours, validation=validation, servers=self.servers,
-                recent=self._preparation.recent,
+                recent=self._preparation.recent, mirror=mirror,
             )  # fmt: skip
             try:
                 self._load(work, prepared)
@@ -184,6 +191,9 @@ class Transfer:
             except BaseException:
                 self.cancel()
                 raise
+        removed = 0
+        if mirror is not None and self.request.on_overwrite == "replace":
+            removed = mirror.remove_gone(look_up(self.client, self.request.table, self.servers))
         totals = self.loads.totals()
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         handled = self.source_actions.run(self._given)
@@ -192,7 +202,7 @@ class Transfer:
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
             validation.verdict() if validation is not None else None, totals.filtered, handled.done, handled.left,
-            handled.examples,
+            handled.examples, prepared.snapshot, removed,
         )  # fmt: skip
 
     def _validation(self) -> Validation | None:
@@ -240,7 +250,7 @@ class Transfer:
         """Publish the staging tables of all batches in one step, unless an object has failed with all-or-nothing."""
         first, whole = kept[0]
         failed = self.loads.totals().failed
-        if failed and self.request.all_or_nothing:
+        if failed and self.request.all_or_none:
             for _, staged in kept:
                 first.staging.drop(staged.table)
             raise TransferInputError(
@@ -305,6 +315,13 @@ def _work_through(
         except BaseException as e:
             outcomes.put(e)
             return
+
+
+def _with_partitions(request: Request, prepared: Prepared) -> Request:
+    """Return the request with the columns that a Delta table has in keys."""
+    if not prepared.partitions:
+        return request
+    return replace(request, read=replace(request.read, partition_columns=tuple(prepared.partitions)))
 
 
 def _listed(failures: Sequence[tuple[str, str]]) -> str:

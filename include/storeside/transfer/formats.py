@@ -11,6 +11,8 @@ from storeside.transfer.json_array import is_array
 
 FormatName = Literal["parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream"]
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
+# Formats of tables, whose metadata state of which Parquet files a snapshot consists.
+LAKES = ("iceberg", "delta")
 
 # First bytes: the specifications of gzip (RFC 1952), Zstandard (RFC 8878), xz, bzip2, and the two framings of snappy
 # and LZ4.

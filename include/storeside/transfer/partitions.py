@@ -37,6 +37,12 @@ def _segments(key: str, name: str) -> list[str]:
     return [part[len(name) + 1 :] for part in key.split("/")[:-1] if part.startswith(f"{name}=")]
 
 
+def value_in(key: str, name: str) -> str | None:
+    """Return the value of a column in a key that `check_key` accepts; None for NULL."""
+    text = unquote_to_bytes(_segments(key, name)[0]).decode()
+    return None if text == NULL else text
+
+
 def deduced(keys: Iterable[str], names: Sequence[str]) -> list[Column]:
     """Return the columns with types that hold the values in these keys: integers, dates, otherwise text."""
     values: dict[str, set[str]] = {name: set() for name in names}

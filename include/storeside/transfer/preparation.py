@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.sql.answers import first_row
 from storeside.transfer import queries
-from storeside.transfer.aistore_objects import list_bucket
-from storeside.transfer.content import Content, s3_error
+from storeside.transfer.content import Content
 from storeside.transfer.creation import create
 from storeside.transfer.durability import require_right
 from storeside.transfer.errors import (
@@ -27,10 +27,10 @@ from storeside.transfer.errors import (
     plain,
 )
 from storeside.transfer.formats import TYPED, Format
-from storeside.transfer.inventory import Inventory
+from storeside.transfer.lakes import Snapshot, snapshot_of
 from storeside.transfer.leftovers import settle_doubtful, sweep
-from storeside.transfer.listing import OutOfOrderError, list_in_ranges, list_objects
 from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.mirror import Mirror
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.partitions import deduced
 from storeside.transfer.plan import Plan
@@ -40,7 +40,8 @@ from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Listed, Source
+from storeside.transfer.source import Listed
+from storeside.transfer.source_listing import record_source
 from storeside.transfer.table import REST, Destination, look_up
 
 if TYPE_CHECKING:
@@ -62,13 +63,20 @@ BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
 
 @dataclass(frozen=True)
 class Prepared:
-    """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects."""
+    """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects.
+
+    For a plan of an Iceberg or Delta table, `snapshot` is the id of its snapshot, `partitions` lists the columns with
+    values in keys, and `since` is the time of the ledger's server before the snapshot was looked up, in microseconds.
+    """
 
     format: str
     push: bool
     listed: int
     planned: int
     bytes: int
+    snapshot: str = ""
+    partitions: Sequence[str] = ()
+    since: int = 0
 
     @property
     def is_brief(self) -> bool:
@@ -87,6 +95,7 @@ class Preparation:
         self.loads = plan.loads
         self.client = client
         self.readings = Readings(client, request.read.columns)
+        self.snapshot: Snapshot | None = None
         self._destination: tuple[float, Destination] | None = None
 
     @property
@@ -109,9 +118,13 @@ class Preparation:
     def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
         begun = time.monotonic()
         _ = self.readings.used  # raises for expressions that are not allowed
-        destination, *_ = queries.at_once(
+        if self.request.is_lake and objects is not None:
+            raise TransferInputError(
+                f"format {self.request.format!r}: events name no snapshot: use a load of the table"
+            )
+        destination, since, *_ = queries.at_once(
             lambda: look_up(self.client, self.request.table, self.servers),
-            self.loads.create,
+            self._create_ledger,
             lambda: sweep([self.client], self.loads.transfer),
         )
         if destination is not None:
@@ -129,7 +142,7 @@ class Preparation:
             batch_objects=self.request.batches.objects,
             push=push,
             # All-or-nothing also covers objects that failed in other runs.
-            retry_failed=self.request.retry_failed or self.request.all_or_nothing,
+            retry_failed=self.request.retry_failed or self.request.all_or_none,
             since=self.request.source.since,
         )
         if not is_whole:
@@ -139,11 +152,11 @@ class Preparation:
             self.request.source.uri, listed, planned, size / 1e6,
             "push" if push else "pull",
         )  # fmt: skip
-        if self.request.at_once and planned > MOST_AT_ONCE:
-            option = "all_or_nothing" if self.request.all_or_nothing else "a suite that fails the load"
-            raise TransferInputError(
-                f"{planned} objects: {option} publishes at most {MOST_AT_ONCE}: select fewer with `keys`"
+        if self.snapshot is not None:
+            return self._of_snapshot(
+                self.snapshot, destination, Prepared("parquet", push, listed, planned, size), since
             )
+        self._check_number(planned)
         if not planned:
             return Prepared(self.request.format, push, listed, 0, 0)
         if destination is None or self.request.format == "auto":
@@ -156,6 +169,35 @@ class Preparation:
         push = push or not form.is_native
         self._destination = (begun, self._complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)
+
+    def _create_ledger(self) -> int:
+        """Create the ledger's tables; return the time of their server in microseconds since the epoch."""
+        self.loads.create()
+        return int(first_row(self.loads.client.query("SELECT toUnixTimestamp64Micro(now64(6))"))[0])
+
+    def _of_snapshot(
+        self, snapshot: Snapshot, destination: Destination | None, prepared: Prepared, since: int
+    ) -> Prepared:
+        """Create or complete the table for a snapshot. Raises TransferInputError if it cannot be appended."""
+        if self.request.on_overwrite == "append":
+            Mirror(self.loads, prepared.listed, since).refuse_gone()
+        self._check_number(prepared.planned)
+        if prepared.planned:
+            form = Format("parquet")
+            self._complete(destination or self._create(snapshot.stored, form), form)
+        return replace(prepared, snapshot=snapshot.id, partitions=snapshot.partitions, since=since)
+
+    def _check_number(self, planned: int) -> None:
+        if self.request.at_once and planned > MOST_AT_ONCE:
+            if self.request.is_lake:
+                raise TransferInputError(
+                    f"{self.request.source.uri}: {planned} files of the snapshot are to be loaded, and a load"
+                    f" publishes at most {MOST_AT_ONCE} in one step: compact the table"
+                )
+            option = "all_or_nothing" if self.request.all_or_nothing else "a suite that fails the load"
+            raise TransferInputError(
+                f"{planned} objects: {option} publishes at most {MOST_AT_ONCE}: select fewer with `keys`"
+            )
 
     @cached_property
     def pulls(self) -> bool:
@@ -183,9 +225,16 @@ class Preparation:
         if objects is not None:
             self.plan.record_listing([objects])
             return False
+        if self.request.is_lake:
+            self.snapshot = found = snapshot_of(self.s3, self.request.format, self.request.source)
+            read = replace(
+                self.request.read, partition_columns=found.partitions or self.request.read.partition_columns
+            )
+            self.request = replace(self.request, read=read)
+            log.info("%s: snapshot %s has %d files", found.uri, found.id, len(found.files))
         overlap = self.request.overlap_seconds
         after = "" if overlap is None else self.plan.start_after(overlap)
-        record_source(self.plan, self.s3, self.request.source, after)
+        record_source(self.plan, self.s3, self.request.source, after, self.snapshot)
         return not after
 
     def _look(self, with_columns: bool, *, given: bool) -> tuple[Format, list[Column]] | None:
@@ -245,10 +294,15 @@ class Preparation:
         """Return the columns whose values are in keys, with the given types or those that the planned keys show."""
         if not (names := self.request.read.partition_columns):
             return []
-        given = self.request.table_options.columns
+        given = {**self._types, **self.request.table_options.columns}
         return [
             Column(c.name, given.get(c.name, c.type)) for c in deduced((o.key for o in self.plan.unfinished()), names)
         ]
+
+    @property
+    def _types(self) -> dict[str, str]:
+        """The types of columns that a snapshot states."""
+        return {c.name: c.type for c in self.snapshot.columns} if self.snapshot else {}
 
     def _complete(self, destination: Destination, form: Format) -> Destination:
         """Add missing system, partition and computed columns, and the column ``_rest`` if the request uses it.
@@ -274,6 +328,8 @@ class Preparation:
 
     def _sampled(self, form: Format) -> list[Column] | None:
         """Return the columns of sampled objects; None if no sample shows any, so that objects fail one by one."""
+        if self.snapshot is not None:
+            return self.snapshot.stored
         try:
             sample = self.plan.sample(self.request.read.sample_objects)
             _, contents = recognise(self.request, [self._content(o) for o in sample])
@@ -283,32 +339,6 @@ class Preparation:
                 raise
             log.info("the names in the options for columns are not checked: %s", plain(e))
             return None
-
-
-def record_source(plan: Plan, reader: Any, source: Source, after: str = "") -> None:
-    """Store a listing of a source as the input of a plan; the listing of an S3 bucket can begin `after` a key.
-
-    `reader` is a boto3 client, or the SDK's client for a source in AIStore. Raises TransferError if the source cannot
-    be listed.
-    """
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    if source.in_aistore:
-        plan.record_listing(list_bucket(reader, source.bucket, source.prefix))
-        return
-    if source.inventory:
-        inventory = Inventory.find(reader, source.inventory, source.bucket)
-        plan.record_inventory(inventory.read(reader, source.prefix))
-        return
-    place = (reader, source.bucket, source.prefix, after)
-    try:
-        try:
-            plan.record_listing(list_in_ranges(*place))
-        except OutOfOrderError:
-            log.warning("the endpoint of %s lists keys in another order than S3: listing page by page", source.bucket)
-            plan.record_listing(list_objects(*place))
-    except (BotoCoreError, ClientError) as e:
-        raise s3_error(e, source.bucket, source.prefix) from e
 
 
 def _usage(error: TransferError) -> TransferError:

@@ -13,6 +13,7 @@ from storeside.transfer.durability import flush
 from storeside.transfer.errors import DIFFERENT_STRUCTURE, UNKNOWN_TABLE, StaleError, code_of, plain
 from storeside.transfer.loads import Loaded, Loads, Planned
 from storeside.transfer.lock import Hold, locked
+from storeside.transfer.mirror import Mirror
 from storeside.transfer.table import Destination
 
 log = logging.getLogger(__name__)
@@ -22,13 +23,14 @@ _POLL_SECONDS = 0.5
 
 def publish(
     destination: Destination, loads: Loads, owner: str, staging: str, staged: Sequence[Loaded], *,
-    replace_older: bool, has_bad: bool = False, again: bool = True,
+    replace_older: bool, has_bad: bool = False, again: bool = True, mirror: Mirror | None = None,
 ) -> None:  # fmt: skip
     """Make the rows of `staging` visible in the destination exactly once, even after failed attempts.
 
     `staged` lists the objects in it; with `has_bad`, the rows of its `bad_table` are added to the quarantine. Unless
-    `again`, no process has tried to publish this table before. Raises StaleError when the destination changed
-    meanwhile, or another run broke this run's lock, so that the objects must be read again.
+    `again`, no process has tried to publish this table before. A `mirror` refuses the rows if another run has loaded
+    another snapshot meanwhile. Raises StaleError when the destination changed meanwhile, or another run broke this
+    run's lock, so that the objects must be read again.
     """
     part = destination.spread(staging, loads.client, sum(o.rows for o in staged))
     with locked(destination.client, destination.name, owner, staging, destination.others) as hold:
@@ -36,6 +38,8 @@ def publish(
         servers = (destination.client, *destination.others) if again else ()
         while any(queries.running(client, staging) for client in servers):
             time.sleep(_POLL_SECONDS)
+        if mirror is not None:
+            mirror.check()
         objects = [o.planned for o in staged]
         states = loads.states(objects)
         doubtful = loads.doubtful(objects) if "publishing" in states.values() else []

@@ -20,10 +20,10 @@ from storeside.transfer.__main__ import clickhouse, exit_code, given_source, led
 from storeside.transfer.loads import Loaded, Loads
 from storeside.transfer.lock import Hold, locked
 from storeside.transfer.plan import Plan
-from storeside.transfer.preparation import record_source
 from storeside.transfer.printing import report_text
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Source
+from storeside.transfer.source_listing import record_source
 from storeside.transfer.table import Destination, existing
 
 if TYPE_CHECKING:

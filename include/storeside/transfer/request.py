@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import FORMATS, Csv
+from storeside.transfer.formats import FORMATS, LAKES, Csv
 from storeside.transfer.keys import Expression
 from storeside.transfer.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions, require_choice
 from storeside.transfer.source import Source
 
 CHOICES = {
-    "format": ("auto", *FORMATS),
+    "format": ("auto", *FORMATS, *LAKES),
     "loader": ("auto", "pull", "push"),
     "on_drift": ("fail", "add", "widen", "rest"),
     "on_bad_rows": ("fail", "skip", "keep"),
@@ -41,6 +41,9 @@ class Request:
 
     `table` is ``database.table``; a missing table is created from `table_options` and the columns of sampled objects.
 
+    `format`: of the objects, or ``iceberg`` or ``delta``: then the load makes the table equal to a snapshot of the
+    table in the folder `source.keys`, in one step and then by removing the rows of files that left it. With
+    ``on_overwrite="append"`` it is refused if a loaded file left the table.
     `loader`: with ``pull`` ClickHouse reads the objects, with ``push`` the worker streams them, and ``auto`` pulls
     when ClickHouse can read the bucket. The worker reads buckets of AIStore.
     `on_drift`: when an object's columns differ from the table's, ``fail`` fails the object, ``add`` adds its new
@@ -81,6 +84,7 @@ class Request:
         ):  # fmt: skip
             options.check()
         self.after_load.check_source(self.source)
+        self._check_lake()
         if self.source.in_aistore:
             self._check_aistore()
         elif self.source.only_by_worker and self.loader == "pull":
@@ -98,6 +102,40 @@ class Request:
         if self.source.inventory and self.overlap_seconds is not None:
             raise TransferInputError("overlap_seconds: an inventory has all keys: omit overlap_seconds or inventory")
 
+    def _check_lake(self) -> None:
+        source = self.source
+        if not self.is_lake:
+            if source.snapshot:
+                raise TransferInputError(
+                    f"snapshot {source.snapshot!r}: set format to {' or '.join(LAKES)}, or omit it"
+                )
+            return
+        options = {
+            "after_load": bool(self.after_load), "inventory": source.inventory,
+            "modified_after": source.modified_after,
+            "overlap_seconds": self.overlap_seconds is not None,
+        }  # fmt: skip
+        for name, given in options.items():
+            if given:
+                raise TransferInputError(f"{name}: format {self.format!r} reads the table's metadata: omit {name}")
+        if source.in_aistore:
+            raise TransferInputError(f"format {self.format!r}: only S3 has such sources: write s3://bucket/table/")
+        if source.prefix != source.keys:
+            raise TransferInputError(f"keys {source.keys!r}: write the folder of one table, without a pattern")
+        is_file = self.format == "iceberg" and source.snapshot.endswith(("metadata.json", "metadata.json.gz"))
+        if source.snapshot and not (is_file or source.snapshot.isdecimal()):
+            raise TransferInputError(
+                f"snapshot {source.snapshot!r}: write a snapshot's id or a version, or for Iceberg the URI of a"
+                " metadata file: s3://bucket/table/metadata/00001-….metadata.json"
+            )
+        folder = f"{source.keys.rstrip('/')}/" if source.keys else ""
+        object.__setattr__(self, "source", replace(source, keys=folder))
+
+    @property
+    def is_lake(self) -> bool:
+        """Whether the source is an Iceberg or Delta table."""
+        return self.format in LAKES
+
     def _check_aistore(self) -> None:
         if self.loader == "pull":
             raise TransferInputError(
@@ -111,7 +149,12 @@ class Request:
     @property
     def at_once(self) -> bool:
         """Whether all objects of the run are published in one step."""
-        return self.all_or_nothing or self.expectations.forbid_all
+        return self.all_or_none or self.expectations.forbid_all
+
+    @property
+    def all_or_none(self) -> bool:
+        """Whether nothing is published if an object fails; this always holds for a table's snapshot."""
+        return self.all_or_nothing or self.is_lake
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as values that JSON can represent."""

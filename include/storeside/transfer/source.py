@@ -53,6 +53,9 @@ class Source:
     `cluster`, all replicas of that cluster read. With `modified_after`, only objects that were last modified at this
     instant or later are loaded: a date and time with a time zone, such as ``2026-01-01T00:00:00+01:00``.
 
+    For Iceberg and Delta tables, `keys` is the table's folder, and `snapshot` an Iceberg snapshot's id, the URI of an
+    Iceberg metadata file, or a Delta version; the current one is read without it.
+
     With `inventory`, the URI of a manifest of S3 Inventory or of a folder of inventories, the bucket is not listed.
 
     ClickHouse assumes the role `role_arn`, sends requests without credentials for a `public` bucket, and pays for the
@@ -69,6 +72,7 @@ class Source:
     public: bool = False
     requester_pays: bool = False
     inventory: str = ""
+    snapshot: str = ""
 
     def __post_init__(self) -> None:
         if self.in_aistore:

@@ -12,6 +12,7 @@ from storeside.aistore.buckets import common_prefix
 from storeside.transfer.content import Content
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import Loaded, Loads, Planned
+from storeside.transfer.mirror import Mirror
 from storeside.transfer.parquet import Shape
 from storeside.transfer.plan import Plan
 from storeside.transfer.projection import Readings
@@ -42,7 +43,8 @@ class Work:
 
     `client` is the ClickHouse client of the loading user, who needs no rights on the ledger; threads share it.
     `token` is part of the names of the run's staging tables. `validation` checks rows before they are published. For
-    `neighbours` see `Transfer.prepare`, and for `recent` see `Preparation`.
+    `neighbours` see `Transfer.prepare`, and for `recent` see `Preparation`. A `mirror` checks that no other snapshot
+    was loaded meanwhile.
     """
 
     request: Request
@@ -60,6 +62,7 @@ class Work:
     validation: Validation | None = None
     servers: Servers = NO_SERVERS
     recent: Destination | None = None
+    mirror: Mirror | None = None
 
     @property
     def loads(self) -> Loads:

@@ -1,0 +1,165 @@
+"""Reads the snapshots of Delta tables: https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
+
+The worker copies the end of the table's log into a temporary folder, from the last checkpoint on, and deltalake reads
+it there: so S3 is read with the client of the load, and its credentials are given to no other library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from storeside.transfer.arrow_types import arrow_columns
+from storeside.transfer.errors import LoadObjectError, TransferError, TransferInputError
+from storeside.transfer.lakes import Snapshot, below, key_of, read
+from storeside.transfer.partitions import check_key, value_in
+from storeside.transfer.source import Source, uri_of
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[\w-]+)?\.(?:parquet|json)")
+_MOST_BYTES = 2 << 30
+_THREADS = 8
+# Features of readers that change nothing for a load of whole files; `_check` reads more about the two last ones.
+_READABLE = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "columnMapping", "deletionVectors"})
+_MAPPING = "delta.columnMapping.mode"
+
+
+def snapshot(client: S3Client, source: Source) -> Snapshot:
+    """Return the version that `source` names, or the newest one. Raises TransferInputError if it cannot be loaded."""
+    folder = f"{source.keys}_delta_log/"
+    log = {key.removeprefix(folder): size for key, size in below(client, source.bucket, folder).items()}
+    version = _version(log, source)
+    names = _needed(log, version)
+    if (size := sum(log[name] for name in names)) > _MOST_BYTES:
+        raise TransferInputError(
+            f"{source.uri}: its log has {size} bytes since the last checkpoint: make a checkpoint"
+        )
+    with TemporaryDirectory() as place:
+        _copy(client, source.bucket, folder, names, Path(place) / "_delta_log")
+        try:
+            table = DeltaTable(place, version=version)
+            _check(table, source)
+            return _snapshot(table, source)
+        except TransferError:
+            raise
+        except (DeltaError, ValueError, OSError) as e:
+            raise TransferInputError(f"{source.uri}: version {version} of the table cannot be read: {e}") from e
+
+
+def _version(log: Iterable[str], source: Source) -> int:
+    commits = [int(match[1]) for name in log if (match := _COMMIT.fullmatch(name))]
+    if not commits:
+        place = uri_of(source.bucket, f"{source.keys}_delta_log/")
+        raise TransferInputError(f"{source.uri}: there is no Delta table: {place} has no commits")
+    wanted = int(source.snapshot) if source.snapshot else max(commits)
+    if wanted not in commits:
+        raise TransferInputError(
+            f"{source.uri}: it has no version {wanted}; its log has {min(commits)} to {max(commits)}"
+        )
+    return wanted
+
+
+def _needed(log: Iterable[str], version: int) -> list[str]:
+    """Return the files of a log from which a version can be read: the last whole checkpoint, and later commits."""
+    parts: dict[tuple[int, str], list[str]] = {}
+    for name in log:
+        if (match := _CHECKPOINT.fullmatch(name)) and int(match[1]) <= version:
+            parts.setdefault((int(match[1]), match[3] or ""), []).append(name)
+    whole = {start: names for (start, total), names in parts.items() if len(names) >= int(total or 1)}
+    start = max(whole, default=-1)
+    commits = [name for name in log if (match := _COMMIT.fullmatch(name)) and start <= int(match[1]) <= version]
+    return [*whole.get(start, ()), *commits, *(name for name in log if start >= 0 and name.startswith("_sidecars/"))]
+
+
+def _copy(client: S3Client, bucket: str, folder: str, names: list[str], place: Path) -> None:
+    (place / "_sidecars").mkdir(parents=True)
+
+    def copy(name: str) -> None:
+        (place / name).write_bytes(read(client, bucket, folder + name))
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for _ in threads.map(copy, names):
+            pass
+
+
+def _check(table: DeltaTable, source: Source) -> None:
+    """Raise TransferInputError for a table whose files alone do not show its rows."""
+    features = set(table.protocol().reader_features or ())
+    if unknown := sorted(features - _READABLE):
+        raise TransferInputError(f"{source.uri}: a load cannot read tables with {', '.join(unknown)}: copy the table")
+    if (mode := table.metadata().configuration.get(_MAPPING, "none")) != "none":
+        raise TransferInputError(
+            f"{source.uri}: {_MAPPING} is {mode!r}, so its files name columns differently: write a table without it"
+        )
+    if "deletionVectors" in features and _has_deleted(table):
+        raise TransferInputError(
+            f"{source.uri}: version {table.version()} has deletion vectors, which a load cannot apply: rewrite the"
+            " files with REORG TABLE … APPLY (PURGE)"
+        )
+
+
+def _has_deleted(table: DeltaTable) -> bool:
+    """Return whether a file has a deletion vector. Files with vectors are not copied: an error shows them."""
+    try:
+        return any(batch.num_rows for batch in table.deletion_vectors())
+    except (DeltaError, ValueError, OSError):
+        return True
+
+
+def _snapshot(table: DeltaTable, source: Source) -> Snapshot:
+    import pyarrow as pa
+
+    columns = tuple(arrow_columns(pa.schema(table.schema().to_arrow())))
+    partitions = tuple(table.metadata().partition_columns)
+    actions = pa.table(table.get_add_actions())
+    files = {}
+    for batch in actions.select(
+        [n for n in ("path", "size_bytes", "partition") if n in actions.column_names]
+    ).to_batches():
+        for row in batch.to_pylist():
+            path = unquote(row["path"])
+            key = key_of(path, source) if "://" in path else source.keys + path
+            _check_values(key, row.get("partition") or {}, partitions, source)
+            files[key] = row["size_bytes"]
+    return Snapshot(source.uri, str(table.version()), files, columns, partitions)
+
+
+def _check_values(key: str, values: Mapping[str, Any], names: Iterable[str], source: Source) -> None:
+    """Raise TransferInputError unless the partition values of the log are those in the key of a file."""
+    for name in names:
+        try:
+            check_key(key, [name])
+        except LoadObjectError as e:
+            raise TransferInputError(f"{source.uri}: {key!r}: {e}") from e
+        if (found := value_in(key, name)) != _text(values.get(name), name, source):
+            raise TransferInputError(
+                f"{source.uri}: {key!r}: the log states {values.get(name)!r} for the column {name!r}, but the key"
+                f" {found!r}, from which a load reads it: write these rows with another value"
+            )
+
+
+def _text(value: Any, name: str, source: Source) -> str | None:
+    if value is None or isinstance(value, str):
+        return value or None  # Delta has no empty text there
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value.isoformat()
+    raise TransferInputError(
+        f"{source.uri}: the partition column {name!r} has values of the type {type(value).__name__}: a load reads"
+        " only text, whole numbers, dates and booleans from keys"
+    )

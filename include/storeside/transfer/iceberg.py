@@ -1,0 +1,217 @@
+"""Reads the snapshots of Iceberg tables: https://iceberg.apache.org/spec/.
+
+A load reads the data files by the names of their columns, while Iceberg identifies columns by numbers. So snapshots
+for which the two differ are refused, and those with row-level deletes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.io import FileIO, InputFile
+from pyiceberg.manifest import FileFormat, ManifestContent
+from pyiceberg.schema import Schema, index_name_by_id
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.transforms import IdentityTransform
+
+from storeside.transfer.arrow_types import arrow_columns
+from storeside.transfer.errors import TransferError, TransferInputError
+from storeside.transfer.lakes import Snapshot, below, key_of, read
+from storeside.transfer.source import Source, uri_of
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile, ManifestEntry
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+    from types_boto3_s3 import S3Client
+
+_METADATA = re.compile(r"(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_REWRITE = "rewrite the table's data files, for example with Spark's rewrite_data_files"
+
+
+def snapshot(client: S3Client, source: Source) -> Snapshot:
+    """Return the snapshot that `source` names: by its id, or the current one of a metadata file.
+
+    Without the URI of a metadata file, the one with the highest version below the table's folder is used. Raises
+    TransferInputError for a snapshot that cannot be loaded.
+    """
+    place = _metadata_file(client, source)
+    files = _Files(client, source)
+    try:
+        metadata = FromInputFile.table_metadata(files.new_input(place))
+        wanted = _wanted(metadata, source)
+        if wanted is None:
+            return Snapshot(source.uri, "none", {}, _columns(metadata.schema()))
+        entries = list(_entries(wanted, files, source))
+    except TransferError:
+        raise
+    except Exception as e:  # the readers of JSON and Avro raise errors of many types about damaged files
+        raise TransferInputError(f"{place}: it cannot be read as Iceberg's metadata: {e}") from e
+    is_past = wanted.snapshot_id != metadata.current_snapshot_id
+    schema = _schemas(metadata)[wanted.schema_id] if is_past and wanted.schema_id is not None else metadata.schema()
+    _check_schemas(metadata, schema, entries, source)
+    found = {key_of(e.data_file.file_path, source): e.data_file.file_size_in_bytes for e in entries}
+    return Snapshot(source.uri, str(wanted.snapshot_id), found, _columns(schema))
+
+
+def _metadata_file(client: S3Client, source: Source) -> str:
+    """Return the URI of the table's metadata file. Raises TransferInputError unless exactly one is the newest."""
+    if "://" in source.snapshot:
+        return source.snapshot
+    folder = f"{source.keys}metadata/"
+    versions: dict[int, list[str]] = {}
+    for key in below(client, source.bucket, folder):
+        if match := _METADATA.fullmatch(key.removeprefix(folder)):
+            versions.setdefault(int(match[1] or match[2]), []).append(key)
+    if not versions:
+        raise TransferInputError(
+            f"{source.uri}: there is no Iceberg table: {uri_of(source.bucket, folder)} has no *.metadata.json"
+        )
+    newest = versions[max(versions)]
+    if len(newest) > 1:
+        raise TransferInputError(
+            f"{source.uri}: {' and '.join(sorted(newest))} have the same version, and only the table's catalog states"
+            " which one is current: set `snapshot` to its URI (metadata_location)"
+        )
+    return uri_of(source.bucket, newest[0])
+
+
+def _wanted(metadata: TableMetadata, source: Source) -> IcebergSnapshot | None:
+    """Return the snapshot to load; None if the table has none yet."""
+    if "://" in source.snapshot or not source.snapshot:
+        return metadata.current_snapshot()
+    if found := metadata.snapshot_by_id(int(source.snapshot)):
+        return found
+    known = ", ".join(str(s.snapshot_id) for s in metadata.snapshots[-5:]) or "no snapshots"
+    raise TransferInputError(f"{source.uri}: it has no snapshot {source.snapshot}; the newest are {known}")
+
+
+def _entries(wanted: IcebergSnapshot, files: _Files, source: Source) -> Iterator[ManifestEntry]:
+    """Yield the entries of the data files. Raises TransferInputError for row-level deletes and other formats."""
+    for manifest in wanted.manifests(files):
+        entries = manifest.fetch_manifest_entry(files)
+        if manifest.content == ManifestContent.DELETES and entries:
+            raise TransferInputError(
+                f"{source.uri}: snapshot {wanted.snapshot_id} has {len(entries)} files of row-level deletes, such as"
+                f" {entries[0].data_file.file_path}, which a load cannot apply: {_REWRITE}, so that no delete is left"
+            )
+        for entry in entries:
+            if entry.data_file.file_format != FileFormat.PARQUET:
+                raise TransferInputError(
+                    f"{source.uri}: {entry.data_file.file_path} is {entry.data_file.file_format.value}: only data"
+                    f" files in Parquet can be loaded: {_REWRITE}"
+                )
+            yield entry
+
+
+def _check_schemas(metadata: TableMetadata, schema: Schema, entries: list[ManifestEntry], source: Source) -> None:
+    """Raise TransferInputError if a data file may have a column under another name, or lack a column with a value."""
+    schemas = _schemas(metadata)
+    written = {s.snapshot_id: s.schema_id for s in metadata.snapshots}
+    used = {written.get(entry.snapshot_id or 0) for entry in entries}
+    names = index_name_by_id(schema)
+    for number in schemas if None in used else used:
+        older = schemas.get(number if number is not None else -1)
+        if older is not None:
+            _check_names(index_name_by_id(older), names, source)
+            _check_defaults(index_name_by_id(older), schema, source)
+    inside = set(source_names(schema))
+    identities = {
+        spec.spec_id: [f.source_id for f in spec.fields if isinstance(f.transform, IdentityTransform)]
+        for spec in metadata.partition_specs
+    }
+    for entry in entries:
+        _check_partitions(entry.data_file, identities, names, inside, source)
+
+
+def source_names(schema: Schema) -> list[str]:
+    """Return the names of a schema's columns."""
+    return [field.name for field in schema.fields]
+
+
+def _check_names(older: Mapping[int, str], names: Mapping[int, str], source: Source) -> None:
+    numbers = {name: number for number, name in names.items()}
+    for number, name in older.items():
+        if names.get(number, name) != name or numbers.get(name, number) != number:
+            raise TransferInputError(
+                f"{source.uri}: the column {name!r} was renamed or made again after data files were written, so their"
+                f" names differ from the table's: {_REWRITE}"
+            )
+
+
+def _check_defaults(older: Mapping[int, str], schema: Schema, source: Source) -> None:
+    for field in schema.fields:
+        if field.field_id not in older and field.initial_default is not None:
+            raise TransferInputError(
+                f"{source.uri}: older data files lack the column {field.name!r}, whose initial default a load does"
+                f" not know: {_REWRITE}"
+            )
+
+
+def _check_partitions(
+    file: DataFile, identities: Mapping[int, list[int]], names: Mapping[int, str], inside: set[str], source: Source
+) -> None:
+    counts = file.value_counts or {}
+    for number in identities.get(file.spec_id, ()) if counts else ():
+        if number not in counts and (name := names.get(number)) in inside:
+            raise TransferInputError(
+                f"{source.uri}: {file.file_path} lacks the column {name!r}, whose value is only in the table's"
+                f" metadata: {_REWRITE}"
+            )
+
+
+def _schemas(metadata: TableMetadata) -> dict[int, Schema]:
+    return {schema.schema_id: schema for schema in metadata.schemas}
+
+
+def _columns(schema: Schema) -> tuple[Any, ...]:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return tuple(arrow_columns(schema_to_pyarrow(schema, include_field_ids=False)))
+
+
+class _Files(FileIO):
+    """The metadata files of a table, read with the clients of the load."""
+
+    def __init__(self, client: S3Client, source: Source) -> None:
+        super().__init__()
+        self.client = client
+        self.source = source
+
+    def new_input(self, location: str) -> _File:
+        """Return a file by its URI."""
+        return _File(location, self)
+
+    def new_output(self, location: str) -> Any:
+        """Raise NotImplementedError: a load writes nothing into its source."""
+        raise NotImplementedError
+
+    def delete(self, location: Any) -> None:
+        """Raise NotImplementedError: a load deletes nothing in its source."""
+        raise NotImplementedError
+
+
+class _File(InputFile):
+    """One metadata file."""
+
+    def __init__(self, location: str, files: _Files) -> None:
+        super().__init__(location)
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._content())
+
+    def exists(self) -> bool:
+        """Return True: `open` raises an error for a file that does not exist."""
+        return True
+
+    def open(self, seekable: bool = True) -> Any:
+        """Return the content. Raises TransferError."""
+        return io.BytesIO(self._content())
+
+    def _content(self) -> bytes:
+        source = self._files.source
+        return read(self._files.client, source.bucket, key_of(self.location, source))

@@ -1,0 +1,406 @@
+"""Loads of snapshots of Iceberg and Delta tables, which pyiceberg, deltalake and ClickHouse write into S3."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.types import DoubleType
+
+from storeside.operators import S3ToClickHouseOperator
+from storeside.stack import s3
+from storeside.stack.settings import Stack
+from storeside.transfer import lock
+from storeside.transfer.__main__ import main as command
+from storeside.transfer.after_load import AfterLoad
+from storeside.transfer.engine import Transfer
+from storeside.transfer.errors import TransferInputError, TransferTransientError
+from storeside.transfer.source import Source
+from tests.integration.test_transfer_crashes import dies
+from tests.support import task_context, unique
+from tests.transfers import Loading, jsonl, request_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyiceberg.table import Table
+    from types_boto3_s3 import S3Client
+
+
+class Lake(Loading):
+    """A bucket with one table of a lake, and a table of ClickHouse."""
+
+    folder = "sales/orders/"
+    form = ""
+
+    def rows_of(self, *numbers: int) -> pa.Table:
+        return pa.table({"n": pa.array(numbers, pa.int64()), "city": [f"city {n % 3}" for n in numbers]})
+
+    def transfer(self, keys: str = "", *, snapshot: str = "", **options: Any) -> Transfer:
+        keys, given = keys or self.folder, {"format": self.form, **options}
+        made = super().transfer(keys)
+        source = Source(self.bucket, keys, "storeside_s3", snapshot=snapshot)
+        return Transfer(
+            request_of(source, self.table, **given), made.client, made.s3, made.run_id, ledger=made.loads.client
+        )
+
+    def numbers(self) -> list[int]:
+        return [n for (n,) in self.rows("n")]
+
+    def write(self, *numbers: int) -> None:
+        raise NotImplementedError
+
+    def delete(self, condition: str) -> None:
+        """Delete rows by rewriting their files."""
+        raise NotImplementedError
+
+    def compact(self) -> None:
+        """Replace all files by one with the same rows."""
+        raise NotImplementedError
+
+    def current(self) -> str:
+        raise NotImplementedError
+
+
+class Iceberg(Lake):
+    form = "iceberg"
+
+    def __init__(self, stack: Stack, clickhouse: Any, client: S3Client) -> None:
+        from pyiceberg.catalog.memory import InMemoryCatalog
+
+        super().__init__(stack, clickhouse, client)
+        access, secret = s3.keys(stack)
+        self.catalog = InMemoryCatalog(
+            unique("catalog"),
+            **{
+                "warehouse": f"s3://{self.bucket}", "s3.endpoint": stack.url("s3"), "s3.access-key-id": access,
+                "s3.secret-access-key": secret, "s3.region": s3.REGION,
+            },
+        )  # fmt: skip
+        self.catalog.create_namespace("sales")
+
+    @property
+    def lake(self) -> Table:
+        return self.catalog.load_table("sales.orders")
+
+    def start(self, schema: pa.Schema, **options: Any) -> Table:
+        return self.catalog.create_table(
+            "sales.orders", schema, location=f"s3://{self.bucket}/{self.folder}".rstrip("/"), **options
+        )
+
+    def write(self, *numbers: int) -> None:
+        rows = self.rows_of(*numbers)
+        if not self.catalog.table_exists("sales.orders"):
+            self.start(rows.schema)
+        self.lake.append(rows)
+
+    def delete(self, condition: str) -> None:
+        self.lake.delete(condition)
+
+    def compact(self) -> None:
+        self.lake.overwrite(self.lake.scan().to_arrow())
+
+    def current(self) -> str:
+        found = self.lake.current_snapshot()
+        assert found
+        return str(found.snapshot_id)
+
+
+class Delta(Lake):
+    form = "delta"
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self.bucket}/{self.folder}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        access, secret = s3.keys(self.stack)
+        return {
+            "AWS_ENDPOINT_URL": self.stack.url("s3"), "AWS_ACCESS_KEY_ID": access, "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_REGION": s3.REGION, "AWS_ALLOW_HTTP": "true", "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
+        }  # fmt: skip
+
+    @property
+    def lake(self) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.uri, storage_options=self.options)
+
+    def append(self, rows: pa.Table, **options: Any) -> None:
+        from deltalake import write_deltalake
+
+        write_deltalake(self.uri, rows, mode="append", storage_options=self.options, **options)
+
+    def write(self, *numbers: int) -> None:
+        self.append(self.rows_of(*numbers))
+
+    def delete(self, condition: str) -> None:
+        self.lake.delete(condition)
+
+    def compact(self) -> None:
+        self.lake.optimize.compact()
+
+    def current(self) -> str:
+        return str(self.lake.version())
+
+
+@pytest.fixture
+def iceberg(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Iceberg:
+    return Iceberg(stack, clickhouse, s3_client)
+
+
+@pytest.fixture
+def delta(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Delta:
+    return Delta(stack, clickhouse, s3_client)
+
+
+@pytest.fixture(params=["iceberg", "delta"])
+def lake(request: pytest.FixtureRequest) -> Lake:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_each_snapshot_of_a_growing_table_is_loaded_once(lake: Lake, loader: str) -> None:
+    lake.write(1, 2, 3)
+    first = lake.load(loader=loader)
+    assert (first.loaded, first.rows, first.snapshot) == (1, 3, lake.current())
+    assert lake.types() == {"n": "Nullable(Int64)", "city": "Nullable(String)"}
+    assert lake.load(loader=loader).loaded == 0
+    lake.write(4, 5)
+    second = lake.load(loader=loader)
+    assert (second.listed, second.skipped, second.loaded, second.rows) == (2, 1, 1, 2)
+    assert lake.rows() == [(n, f"city {n % 3}") for n in range(1, 6)]
+    assert lake.load(on_overwrite="replace").removed == 0
+    assert lake.numbers() == [1, 2, 3, 4, 5]
+
+
+def test_rows_that_left_the_table_leave_clickhouse_too(lake: Lake) -> None:
+    lake.write(1, 2, 3)
+    lake.write(4, 5, 6)
+    lake.load()
+    old = lake.current()
+    lake.delete("n = 5")
+    with pytest.raises(TransferInputError, match=r"1 files that are loaded.*use on_overwrite='replace'"):
+        lake.load()
+    assert lake.numbers() == [1, 2, 3, 4, 5, 6]
+    report = lake.load(on_overwrite="replace")
+    assert (report.loaded, report.removed, lake.numbers()) == (1, 1, [1, 2, 3, 4, 6])
+    lake.compact()
+    report = lake.load(on_overwrite="replace")
+    assert (report.loaded, report.removed, lake.numbers()) == (1, 2, [1, 2, 3, 4, 6])
+    report = lake.load(on_overwrite="replace", snapshot=old)  # back in time
+    assert (report.snapshot, lake.numbers()) == (old, [1, 2, 3, 4, 5, 6])
+    lake.delete("n > 0")
+    report = lake.load(on_overwrite="replace")
+    assert (report.listed, lake.numbers()) == (0, [])
+
+
+def test_a_run_that_was_overtaken_by_a_newer_snapshot_publishes_and_removes_nothing(iceberg: Iceberg) -> None:
+    iceberg.write(1, 2, 3)
+    late = iceberg.transfer(on_overwrite="replace")
+    prepared = late.prepare()
+    iceberg.delete("n = 2")
+    iceberg.load(on_overwrite="replace")
+    with pytest.raises(TransferTransientError, match="another run has loaded another snapshot"):
+        late.run(prepared)
+    assert iceberg.numbers() == [1, 3]
+    assert iceberg.load(on_overwrite="replace").loaded == 0
+
+
+def test_a_plan_that_lost_its_files_removes_no_rows(delta: Delta) -> None:
+    delta.write(1, 2)
+    delta.load()
+    transfer = delta.transfer(on_overwrite="replace")
+    prepared = transfer.prepare()
+    transfer.plan.forget("load_listings")
+    with pytest.raises(TransferTransientError, match=r"the plan of .* has 0 of 1 files"):
+        transfer.run(prepared)
+    assert delta.numbers() == [1, 2]
+
+
+@pytest.mark.parametrize("step", [25, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])])
+def test_a_crash_after_any_statement(delta: Delta, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """A run that replaces a snapshot by the next one is killed, and repeated; then the table goes back in time."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    delta.write(1, 2, 3)
+    delta.write(4, 5)
+    delta.delete("n = 2")
+    delta.compact()
+    source = Source(delta.bucket, delta.folder, "storeside_s3")
+    survived, is_killed = step // 2, True
+    while is_killed:
+        delta.load(on_overwrite="replace", snapshot="1")
+        assert delta.numbers() == [1, 2, 3, 4, 5]
+        newest = request_of(source, delta.table, "delta", on_overwrite="replace")
+        is_killed = dies(delta, newest, delta.s3, survived)
+        assert delta.numbers() == [1, 3, 4, 5], survived
+        survived += step
+    assert survived > 30
+
+
+def test_row_level_deletes_are_refused(iceberg: Iceberg) -> None:
+    """ClickHouse is the writer: pyiceberg writes no row-level deletes."""
+    access, secret = s3.keys(iceberg.stack)
+    place = f"'{iceberg.stack.url('s3')}/{iceberg.bucket}/{iceberg.folder}', '{access}', '{secret}'"
+    table, settings = f"{iceberg.table}_lake", {"allow_insert_into_iceberg": 1}
+    iceberg.clickhouse.command(f"CREATE TABLE {table} (n Int64) ENGINE = IcebergS3({place})", settings=settings)
+    iceberg.clickhouse.command(f"INSERT INTO {table} VALUES (1), (2), (3)", settings=settings)
+    assert iceberg.load().loaded == 1
+    iceberg.clickhouse.command(f"ALTER TABLE {table} DELETE WHERE n = 2", settings=settings)
+    with pytest.raises(TransferInputError, match=r"1 files of row-level deletes.*rewrite_data_files"):
+        iceberg.load(on_overwrite="replace")
+    assert iceberg.numbers() == [1, 2, 3]
+
+
+def test_columns_follow_iceberg_by_name_or_are_refused(iceberg: Iceberg) -> None:
+    iceberg.write(1, 2)
+    iceberg.load()
+    with iceberg.lake.update_schema() as change:
+        change.add_column("price", DoubleType())
+    iceberg.lake.append(pa.table({"n": [3], "city": ["c"], "price": [1.5]}))
+    assert iceberg.load(on_drift="add").rows == 1
+    assert iceberg.rows("n, price") == [(1, None), (2, None), (3, 1.5)]
+    with iceberg.lake.update_schema() as change:
+        change.rename_column("city", "town")
+    with pytest.raises(TransferInputError, match="the column 'city' was renamed or made again"):
+        iceberg.load()
+    iceberg.compact()
+    report = iceberg.load(on_overwrite="replace", on_drift="add")
+    assert (report.loaded, report.removed, iceberg.rows("n, town")[2]) == (1, 2, (3, "c"))
+
+
+def test_an_ambiguous_or_damaged_iceberg_table_is_refused(iceberg: Iceberg) -> None:
+    with pytest.raises(TransferInputError, match="there is no Iceberg table"):
+        iceberg.load()
+    iceberg.write(1)
+    place = iceberg.lake.metadata_location
+    fork = f"{iceberg.folder}metadata/00001-abandoned.metadata.json"
+    iceberg.put({fork: b"{}"})
+    with pytest.raises(TransferInputError, match=r"have the same version.*metadata_location"):
+        iceberg.load()
+    with pytest.raises(TransferInputError, match="cannot be read as Iceberg's metadata"):
+        iceberg.load(snapshot=f"s3://{iceberg.bucket}/{fork}")
+    iceberg.s3.delete_object(Bucket=iceberg.bucket, Key=fork)
+    with pytest.raises(TransferInputError, match=r"it has no snapshot 5; the newest are \d+"):
+        iceberg.load(snapshot="5")
+    (file,) = (task.file for task in iceberg.lake.scan().plan_files())
+    key = file.file_path.removeprefix(f"s3://{iceberg.bucket}/")
+    iceberg.put({key: b"other"})
+    with pytest.raises(TransferInputError, match=r"has 5 bytes, but snapshot \d+ states"):
+        iceberg.load(snapshot=place)
+    iceberg.s3.delete_object(Bucket=iceberg.bucket, Key=key)
+    with pytest.raises(TransferInputError, match=r"1 files of snapshot \d+ are missing"):
+        iceberg.load()
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_partition_columns_of_delta_come_from_the_log(delta: Delta, loader: str) -> None:
+    cities = ["a b", "ü/é", "50%", "x=y", "+", None]
+    rows = pa.table({
+        "n": range(6), "city": cities, "day": pa.array([0, 1, 2, 3, 4, None], pa.date32()), "code": [7] * 6,
+    })  # fmt: skip
+    delta.append(rows, partition_by=["city", "day", "code"])
+    assert delta.load(loader=loader).loaded == 6
+    assert [city for _, city in delta.rows("n, city")] == cities
+    assert delta.types() == {
+        "n": "Nullable(Int64)", "city": "Nullable(String)", "day": "Nullable(Date32)", "code": "Nullable(Int64)",
+    }  # fmt: skip
+    assert delta.query(f"SELECT countIf(code = 7), toString(min(day)) FROM {delta.table}") == [(6, "1970-01-01")]
+    assert delta.load(loader=loader).loaded == 0
+    delta.append(rows.set_column(1, "city", pa.array([""] * 6)))
+    with pytest.raises(TransferInputError, match="the log states None for the column 'city', but the key ''"):
+        delta.load(loader=loader)
+
+
+def test_a_log_is_read_from_its_last_checkpoint(delta: Delta) -> None:
+    for n in range(4):
+        delta.write(n)
+    delta.lake.create_checkpoint()
+    delta.write(4)
+    for n in range(3):
+        delta.s3.delete_object(Bucket=delta.bucket, Key=f"{delta.folder}_delta_log/{n:020}.json")
+    assert (delta.load().snapshot, delta.numbers()) == ("4", [0, 1, 2, 3, 4])
+    assert (delta.load(on_overwrite="replace", snapshot="3").removed, delta.numbers()) == (1, [0, 1, 2, 3])
+    with pytest.raises(TransferInputError, match="it has no version 1; its log has 3 to 4"):
+        delta.load(snapshot="1")
+
+
+def commit(delta: Delta, version: int, *actions: dict[str, Any]) -> None:
+    delta.put({f"{delta.folder}_delta_log/{version:020}.json": jsonl(actions)})
+
+
+def test_delta_tables_whose_files_do_not_show_their_rows_are_refused(delta: Delta) -> None:
+    with pytest.raises(TransferInputError, match="there is no Delta table"):
+        delta.load()
+    delta.write(1, 2)
+    first = delta.s3.get_object(Bucket=delta.bucket, Key=f"{delta.folder}_delta_log/{0:020}.json")["Body"].read()
+    actions = [json.loads(line) for line in first.splitlines()]
+    (add,) = (action["add"] for action in actions if "add" in action)
+    (metadata,) = (action["metaData"] for action in actions if "metaData" in action)
+
+    def protocol(*features: str) -> dict[str, Any]:
+        names = {"readerFeatures": [*features], "writerFeatures": [*features]}
+        return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **names}}
+
+    commit(delta, 1, protocol("deletionVectors"))
+    assert delta.load().rows == 2  # the table may have deletion vectors, but no file has one
+    place = {"pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "sizeInBytes": 40}
+    vector = {"storageType": "u", "cardinality": 1, **place}
+    commit(delta, 2, {"add": {**add, "deletionVector": vector}})
+    with pytest.raises(TransferInputError, match="version 2 has deletion vectors"):
+        delta.load()
+    schema = json.loads(metadata["schemaString"])
+    for n, field in enumerate(schema["fields"]):
+        field["metadata"] = {"delta.columnMapping.id": n, "delta.columnMapping.physicalName": f"col-{n}"}
+    mapping = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+    mapped = {**metadata, "configuration": mapping, "schemaString": json.dumps(schema)}
+    commit(delta, 2, {"metaData": mapped}, protocol("columnMapping"))
+    with pytest.raises(TransferInputError, match=r"columnMapping.mode is 'name'"):
+        delta.load()
+    commit(delta, 2, protocol("catalogManaged"))
+    with pytest.raises(TransferInputError):
+        delta.load()
+    commit(delta, 2, {"add": {**add, "path": f"s3://elsewhere/{add['path']}"}})
+    with pytest.raises(TransferInputError, match="outside the table's folder"):
+        delta.load()
+    assert delta.numbers() == [1, 2]
+
+
+def test_options_that_do_not_fit_a_table_are_refused() -> None:
+    source = Source("lake", "sales/orders")
+    assert request_of(source, "data.t", "delta").source.keys == "sales/orders/"
+    for options, message in (
+        ({"after_load": AfterLoad("delete")}, "after_load: format 'delta' reads the table's metadata"),
+        ({"overlap_seconds": 5.0}, "overlap_seconds: format 'delta'"),
+        ({"source": Source("lake", "sales/*")}, "write the folder of one table"),
+        ({"source": Source("ais://lake")}, "only S3 has such sources"),
+        ({"source": Source("lake", snapshot="yesterday")}, "write a snapshot's id or a version"),
+        ({"format": "csv", "source": Source("lake", snapshot="1")}, "set format to iceberg or delta"),
+    ):
+        given = {"source": source, "format": "delta", **options}
+        with pytest.raises(TransferInputError, match=re.escape(message)):
+            request_of(given.pop("source"), "data.t", given.pop("format"), **given)
+
+
+def test_the_command_and_the_operator_load_tables(
+    lake: Lake, connections: None, capsys: Any, monkeypatch: Any
+) -> None:
+    lake.write(1, 2)
+    for name, value in lake.variables().items():
+        monkeypatch.setenv(name, value)
+    uri, old = f"s3://{lake.bucket}/{lake.folder}", lake.current()
+    arguments = [uri, lake.table, "--format", lake.form, "--on-overwrite", "replace", "--collection", "storeside_s3"]
+    assert command([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["snapshot"] == old
+    lake.delete("n = 2")
+    operator = S3ToClickHouseOperator(
+        task_id="load", source=uri.rstrip("/"), table=lake.table, format=lake.form, on_overwrite="replace",
+        deferrable=False,
+    )  # fmt: skip
+    report = operator.execute(task_context())
+    assert (report["snapshot"], report["removed"], lake.numbers()) == (lake.current(), 1, [1])
+    assert command([*arguments, "--snapshot", old]) == 0
+    assert lake.numbers() == [1, 2]
