@@ -15,7 +15,7 @@ ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 # Group 0, as on OpenShift and in Airflow's image. AIStore's objects are readable for this group.
 RUN useradd --uid 50000 --gid 0 --create-home --home-dir /home/storeside storeside
 
-# Each stage `…-packages` installs an environment, and then slim.py removes from it what no program uses.
+# Each stage `…-packages` installs an environment; then slim.py removes the files that no program uses.
 FROM base AS installer
 ENV UV_NO_PROGRESS=1 UV_LINK_MODE=copy VIRTUAL_ENV=/opt/venv PATH=/opt/venv/bin:$PATH
 RUN apt-get update && apt-get install --yes --no-install-recommends binutils && rm -rf /var/lib/apt/lists/*

